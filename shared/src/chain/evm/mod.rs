@@ -1,0 +1,1 @@
+//! The EVM adapter: JSON-RPC over HTTP, batched.

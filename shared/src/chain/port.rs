@@ -1,0 +1,104 @@
+//! The port: what Gapless asks of a chain, and in which words it may answer.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ethers_core::types::{Address, H256, U256};
+
+use crate::chain::classify::SubmitOutcome;
+use crate::domain::{BlockRef, ChainId, Payload, Receipt};
+use crate::store::Attempt;
+
+/// We could not ask, or could not understand the answer. Says nothing about the transaction.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RpcError {
+    #[error("{method}: {endpoint} did not answer within {timeout:?}")]
+    Timeout { method: &'static str, endpoint: String, timeout: Duration },
+    #[error("{method}: {endpoint} could not be reached: {reason}")]
+    Transport { method: &'static str, endpoint: String, reason: String },
+    #[error("{method}: {endpoint} answered HTTP {status}")]
+    Http { method: &'static str, endpoint: String, status: u16 },
+    #[error("{method}: {endpoint} answered something that is not JSON-RPC: {reason}")]
+    Malformed { method: &'static str, endpoint: String, reason: String },
+    #[error("{method}: {endpoint} refused: {message} ({code})")]
+    Refused { method: &'static str, endpoint: String, code: i64, message: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockTag {
+    Latest,
+    Pending,
+    Safe,
+    Finalized,
+    Number(u64),
+}
+
+/// A block and the transactions in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockWithHashes {
+    pub block: BlockRef,
+    pub base_fee_per_gas: Option<U256>,
+    pub tx_hashes: Vec<H256>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeeHistory {
+    /// Base fee of the block that comes next.
+    pub next_base_fee: U256,
+    /// One priority fee per past block, at the percentile asked for.
+    pub rewards: Vec<U256>,
+}
+
+/// A question that executes the transaction without sending it (estimate, call).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallOutcome<T> {
+    Ok(T),
+    /// The chain executed it and it failed; the text is the decoded reason where there is one.
+    Reverted { reason: String },
+    /// The sender cannot pay for it now.
+    InsufficientFunds { message: String },
+    /// The chain would never take it (for example: more gas than a block holds).
+    Fatal { message: String },
+}
+
+/// One node's view, taken in one batch, of whether a nonce is used up and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConsumedNonce {
+    pub head: u64,
+    /// Transaction count at the head.
+    pub latest_count: u64,
+    /// Transaction count at the depth asked for.
+    pub count_at_depth: u64,
+    /// Receipts found among the hashes asked for.
+    pub receipts: Vec<Receipt>,
+}
+
+/// NotFound is a value (`None`), never an error.
+#[async_trait]
+pub trait ChainConnector: Send + Sync + std::fmt::Debug {
+    /// The chain this connector was configured for.
+    fn chain_id(&self) -> ChainId;
+    /// What the node says its chain id is.
+    async fn remote_chain_id(&self) -> Result<ChainId, RpcError>;
+    async fn genesis_hash(&self) -> Result<Option<H256>, RpcError>;
+    async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError>;
+    /// Takes an `Attempt`, and only the store makes those: unrecorded bytes cannot be sent.
+    async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError>;
+    async fn receipt(&self, hash: H256) -> Result<Option<Receipt>, RpcError>;
+    /// Receipts of several hashes; hashes that are not mined are left out of the answer.
+    async fn receipts(&self, hashes: &[H256]) -> Result<Vec<Receipt>, RpcError>;
+    /// All receipts of one block, or `None` where the node does not offer that or does not have the block.
+    async fn block_receipts(&self, block: H256) -> Result<Option<Vec<Receipt>>, RpcError>;
+    async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError>;
+    async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError>;
+    /// Whether the node knows the transaction, mined or not.
+    async fn knows_transaction(&self, hash: H256) -> Result<bool, RpcError>;
+    async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError>;
+    async fn gas_price(&self) -> Result<U256, RpcError>;
+    async fn balance(&self, address: Address) -> Result<U256, RpcError>;
+    async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError>;
+    /// Executes the payload as of `tag` without sending it: how a revert reason is found after the fact.
+    async fn call(&self, from: Address, payload: &Payload, tag: BlockTag) -> Result<CallOutcome<()>, RpcError>;
+    /// Count at the head, count `depth` blocks below it, and the receipts of `hashes`, all from one node.
+    async fn consumed_nonce(&self, address: Address, depth: u64, hashes: &[H256]) -> Result<ConsumedNonce, RpcError>;
+}

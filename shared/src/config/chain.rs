@@ -1,0 +1,81 @@
+//! One chain's settings: the common sections with its own keys laid over them.
+
+use ethers_core::types::U256;
+use serde::Deserialize;
+
+use super::ChainTable;
+use super::load::ConfigError;
+use super::secret::Secret;
+use super::sections::{Confirmations, Fees, Nonce, Resubmit, Rpc, Stuck};
+use crate::domain::ChainId;
+
+/// When an intent stops counting against the window of its submitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReleaseAt {
+    Confirmed,
+    Mined,
+}
+
+#[derive(Clone, Debug)]
+pub struct ChainConfig {
+    pub name: String,
+    pub id: ChainId,
+    /// At least one, unless this process never talks to the chain.
+    pub urls: Vec<Secret>,
+    pub rpc: Rpc,
+    pub nonce: Nonce,
+    pub fees: Fees,
+    pub resubmit: Resubmit,
+    pub stuck: Stuck,
+    pub confirmations: Confirmations,
+    /// Wei; below it the balance duty warns.
+    pub low_balance: Option<U256>,
+}
+
+impl ChainConfig {
+    pub(super) fn from_table(name: String, table: ChainTable) -> Result<ChainConfig, ConfigError> {
+        let bad = |key: &str, problem: String| Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem });
+        if table.id == 0 || i64::try_from(table.id).is_err() {
+            return bad("id", format!("{} is not a chain id", table.id));
+        }
+        if table.confirmations.required == 0 {
+            return bad("confirmations.required", "must be at least 1: the block that holds the transaction".into());
+        }
+        if table.nonce.max_in_flight == 0 {
+            return bad("nonce.max_in_flight", "must be at least 1".into());
+        }
+        if !table.nonce.strict.enabled {
+            return bad("nonce.strict.enabled", "only strict sequences exist in this release".into());
+        }
+        if table.gasbump.enabled {
+            return bad("gasbump.enabled", "replacement is not in this release".into());
+        }
+        if table.mempool.diagnose.enabled {
+            return bad("mempool.diagnose.enabled", "mempool diagnosis is not in this release".into());
+        }
+        if table.rpc.max_in_flight == 0 || table.rpc.max_batch == 0 {
+            return bad("rpc", "max_in_flight and max_batch must be at least 1".into());
+        }
+        let low_balance = match table.balance.low.as_str() {
+            "" => None,
+            text => match U256::from_dec_str(text) {
+                Ok(wei) => Some(wei),
+                Err(_) => return bad("balance.low", format!("`{text}` is not a decimal number of wei")),
+            },
+        };
+        let urls = if table.rpc.urls.is_empty() { table.rpc.url.clone().into_iter().collect() } else { table.rpc.urls.clone() };
+        Ok(ChainConfig {
+            name,
+            id: ChainId(table.id),
+            urls,
+            rpc: table.rpc,
+            nonce: table.nonce,
+            fees: table.fees,
+            resubmit: table.resubmit,
+            stuck: table.stuck,
+            confirmations: table.confirmations,
+            low_balance,
+        })
+    }
+}

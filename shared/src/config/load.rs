@@ -1,0 +1,198 @@
+//! From file and environment to a checked `Config`. Errors name the key and where it was set.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use figment::value::{Dict, Value};
+
+use super::chain::ChainConfig;
+use super::secret::Secret;
+use super::{ChainTable, Config, File};
+
+/// Sections that a `[chain.NAME]` table may override key by key.
+const PER_CHAIN: [&str; 9] =
+    ["rpc", "nonce", "fees", "resubmit", "stuck", "gasbump", "mempool", "confirmations", "balance"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{0}: no such configuration file")]
+    Missing(PathBuf),
+    /// Figment names the key and the file or variable it came from.
+    #[error("configuration: {0}")]
+    Parse(Box<figment::Error>),
+    #[error("configuration: {key}: {problem}")]
+    Invalid { key: String, problem: String },
+}
+
+impl From<figment::Error> for ConfigError {
+    fn from(error: figment::Error) -> Self {
+        ConfigError::Parse(Box::new(error))
+    }
+}
+
+pub(super) fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
+    let mut figment = Figment::new();
+    if let Some(path) = path {
+        if !path.is_file() {
+            return Err(ConfigError::Missing(path.to_owned()));
+        }
+        figment = figment.merge(Toml::file_exact(path));
+    }
+    figment = figment.merge(Env::prefixed("GAPLESS__").split("__"));
+    if let Ok(url) = std::env::var("DATABASE_URL") {
+        figment = figment.merge(Serialized::default("database.url", url));
+    }
+    resolve(figment)
+}
+
+fn resolve(figment: Figment) -> Result<Config, ConfigError> {
+    let file: File = figment.extract()?;
+    let mut chains = BTreeMap::new();
+    for name in file.chain.keys() {
+        let mut table = Figment::new();
+        for section in PER_CHAIN {
+            if let Ok(common) = figment.find_value(section) {
+                table = table.merge(Serialized::default(section, without_single_chain_keys(section, common)));
+            }
+        }
+        let own: Dict = figment.extract_inner(&format!("chain.{name}"))?;
+        let merged: ChainTable = table.merge(Serialized::defaults(own)).extract()?;
+        chains.insert(name.clone(), ChainConfig::from_table(name.clone(), merged)?);
+    }
+    if chains.is_empty() {
+        chains.extend(single_chain(&figment, &file)?);
+    }
+    let config = Config {
+        database: file.database,
+        api: file.api,
+        worker: file.worker,
+        lease: file.lease,
+        signer: file.signer,
+        events: file.events,
+        duties: file.duties,
+        log: file.log,
+        chains,
+    };
+    check(&config)?;
+    Ok(config)
+}
+
+/// `rpc.url` and `rpc.chain_id` describe a lone chain; they are not defaults for the others.
+fn without_single_chain_keys(section: &str, value: Value) -> Value {
+    match value {
+        Value::Dict(tag, mut dict) if section == "rpc" => {
+            dict.remove("url");
+            dict.remove("urls");
+            dict.remove("chain_id");
+            Value::Dict(tag, dict)
+        }
+        other => other,
+    }
+}
+
+fn single_chain(figment: &Figment, file: &File) -> Result<Option<(String, ChainConfig)>, ConfigError> {
+    let Some(id) = file.rpc.chain_id else { return Ok(None) };
+    let mut table = Figment::from(Serialized::default("id", id));
+    for section in PER_CHAIN {
+        if let Ok(common) = figment.find_value(section) {
+            table = table.merge(Serialized::default(section, common));
+        }
+    }
+    let name = "default".to_owned();
+    Ok(Some((name.clone(), ChainConfig::from_table(name, table.extract()?)?)))
+}
+
+fn check(config: &Config) -> Result<(), ConfigError> {
+    let bad = |key: &str, problem: &str| Err(ConfigError::Invalid { key: key.into(), problem: problem.into() });
+    if config.database.url == Secret::default() {
+        return bad("database.url", "missing; set it in the file or in DATABASE_URL");
+    }
+    if config.chains.is_empty() {
+        return bad("chain", "no chain is configured; add a [chain.NAME] table with an id and rpc.urls");
+    }
+    let mut ids: Vec<_> = config.chains.values().map(|chain| chain.id).collect();
+    ids.sort();
+    ids.dedup();
+    if ids.len() != config.chains.len() {
+        return bad("chain", "two tables have the same id");
+    }
+    if config.lease.renew_interval * 2 > config.lease.duration {
+        return bad("lease.renew_interval", "must be at most half of lease.duration, or one slow renewal loses the lease");
+    }
+    if !(1..=8).contains(&config.worker.writers) {
+        return bad("worker.writers", "must be between 1 and 8");
+    }
+    for (key, expression) in [
+        ("duties.prune", &config.duties.prune),
+        ("duties.audit_nonces", &config.duties.audit_nonces),
+        ("duties.check_balances", &config.duties.check_balances),
+    ] {
+        if let Err(error) = expression.is_empty().then_some(Ok(())).unwrap_or_else(|| {
+            expression.parse::<cron::Schedule>().map(|_| ())
+        }) {
+            return Err(ConfigError::Invalid { key: key.into(), problem: format!("`{expression}`: {error}") });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(toml: &str) -> Result<Config, ConfigError> {
+        resolve(Figment::from(Toml::string(toml)))
+    }
+
+    const MINIMAL: &str = r#"
+        database.url = "postgres://u:hunter2@h/db"
+        confirmations.required = 3
+        [chain.a]
+        id = 1
+        rpc.urls = ["http://a"]
+        [chain.b]
+        id = 2
+        rpc.urls = ["http://b"]
+        confirmations.required = 7
+    "#;
+
+    #[test]
+    fn a_chain_overrides_the_common_sections_for_itself_alone() {
+        let config = parse(MINIMAL).unwrap();
+        assert_eq!(config.chains["a"].confirmations.required, 3);
+        assert_eq!(config.chains["b"].confirmations.required, 7);
+        assert_eq!(config.chains["b"].urls[0].expose(), "http://b");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let error = parse(&format!("lease.durration = \"1s\"\n{MINIMAL}")).unwrap_err().to_string();
+        assert!(error.contains("durration"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_value_names_its_key() {
+        let error = parse(&format!("lease.duration = \"soon\"\n{MINIMAL}")).unwrap_err().to_string();
+        assert!(error.contains("lease.duration"), "{error}");
+    }
+
+    #[test]
+    fn a_lone_chain_needs_no_table() {
+        let config =
+            parse("database.url = \"postgres://h\"\nrpc.url = \"http://n\"\nrpc.chain_id = 5\nnonce.max_in_flight = 4").unwrap();
+        assert_eq!(config.chains["default"].id.0, 5);
+        assert_eq!(config.chains["default"].nonce.max_in_flight, 4);
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        assert!(!format!("{:?}", parse(MINIMAL).unwrap()).contains("hunter2"));
+    }
+
+    #[test]
+    fn what_does_not_exist_yet_cannot_be_switched_on() {
+        assert!(parse(&format!("gasbump.enabled = true\n{MINIMAL}")).is_err());
+    }
+}

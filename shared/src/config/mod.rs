@@ -1,0 +1,97 @@
+//! One TOML file, every key overridable from the environment, unknown keys are errors.
+//!
+//! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
+//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `confirmations` and `balance` are defaults for every chain;
+//! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
+
+mod chain;
+mod load;
+mod secret;
+mod sections;
+
+pub use chain::{ChainConfig, ReleaseAt};
+pub use load::ConfigError;
+pub use secret::Secret;
+pub use sections::{
+    Api, Balance, Confirmations, Database, Duties, Events, EventsMode, Fees, GasBump, Lease, Log, LogFormat,
+    Mempool, MempoolDiagnose, Nonce, NonceStrict, Resubmit, Rpc, Signer, Stuck, Worker,
+};
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The whole file, with defaults filled in and chains resolved.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub database: Database,
+    pub api: Api,
+    pub worker: Worker,
+    pub lease: Lease,
+    pub signer: Signer,
+    pub events: Events,
+    pub duties: Duties,
+    pub log: Log,
+    /// By name, as in `[chain.NAME]`. At least one.
+    pub chains: BTreeMap<String, ChainConfig>,
+}
+
+/// The file as written: sections for all chains beside tables of single chains.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    database: Database,
+    api: Api,
+    worker: Worker,
+    lease: Lease,
+    signer: Signer,
+    events: Events,
+    duties: Duties,
+    log: Log,
+    rpc: Rpc,
+    nonce: Nonce,
+    fees: Fees,
+    resubmit: Resubmit,
+    stuck: Stuck,
+    gasbump: GasBump,
+    mempool: Mempool,
+    confirmations: Confirmations,
+    balance: Balance,
+    chain: BTreeMap<String, ChainTable>,
+}
+
+/// Keys a chain's table adds to the sections it may override; the sections themselves are merged before parsing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChainTable {
+    id: u64,
+    #[serde(default)]
+    rpc: Rpc,
+    #[serde(default)]
+    nonce: Nonce,
+    #[serde(default)]
+    fees: Fees,
+    #[serde(default)]
+    resubmit: Resubmit,
+    #[serde(default)]
+    stuck: Stuck,
+    #[serde(default)]
+    gasbump: GasBump,
+    #[serde(default)]
+    mempool: Mempool,
+    #[serde(default)]
+    confirmations: Confirmations,
+    #[serde(default)]
+    balance: Balance,
+}
+
+impl Config {
+    /// Reads `path` (if given), then the environment over it.
+    pub fn load(path: Option<&std::path::Path>) -> Result<Config, ConfigError> {
+        load::load(path)
+    }
+
+    pub fn chain(&self, id: crate::domain::ChainId) -> Option<&ChainConfig> {
+        self.chains.values().find(|chain| chain.id == id)
+    }
+}

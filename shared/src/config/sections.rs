@@ -1,0 +1,367 @@
+//! The sections of the file, each with its defaults and the reason for them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::chain::ReleaseAt;
+use super::secret::Secret;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Database {
+    /// A PostgreSQL URL. A secret, because it usually carries a password.
+    pub url: Secret,
+    /// Connections of one process beyond the worker's writers.
+    pub max_connections: u32,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Database { url: Secret::default(), max_connections: 10 }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Api {
+    pub bind: SocketAddr,
+    /// Admin routes are refused while this is empty, unless `admin_on_loopback` applies.
+    pub admin_token: Secret,
+    /// Lets anyone on this machine use admin routes without a token; only honoured on a loopback address.
+    pub admin_on_loopback: bool,
+    pub max_body_bytes: usize,
+    pub max_batch: usize,
+    #[serde(with = "humantime_serde")]
+    pub max_wait: Duration,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Api {
+            bind: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            admin_token: Secret::default(),
+            admin_on_loopback: false,
+            // Init code may be 48 KiB, twice that in hex; the rest is room for access lists and batches.
+            max_body_bytes: 1 << 20,
+            max_batch: 500,
+            max_wait: Duration::from_secs(60),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Worker {
+    /// Names this process in leases and logs. Empty: host name, process id and a random part.
+    pub node_id: String,
+    /// Submitters this process may own at once.
+    pub max_leases: usize,
+    /// Claimed submitters per poll: bounds how long one claim holds its row locks.
+    pub lanes: usize,
+    /// Connections that commit fenced writes (2 to 4: more only contend for the same log).
+    pub writers: usize,
+    /// How often the database is asked for work; a notification only shortens the wait.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval: Duration,
+    /// How long a lane without work keeps its lease.
+    #[serde(with = "humantime_serde")]
+    pub linger: Duration,
+    /// Where /metrics and /healthz of the worker listen; absent: nowhere.
+    pub metrics_bind: Option<SocketAddr>,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Worker {
+            node_id: String::new(),
+            max_leases: 5_000,
+            lanes: 500,
+            writers: 3,
+            poll_interval: Duration::from_secs(1),
+            linger: Duration::from_secs(2),
+            metrics_bind: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lease {
+    #[serde(with = "humantime_serde")]
+    pub duration: Duration,
+    #[serde(with = "humantime_serde")]
+    pub renew_interval: Duration,
+    /// A lease is taken over only this long after it expired.
+    #[serde(with = "humantime_serde")]
+    pub clock_skew: Duration,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Lease {
+            duration: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(3),
+            clock_skew: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Lease {
+    /// Every database wait of a worker ends before a third of the lease is gone, so that a worker that waits
+    /// still has time to renew, and a frozen one is cut off before its successor needs the rows.
+    pub fn database_timeout(&self) -> Duration {
+        self.duration.mul_f64(0.3)
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Signer {
+    /// Directory of V3 keystore files.
+    pub keystore: Option<PathBuf>,
+    /// File that holds the keystore password; its trailing newline is ignored.
+    pub password_file: Option<PathBuf>,
+    /// Environment variable that holds the keystore password.
+    pub password_env: Option<String>,
+    /// Environment variables that each hold one raw private key in hex. For development.
+    pub raw_key_env: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventsMode {
+    /// Clients ask; nothing is written.
+    #[default]
+    Poll,
+    /// Each event becomes a log line.
+    Log,
+    /// Written to the outbox in the transaction of the state change. Delivery comes with a later release.
+    MqOutbox,
+    /// As `mq_outbox`, delivered by HTTP. Delivery comes with a later release.
+    Webhook,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Events {
+    pub mode: EventsMode,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Duties {
+    /// Cron expressions with seconds: `sec min hour day month weekday`. Empty: the duty is off.
+    pub prune: String,
+    /// Finished rows older than this are removed by `prune`. Absent: kept for ever.
+    #[serde(with = "humantime_serde")]
+    pub retention: Option<Duration>,
+    pub audit_nonces: String,
+    pub check_balances: String,
+}
+
+impl Default for Duties {
+    fn default() -> Self {
+        Duties {
+            prune: "0 17 * * * *".into(),
+            retention: None,
+            audit_nonces: "0 */5 * * * *".into(),
+            check_balances: "30 * * * * *".into(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    #[default]
+    Json,
+    Text,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `tracing` filter, for example `info,gapless_worker=debug`.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { level: "info".into(), format: LogFormat::Json }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rpc {
+    /// One URL; short for `urls = [url]`. Secrets, because providers put keys into them.
+    pub url: Option<Secret>,
+    pub urls: Vec<Secret>,
+    /// Only with `rpc.url` and no `[chain.*]` table: the id of that one chain.
+    pub chain_id: Option<u64>,
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+    /// HTTP requests under way at once, each a batch.
+    pub max_in_flight: usize,
+    /// Calls in one batch at the most; halved by itself when a node finds it too large.
+    pub max_batch: usize,
+    /// How often the head is asked for when nobody expects a block.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval: Duration,
+    /// Extra wordings for error classes: `{ nonce_too_low = ["stale nonce"] }`.
+    pub error_patterns: BTreeMap<String, Vec<String>>,
+}
+
+impl Default for Rpc {
+    fn default() -> Self {
+        Rpc {
+            url: None,
+            urls: Vec::new(),
+            chain_id: None,
+            timeout: Duration::from_secs(10),
+            max_in_flight: 100,
+            max_batch: 100,
+            poll_interval: Duration::from_millis(500),
+            error_patterns: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NonceStrict {
+    pub enabled: bool,
+}
+
+impl Default for NonceStrict {
+    fn default() -> Self {
+        NonceStrict { enabled: true }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Nonce {
+    pub strict: NonceStrict,
+    /// The chain's count a submitter must have at first use, unless an operator adopts it.
+    pub start_from: u64,
+    pub max_in_flight: u32,
+    pub release_at: ReleaseAt,
+}
+
+impl Default for Nonce {
+    fn default() -> Self {
+        Nonce { strict: NonceStrict::default(), start_from: 0, max_in_flight: 1, release_at: ReleaseAt::Confirmed }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Fees {
+    /// Blocks of history the priority fee is taken from.
+    pub history_blocks: u64,
+    pub percentile: f64,
+    /// Wei. Chains without a fee market answer zero tips; pools want at least one wei.
+    pub min_priority_fee: u64,
+    /// The cap is this many times the next base fee plus the tip: room for blocks that fill up meanwhile.
+    pub base_fee_multiplier: f64,
+    /// Estimated gas is multiplied by this: state moves between the estimate and the block.
+    pub gas_limit_multiplier: f64,
+}
+
+impl Default for Fees {
+    fn default() -> Self {
+        Fees {
+            history_blocks: 10,
+            percentile: 50.0,
+            min_priority_fee: 1_000_000,
+            base_fee_multiplier: 2.0,
+            gas_limit_multiplier: 1.2,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Resubmit {
+    pub enabled: bool,
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+impl Default for Resubmit {
+    fn default() -> Self {
+        Resubmit { enabled: true, interval: Duration::from_secs(60) }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stuck {
+    /// An intent that is unmined this long after its nonce was given is called STUCK: an alarm, not an end.
+    #[serde(with = "humantime_serde")]
+    pub after: Duration,
+}
+
+impl Default for Stuck {
+    fn default() -> Self {
+        Stuck { after: Duration::from_secs(30 * 60) }
+    }
+}
+
+/// Accepted for forward compatibility of files; replacement itself comes with a later release and stays off.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GasBump {
+    pub enabled: bool,
+    #[serde(with = "humantime_serde")]
+    pub min_interval: Duration,
+    pub max_attempts: u32,
+    pub multiplier: f64,
+}
+
+impl Default for GasBump {
+    fn default() -> Self {
+        GasBump { enabled: false, min_interval: Duration::from_secs(60), max_attempts: 10, multiplier: 1.125 }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MempoolDiagnose {
+    pub enabled: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mempool {
+    pub diagnose: MempoolDiagnose,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Confirmations {
+    /// Blocks, the transaction's own included, before an intent is final.
+    pub required: u64,
+    /// A mined intent that makes no progress for this long has its receipt read again.
+    #[serde(with = "humantime_serde")]
+    pub stale_receipt_timeout: Duration,
+}
+
+impl Default for Confirmations {
+    fn default() -> Self {
+        Confirmations { required: 20, stale_receipt_timeout: Duration::from_secs(60) }
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Balance {
+    /// Wei, as a decimal string. Below it the balance duty warns. Empty: never.
+    pub low: String,
+}

@@ -1,0 +1,88 @@
+//! The intent after validation: what will be on chain, with everything the client may choose.
+
+use chrono::{DateTime, Utc};
+use ethers_core::types::transaction::eip2930::AccessList;
+use ethers_core::types::{Address, Bytes, H256, U256};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TxKind {
+    Legacy,
+    #[default]
+    Eip1559,
+}
+
+/// What is stored in `managed_tx.payload`. Two requests that mean the same bytes on chain under the same limits
+/// have the same payload, however the client spelled them (`data` or `method` and `args`, decimal or hex).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Payload {
+    /// Absent: a contract is deployed and `data` is its init code.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub to: Option<Address>,
+    pub value: U256,
+    pub data: Bytes,
+    /// Absent: estimated when prepared.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub gas_limit: Option<U256>,
+    #[serde(rename = "type")]
+    pub kind: TxKind,
+    /// Upper bound of the price of gas (legacy: the gas price itself). Absent: the fee policy decides.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_fee_per_gas: Option<U256>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_priority_fee_per_gas: Option<U256>,
+    #[serde(skip_serializing_if = "access_list_is_empty", default)]
+    pub access_list: AccessList,
+    /// Not prepared before this time; does not hold up others in the queue.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub not_before: Option<DateTime<Utc>>,
+    /// Cancelled if it has no nonce by then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub deadline: Option<DateTime<Utc>>,
+}
+
+fn access_list_is_empty(list: &AccessList) -> bool {
+    list.0.is_empty()
+}
+
+impl Payload {
+    /// A plain transfer; the form tests and placeholders use.
+    pub fn transfer(to: Address, value: U256) -> Self {
+        Payload {
+            to: Some(to),
+            value,
+            data: Bytes::new(),
+            gas_limit: None,
+            kind: TxKind::Eip1559,
+            max_fee_per_gas: None,
+            max_priority_fee_per_gas: None,
+            access_list: AccessList::default(),
+            not_before: None,
+            deadline: None,
+        }
+    }
+
+    /// Tells a repeated request from a different one under the same request id.
+    pub fn hash(&self) -> H256 {
+        // Unwrap safety: every field serialises; the field order is fixed by the struct.
+        let canonical = serde_json::to_vec(self).expect("a payload serialises");
+        H256::from_slice(&Sha256::digest(canonical))
+    }
+}
+
+/// A request that can never become a transaction. The field is named as the client spelled it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidIntent {
+    pub field: String,
+    pub problem: String,
+}
+
+impl InvalidIntent {
+    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        InvalidIntent { field: field.into(), problem: problem.into() }
+    }
+}

@@ -1,0 +1,11 @@
+//! Gapless, the part both binaries share: what a transaction is, where it is stored, how a chain is asked.
+//!
+//! `domain` is plain data and functions; `store` holds every SQL statement; `chain` holds every RPC call;
+//! `config` reads the one file. Nothing here runs a loop: loops live in the binaries.
+
+pub mod chain;
+pub mod config;
+pub mod domain;
+pub mod observe;
+pub mod signer;
+pub mod store;
