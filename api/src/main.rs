@@ -1,1 +1,54 @@
-fn main() {}
+//! `gapless-api`: configuration, logging, signals; the rest is the library.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Parser;
+use gapless::config::Config;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// The REST API of Gapless.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Configuration file; every key can also be set as GAPLESS__SECTION__KEY.
+    #[arg(long, env = "GAPLESS_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Prints the OpenAPI document and ends.
+    #[arg(long)]
+    print_openapi: bool,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    if options.print_openapi {
+        print(&gapless_api::spec_yaml());
+        return Ok(());
+    }
+    let config = Config::load(options.config.as_deref())?;
+    gapless::observe::init_logging(&config.log)?;
+    let shutdown = CancellationToken::new();
+    stop_on_signal(shutdown.clone())?;
+    gapless_api::run(config, shutdown).await
+}
+
+#[allow(clippy::print_stdout)] // the document is this mode's output
+fn print(text: &str) {
+    print!("{text}");
+}
+
+fn stop_on_signal(shutdown: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping: no new connections, open requests are answered");
+        shutdown.cancel();
+    });
+    Ok(())
+}

@@ -1,1 +1,34 @@
-//! placeholder
+//! The command line tool. A library too, because the tests start the same servers and run the same audit.
+
+pub mod api;
+pub mod args;
+pub mod commands;
+pub mod localnet;
+pub mod output;
+pub mod up;
+pub mod verify;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use self::api::Api;
+use self::args::{Cli, Command};
+
+pub async fn run(cli: Cli) -> Result<ExitCode> {
+    let json = cli.json;
+    let api = Api::new(&cli.api, cli.admin_token.clone())?;
+    match &cli.command {
+        Command::Up(args) => up::run(args, json).await,
+        Command::Migrate => commands::migrate::run(cli.config.as_deref(), json).await,
+        Command::Submit(args) => commands::submit::run(&api, args, json).await,
+        Command::Status(args) => commands::status::run(&api, args, json).await,
+        Command::Watch(args) => commands::watch::run(&api, &args.tx_id, json).await,
+        Command::Submitters(args) => commands::submitters::run(&api, args, json).await,
+        Command::Pause(args) => commands::admin::run(&api, "pause", args, json).await,
+        Command::Resume(args) => commands::admin::run(&api, "resume", args, json).await,
+        Command::Release(args) => commands::admin::run(&api, "release", args, json).await,
+        Command::Adopt(args) => commands::admin::run(&api, "adopt", args, json).await,
+        Command::Keys(keys) => commands::keys::run(keys, json),
+    }
+}

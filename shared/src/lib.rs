@@ -6,6 +6,8 @@
 pub mod chain;
 pub mod config;
 pub mod domain;
+pub mod events;
 pub mod observe;
+pub mod shutdown;
 pub mod signer;
 pub mod store;

@@ -1,1 +1,170 @@
-//! placeholder
+//! The worker: owns submitters by lease and carries their intents to the chain.
+
+mod chains;
+mod duties;
+pub mod failpoint;
+mod fleet;
+mod funnel;
+mod health;
+mod lane;
+mod reader;
+mod share;
+mod steps;
+mod watcher;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use gapless::config::Config;
+use gapless::domain::{NodeId, SubmitterKey};
+use gapless::events;
+use gapless::signer::SignerSet;
+use gapless::store::{Store, StoreError, Timeouts};
+use tokio_util::sync::CancellationToken;
+
+use crate::chains::Chain;
+use crate::fleet::Fleet;
+use crate::lane::Shared;
+use crate::reader::Reader;
+use crate::writer::Writer;
+
+/// Beyond this a stop no longer waits: leases that were not given back expire.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs until `stop`, then hands every lease over.
+pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let config = Arc::new(config);
+    let node = node_id(&config);
+    let timeouts =
+        Timeouts { statement: config.lease.database_timeout(), acquire: config.lease.database_timeout() };
+    let open = |role: &str, connections: u32| -> Result<Store, StoreError> {
+        Store::new(&config.database.url, &format!("gapless-worker {role}"), connections, timeouts)
+    };
+    // Separate pools: a burst of reads must not keep the writers or the renewal waiting for a connection.
+    let writers = config.worker.writers;
+    let write_store = open("writer", u32::try_from(writers)?)?;
+    let read_store = open("reader", 2)?;
+    let fleet_store = open("fleet", 4)?;
+
+    let health = health::Health::new();
+    let served = health.clone().serve(config.worker.metrics_bind, stop.clone());
+    if !wait_for_database(&fleet_store, &health, &stop).await? {
+        return Ok(());
+    }
+    let signers = Arc::new(SignerSet::load(&config.signer).await);
+    for problem in signers.problems() {
+        health.note_signer_problem(format!("{}: {}", problem.source, problem.reason));
+    }
+    anyhow::ensure!(!signers.is_empty(), "no key could be loaded: set signer.keystore or signer.raw_key_env");
+    let mut chains = HashMap::new();
+    for chain in config.chains.values() {
+        anyhow::ensure!(!chain.urls.is_empty(), "configuration: chain.{}.rpc.urls: missing", chain.name);
+        let started = Chain::start(chain, &fleet_store, &node, config.lease.duration, &stop)
+            .with_context(|| format!("chain {}", chain.name))?;
+        chains.insert(chain.id, started);
+    }
+    health.watch_chains(chains.values().cloned().collect());
+    announce(&fleet_store, &chains, &signers).await?;
+
+    let shared = Arc::new(Shared {
+        node: node.clone(),
+        writer: Writer::start(write_store, writers),
+        reader: Reader::start(read_store),
+        events: events::publisher(config.events.mode),
+        linger: config.worker.linger,
+    });
+    let (fleet, endings) = Fleet::new(config.clone(), fleet_store.clone(), shared, chains.clone(), signers.clone());
+    let renewing = CancellationToken::new();
+    tokio::spawn(fleet.clone().collect(endings));
+    tokio::spawn(fleet.clone().renew(renewing.clone()));
+    tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
+    duties::start(&config, &fleet_store, &node, &fleet, chains, &stop);
+    tracing::info!(node.id = %node, signers = signers.len(), "worker started");
+
+    fleet.clone().run(stop.clone()).await;
+    tracing::info!(node.id = %node, "worker stopping: handing leases over");
+    fleet.hand_over(HAND_OVER_LIMIT).await;
+    renewing.cancel();
+    if let Err(error) = farewell(&fleet_store, &node).await {
+        tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
+    }
+    let _ = served.await;
+    tracing::info!(node.id = %node, "worker stopped");
+    Ok(())
+}
+
+async fn farewell(store: &Store, node: &NodeId) -> Result<(), StoreError> {
+    store.drop_duties(node).await?;
+    store.leave(node).await
+}
+
+fn node_id(config: &Config) -> NodeId {
+    if !config.worker.node_id.is_empty() {
+        return NodeId(config.worker.node_id.clone());
+    }
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    // The random part: a container that restarts has the same host name and process id.
+    NodeId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
+}
+
+/// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
+async fn wait_for_database(store: &Store, health: &health::Health, stop: &CancellationToken) -> anyhow::Result<bool> {
+    let mut pause = Duration::from_millis(200);
+    loop {
+        match store.check_schema().await {
+            Ok(()) => {
+                health.database_found();
+                return Ok(true);
+            }
+            Err(error) if error.is_connection() => {
+                tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
+        }
+    }
+}
+
+async fn announce(
+    store: &Store,
+    chains: &HashMap<gapless::domain::ChainId, Arc<Chain>>,
+    signers: &SignerSet,
+) -> anyhow::Result<()> {
+    let mut keys = Vec::new();
+    let mut kinds = Vec::new();
+    for chain_id in chains.keys() {
+        for address in signers.addresses() {
+            keys.push(SubmitterKey { chain_id: *chain_id, address });
+            kinds.push(signers.get(&address).map_or("unknown", |signer| signer.kind()));
+        }
+    }
+    store.announce(&keys, &kinds).await.context("announcing submitters")
+}
+
+/// Hears of new work sooner than the next poll would. Polling is the truth: a lost notification costs a second.
+async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
+    loop {
+        let heard = async {
+            let mut listener = store.listen().await?;
+            loop {
+                listener.heard().await?;
+                fleet.wake.notify_one();
+            }
+            #[allow(unreachable_code)] // names the error type of the block
+            Ok::<(), StoreError>(())
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            result = heard => if let Err(error) = result {
+                tracing::debug!(error = %error, "not listening for work; polling goes on");
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,4 +1,11 @@
 //! What a node's answer to a send means. One pure function, one table.
+//!
+//! Nodes name their errors in prose that rots, so the wordings are data: an ordered table here, which a chain's
+//! configuration extends. It decides nothing: a class names what was said, the caller knows what to do about it.
+
+use std::collections::BTreeMap;
+
+use SubmitClass::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SubmitClass {
@@ -19,6 +26,27 @@ pub enum SubmitClass {
     Unknown,
 }
 
+impl SubmitClass {
+    /// The name in configuration, logs and stored outcomes.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Accepted => "accepted",
+            AlreadyKnown => "already_known",
+            NonceTooLow => "nonce_too_low",
+            NonceTooHigh => "nonce_too_high",
+            ReplacementUnderpriced => "replacement_underpriced",
+            Underpriced => "underpriced",
+            InsufficientFunds => "insufficient_funds",
+            PoolFull => "pool_full",
+            DelegatedLimit => "delegated_limit",
+            FeeCapExceeded => "fee_cap_exceeded",
+            Fatal => "fatal",
+            Unavailable => "unavailable",
+            Unknown => "unknown",
+        }
+    }
+}
+
 /// It answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubmitOutcome {
@@ -27,3 +55,263 @@ pub struct SubmitOutcome {
     pub message: String,
     pub code: i64,
 }
+
+impl SubmitOutcome {
+    pub fn accepted() -> Self {
+        SubmitOutcome { class: Accepted, message: String::new(), code: 0 }
+    }
+}
+
+/// How a wording is looked for. All of it is lower-case, as the text is by then.
+#[derive(Clone, Copy, Debug)]
+enum Wording {
+    /// Anywhere: providers put prefixes and suffixes around what the node said.
+    Has(&'static str),
+    /// Anywhere, both, in this order: the node puts a value in between.
+    HasBoth(&'static str, &'static str),
+    /// At the start of a word: `known transaction` must not be found in `unknown transaction`.
+    Word(&'static str),
+    /// The whole text: a word too common to be looked for inside others.
+    Is(&'static str),
+}
+
+use Wording::*;
+
+impl Wording {
+    fn found_in(self, text: &str) -> bool {
+        match self {
+            Has(wording) => text.contains(wording),
+            HasBoth(first, then) => text.split_once(first).is_some_and(|(_, rest)| rest.contains(then)),
+            Word(wording) => text
+                .match_indices(wording)
+                .any(|(at, _)| !text[..at].chars().next_back().is_some_and(char::is_alphanumeric)),
+            Is(wording) => text.trim().trim_end_matches('.') == wording,
+        }
+    }
+}
+
+/// In the order of the search; the first class with a wording in the text wins.
+///
+/// Fatal comes first because a revert reason can quote any other wording (`execution reverted: nonce too low`),
+/// so its wordings are the narrowest. `replacement transaction underpriced` holds `underpriced`, and pool limits
+/// hold words of the general limits, so the special ones stand above the general ones.
+const WORDINGS: &[(SubmitClass, &[Wording])] = &[
+    (
+        Fatal,
+        &[
+            Has("execution reverted"),
+            Has("exceeds block gas limit"),
+            Has("exceeds max transaction gas limit"),
+            Has("gas limit is too high"),
+            Has("gas limit reached"),
+            Has("gaslimitexceeded"),
+            Has("intrinsic gas too low"),
+            Has("intrinsic gas too high"),
+            Has("intrinsic gas exceeds gas limit"),
+            Has("intrinsicgas"),
+            Has("gas uint64 overflow"),
+            Has("not enough gas for transaction validation"),
+            Has("failed to pay the fee to the operator"),
+            Has("oversized data"),
+            Has("rlptoolong"),
+            Has("max initcode size exceeded"),
+            Has("initcode too large"),
+            Has("transaction type not supported"),
+            Has("unknown transaction type"),
+            HasBoth("tx type ", " not supported"),
+            Has("invalid sender"),
+            Has("invalid signature"),
+            Has("invalid transaction v, r, s"),
+            Has("invalid chain id"),
+            Has("wrong chainid"),
+            Has("sender is not an eoa"),
+            Has("sender not an eoa"),
+            Has("senderiscontract"),
+            Has("sender account not authorized"),
+            Has("forbidden sender address"),
+            Has("failed to recover sender"),
+            Has("failedtoresolvesender"),
+            Has("failed to decode signed transaction"),
+            Has("invalid message format"),
+            Has("int256overflow"),
+            Has("transaction cost overflow"),
+            Has("max priority fee per gas higher than max fee per gas"),
+            Has("transaction invalid"),
+            Is("invalid"),
+        ],
+    ),
+    (
+        // Arbitrum says `invalid transaction nonce` for a high nonce as well. Too low is the safe reading: its
+        // handling looks everything up before it concludes anything.
+        NonceTooLow,
+        &[Has("nonce too low"), Has("oldnonce"), Has("invalid transaction nonce")],
+    ),
+    (
+        ReplacementUnderpriced,
+        &[
+            Has("replacement transaction underpriced"),
+            Has("replacementnotallowed"),
+            Has("could not replace existing tx"),
+        ],
+    ),
+    (
+        AlreadyKnown,
+        &[
+            Has("already known"),
+            Has("alreadyknown"),
+            Has("ownnoncealreadyused"),
+            Word("known transaction"),
+            Has("transaction already imported"),
+            Has("existing txn with same hash"),
+        ],
+    ),
+    (
+        DelegatedLimit,
+        &[
+            Has("in-flight transaction limit reached for delegated accounts"),
+            Has("gapped-nonce tx from delegated accounts"),
+            Has("delegatorhaspendingtx"),
+            Has("authority already reserved"),
+        ],
+    ),
+    (
+        PoolFull,
+        &[
+            Has("txpool is full"),
+            Has("transaction pool is full"),
+            Has("account limit exceeded"),
+            Has("sub-pool is full"),
+            Has("pending tx pool full"),
+            Has("queue full"),
+            Has("transaction pool not enabled"),
+        ],
+    ),
+    (
+        Underpriced,
+        &[
+            Has("underpriced"),
+            Has("gas price below"),
+            Has("priority fee below minimum"),
+            Has("less than block base fee"),
+            Has("fee too low"),
+            Has("feetoolow"),
+            Has("gas price too low"),
+            Has("unacceptable gas price"),
+        ],
+    ),
+    (
+        NonceTooHigh,
+        &[
+            Has("nonce too high"),
+            Has("nonce too far in future"),
+            Has("noncegap"),
+            Has("nonce is too distant"),
+            Has("transaction with a lower nonce exists"),
+        ],
+    ),
+    (
+        InsufficientFunds,
+        &[
+            Has("insufficient funds"),
+            Has("insufficientfunds"),
+            Has("insufficient balance"),
+            Has("not enough funds for gas"),
+            Has("lack of funds"),
+            Has("would cause overdraft"),
+            Has("upfront cost exceeds account balance"),
+        ],
+    ),
+    (
+        Unavailable,
+        &[
+            Has("header not found"),
+            Has("missing trie node"),
+            Has("syncing"),
+            Has("timeout"),
+            Has("timed out"),
+            Has("deadline exceeded"),
+            Has("context canceled"),
+            Has("rate limit"),
+            Has("request limit"),
+            Has("too many requests"),
+            Has("requests limited"),
+            Has("batch too large"),
+            Has("exceeds max batch size"),
+            Has("bad gateway"),
+            Has("service unavailable"),
+            Has("temporarily unavailable"),
+            Has("connection refused"),
+            Has("connection reset"),
+            Is("502"),
+            Is("503"),
+            Is("408"),
+        ],
+    ),
+    (FeeCapExceeded, &[Has("exceeds the configured cap"), Has("transaction fee cap exceeded")]),
+];
+
+/// Codes that mean one thing wherever they are used, asked only when no wording was found. Besu's other codes
+/// (-32001 … -32007) are used by providers and by EIP-1474 for other things: there the text decides, or nothing.
+fn class_of_code(code: i64) -> SubmitClass {
+    match code {
+        -32005 | -32029 | 408 | 429 | 502 | 503 | 504 => Unavailable,
+        // The node has no such method or does not take batches: another one may.
+        -32601 | -32600 => Unavailable,
+        -32006 => NonceTooHigh,
+        -32009 => Underpriced,
+        _ => Unknown,
+    }
+}
+
+/// Wordings that a chain's configuration adds. They are asked before the table, so they can also correct it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ErrorPatterns(Vec<(SubmitClass, Vec<String>)>);
+
+impl ErrorPatterns {
+    /// `{ nonce_too_low = ["stale nonce"] }`. Classes are searched in the order of the table, whatever the file's.
+    pub fn from_config(extra: &BTreeMap<String, Vec<String>>) -> Result<ErrorPatterns, String> {
+        let mut left = extra.clone();
+        let mut patterns = Vec::new();
+        for (class, _) in WORDINGS {
+            let Some(texts) = left.remove(class.as_str()) else { continue };
+            let texts: Vec<String> = texts.iter().map(|text| text.trim().to_lowercase()).collect();
+            if texts.iter().any(String::is_empty) {
+                return Err(format!("{}: an empty wording would match everything", class.as_str()));
+            }
+            patterns.push((*class, texts));
+        }
+        match left.keys().next() {
+            None => Ok(ErrorPatterns(patterns)),
+            Some(name) => {
+                let known: Vec<&str> = WORDINGS.iter().map(|(class, _)| class.as_str()).collect();
+                Err(format!("`{name}` is no error class; there are {}", known.join(", ")))
+            }
+        }
+    }
+
+    fn class_of(&self, text: &str) -> Option<SubmitClass> {
+        self.0
+            .iter()
+            .find(|(_, texts)| texts.iter().any(|t| text.contains(t.as_str())))
+            .map(|(class, _)| *class)
+    }
+}
+
+/// The class of a JSON-RPC error. The message decides; `data` is asked when the message says nothing, because some
+/// nodes put `Internal error` into the one and the reason into the other.
+pub fn classify(code: i64, message: &str, data: Option<&str>, extra: &ErrorPatterns) -> SubmitClass {
+    [Some(message), data]
+        .into_iter()
+        .flatten()
+        .map(str::to_lowercase)
+        .find_map(|text| extra.class_of(&text).or_else(|| class_of_text(&text)))
+        .unwrap_or_else(|| class_of_code(code))
+}
+
+fn class_of_text(text: &str) -> Option<SubmitClass> {
+    WORDINGS.iter().find(|(_, wordings)| wordings.iter().any(|w| w.found_in(text))).map(|(class, _)| *class)
+}
+
+#[cfg(test)]
+#[path = "classify_tests.rs"]
+mod tests;

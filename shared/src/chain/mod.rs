@@ -5,5 +5,7 @@ pub mod evm;
 pub mod fees;
 pub mod port;
 
-pub use classify::{SubmitClass, SubmitOutcome};
+pub use classify::{ErrorPatterns, SubmitClass, SubmitOutcome, classify};
+pub use evm::{EvmClient, EvmClientError};
+pub use fees::{FeeHistoryPolicy, FeePolicy, FeeSource, Market};
 pub use port::{BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, FeeHistory, RpcError};

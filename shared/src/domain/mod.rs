@@ -3,7 +3,9 @@
 pub mod abi;
 pub mod amount;
 pub mod event;
+pub mod hex_text;
 pub mod ids;
+pub mod intent;
 pub mod payload;
 pub mod receipt;
 pub mod state;
@@ -11,6 +13,7 @@ pub mod unsigned;
 
 pub use event::{Event, EventKind};
 pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};
+pub use intent::{RequestedAccess, RequestedTx};
 pub use payload::{InvalidIntent, Payload, TxKind};
 pub use receipt::{BlockRef, Receipt};
 pub use state::{InvalidTransition, TxState};

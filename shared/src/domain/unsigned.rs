@@ -97,6 +97,13 @@ pub struct SignedDraft {
     pub max_cost: U256,
 }
 
+impl SignedDraft {
+    /// As stored beside the attempt: fees and gas limit, as 0x quantities.
+    pub fn gas_params(&self) -> serde_json::Value {
+        serde_json::json!({ "gasLimit": self.gas_limit, "fees": self.fees, "maxCost": self.max_cost })
+    }
+}
+
 impl std::fmt::Debug for SignedDraft {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Signed bytes are as good as money: never in a log.

@@ -1,1 +1,9 @@
-//! Logs, traces, metrics.
+//! Logs, trace context and metrics, the same in every process. Nothing here decides what is worth telling.
+
+mod logging;
+pub mod metrics;
+mod trace;
+
+pub use logging::{LoggingError, init_logging};
+pub use metrics::{MetricsHandle, install_metrics};
+pub use trace::TraceContext;

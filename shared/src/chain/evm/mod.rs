@@ -1,1 +1,19 @@
 //! The EVM adapter: JSON-RPC over HTTP, batched.
+//!
+//! `client` speaks the port. It puts calls into a `funnel`, which batches them by itself and fails over between
+//! nodes; `exchange` takes one set of calls to one node; `http` moves bytes; `wire`, `decode`,
+//! `revert` and `answer` know the formats. None of it remembers a transaction: asking twice is always allowed.
+
+mod answer;
+mod client;
+mod decode;
+mod exchange;
+mod funnel;
+mod http;
+mod revert;
+#[cfg(test)]
+mod testing;
+mod wire;
+
+pub use client::EvmClient;
+pub use http::EvmClientError;

@@ -1,0 +1,30 @@
+# `make` lists what there is. `make up` needs Rust, and Node.js unless PostgreSQL and anvil are installed.
+
+CARGO ?= cargo
+# Passed on by `make up`: ARGS=--once ends after the first confirmation.
+ARGS ?=
+DATA := .gapless
+
+.DEFAULT_GOAL := help
+.PHONY: help up build test lint clean-data
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: ## start everything on this machine and send a first transaction (ARGS=--once: then stop)
+	@$(CARGO) build --release --quiet -p gapless-cli -p gapless-api -p gapless-worker
+	@target/release/gapless up $(ARGS)
+
+build: ## build the binaries into target/release
+	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker
+
+test: ## run all tests, on a real PostgreSQL and a real anvil that they start themselves
+	$(CARGO) test --workspace
+
+lint: ## check format and lints
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+clean-data: ## remove database, chain and keys of `make up`
+	@if [ -f $(DATA)/postgres.path ]; then rm -rf -- "$$(cat $(DATA)/postgres.path)"; fi
+	@rm -rf -- $(DATA)

@@ -1,0 +1,102 @@
+//! What every handler may use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gapless::config::Config;
+use gapless::domain::hex_text::parse_address_any_case;
+use gapless::domain::{ChainId, SubmitterKey};
+use gapless::observe::MetricsHandle;
+use gapless::store::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::AdminPolicy;
+use crate::error::ApiError;
+use crate::intake::Intake;
+use crate::notifier::Notifier;
+use crate::settled::Settled;
+
+pub(crate) type SharedApp = Arc<App>;
+
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) store: Store,
+    pub(crate) intake: Intake,
+    pub(crate) notifier: Notifier,
+    pub(crate) settled: Settled,
+    pub(crate) chains: Chains,
+    pub(crate) admin: AdminPolicy,
+    pub(crate) metrics: MetricsHandle,
+    pub(crate) max_batch: usize,
+    pub(crate) max_wait: Duration,
+    /// Ends long polls early, so that stopping does not wait for them.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// The configured chains, and how deep each wants its transactions.
+#[derive(Clone, Debug)]
+pub(crate) struct Chains(BTreeMap<ChainId, u64>);
+
+impl Chains {
+    pub(crate) fn new(config: &Config) -> Chains {
+        Chains(config.chains.values().map(|chain| (chain.id, chain.confirmations.required)).collect())
+    }
+
+    /// The chain a request means: it may leave it out when there is only one.
+    pub(crate) fn pick(&self, chain_id: Option<u64>) -> Result<ChainId, ApiError> {
+        match chain_id {
+            Some(id) if self.0.contains_key(&ChainId(id)) => Ok(ChainId(id)),
+            Some(id) => Err(ApiError::UnknownChain(id)),
+            None => match self.0.first_key_value() {
+                Some((only, _)) if self.0.len() == 1 => Ok(*only),
+                _ => Err(ApiError::InvalidRequest(
+                    "chainId: is required, several chains are configured".into(),
+                )),
+            },
+        }
+    }
+
+    /// A submitter by chain and address in any case: the checksummed spelling names the same one.
+    pub(crate) fn submitter(&self, chain_id: Option<u64>, address: &str) -> Result<SubmitterKey, ApiError> {
+        let address = parse_address_any_case(address)
+            .map_err(|problem| ApiError::InvalidRequest(format!("submitter: {problem}")))?;
+        Ok(SubmitterKey { chain_id: self.pick(chain_id)?, address })
+    }
+
+    /// Zero for a chain that is no longer configured: its finished transactions can still be read.
+    pub(crate) fn required_confirmations(&self, chain_id: ChainId) -> u64 {
+        self.0.get(&chain_id).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chains(ids: &[u64]) -> Chains {
+        Chains(ids.iter().map(|id| (ChainId(*id), 1)).collect())
+    }
+
+    #[test]
+    fn a_lone_chain_need_not_be_named() {
+        assert_eq!(chains(&[7]).pick(None).unwrap(), ChainId(7));
+        assert!(matches!(chains(&[7, 8]).pick(None), Err(ApiError::InvalidRequest(_))));
+        assert_eq!(chains(&[7, 8]).pick(Some(8)).unwrap(), ChainId(8));
+        assert!(matches!(chains(&[7]).pick(Some(8)), Err(ApiError::UnknownChain(8))));
+    }
+
+    #[test]
+    fn every_spelling_of_an_address_is_one_submitter() {
+        let lower = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
+        let spelled =
+            ["0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0x5AAEB6053F3E94C9B9A09F33669435E7EF1BEAED"];
+        for other in spelled {
+            assert_eq!(
+                chains(&[1]).submitter(None, lower).unwrap(),
+                chains(&[1]).submitter(None, other).unwrap()
+            );
+        }
+        assert!(chains(&[1]).submitter(None, "0x12").is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! What happens to every request, whichever route it takes: trace context, body limit, panics, problem documents,
+//! metrics. Whatever leaves here with an error status is `application/problem+json`.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use futures::FutureExt;
+use gapless::observe::TraceContext;
+use gapless::observe::metrics::HTTP_REQUEST_SECONDS;
+use poem::error::ReadBodyError;
+use poem::{Body, Endpoint, IntoResponse, Middleware, Request, Response};
+use poem_openapi::OperationId;
+use tracing::Instrument;
+
+use crate::error::{ApiError, PROBLEM_JSON};
+
+/// Enough of a framework's message to be useful, little enough to be readable.
+const MAX_FOREIGN_TEXT: usize = 2_000;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Edge {
+    pub(crate) max_body_bytes: usize,
+}
+
+impl<E: Endpoint> Middleware<E> for Edge {
+    type Output = EdgeEndpoint<E>;
+
+    fn transform(&self, inner: E) -> Self::Output {
+        EdgeEndpoint { inner, max_body_bytes: self.max_body_bytes }
+    }
+}
+
+pub(crate) struct EdgeEndpoint<E> {
+    inner: E,
+    max_body_bytes: usize,
+}
+
+impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
+    type Output = Response;
+
+    async fn call(&self, mut request: Request) -> poem::Result<Response> {
+        let started = Instant::now();
+        let trace = TraceContext::continue_from(request.header("traceparent"));
+        request.set_data(trace);
+        let span = tracing::info_span!("request", http.method = %request.method(), http.path = request.uri().path(),
+            trace.id = trace.trace_id());
+        let response = self.respond(request).instrument(span.clone()).await;
+        let route = response.data::<OperationId>().map_or("other", |operation| operation.0);
+        let status = response.status().as_u16();
+        metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route, "status" => status.to_string())
+            .record(started.elapsed());
+        span.in_scope(|| tracing::debug!(http.route = route, http.status = status, elapsed = ?started.elapsed(), "answered"));
+        Ok(response)
+    }
+}
+
+impl<E: Endpoint> EdgeEndpoint<E> {
+    async fn respond(&self, mut request: Request) -> Response {
+        match request.take_body().into_bytes_limit(self.max_body_bytes).await {
+            Ok(bytes) => request.set_body(Body::from_bytes(bytes)),
+            Err(ReadBodyError::PayloadTooLarge) => return ApiError::BodyTooLarge.into_response(),
+            Err(error) => {
+                return ApiError::InvalidRequest(format!("the body cannot be read: {error}")).into_response();
+            }
+        }
+        let response = match AssertUnwindSafe(self.inner.call(request)).catch_unwind().await {
+            Ok(Ok(response)) => response.into_response(),
+            Ok(Err(error)) => error.into_response(),
+            Err(_) => {
+                // The panic itself was printed by the panic hook, with its place.
+                tracing::error!("a handler panicked");
+                ApiError::Internal.into_response()
+            }
+        };
+        as_problem(response).await
+    }
+}
+
+/// Turns the framework's own error pages into problem documents; ours pass as they are.
+async fn as_problem(response: Response) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || response.content_type() == Some(PROBLEM_JSON) {
+        return response;
+    }
+    let operation = response.data::<OperationId>().copied();
+    let text = response.into_body().into_string().await.unwrap_or_default();
+    let text = text.strip_prefix("parse request payload error: ").unwrap_or(&text);
+    let mut problem =
+        ApiError::from_foreign(status, text.chars().take(MAX_FOREIGN_TEXT).collect()).into_response();
+    if let Some(operation) = operation {
+        problem.set_data(operation);
+    }
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use poem::http::{Method, StatusCode};
+    use poem::{EndpointExt, Route, get, handler};
+
+    use super::*;
+
+    #[handler]
+    fn fine() -> &'static str {
+        "fine"
+    }
+
+    #[handler]
+    fn panics() {
+        panic!("on purpose");
+    }
+
+    async fn answer(method: Method, path: &str, body: usize) -> (StatusCode, String) {
+        let app = Route::new()
+            .at("/fine", get(fine).post(fine))
+            .at("/panics", get(panics))
+            .with(Edge { max_body_bytes: 10 });
+        let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
+        let response = app.get_response(request).await;
+        let status = response.status();
+        if status.is_success() {
+            return (status, response.into_body().into_string().await.unwrap());
+        }
+        assert_eq!(response.content_type(), Some(PROBLEM_JSON));
+        let body: serde_json::Value = response.into_body().into_json().await.unwrap();
+        (status, body["code"].as_str().unwrap().to_owned())
+    }
+
+    #[tokio::test]
+    async fn every_error_leaves_as_a_problem_document() {
+        for (method, path, body, status, code) in [
+            (Method::GET, "/fine", 0, StatusCode::OK, "fine"),
+            (Method::POST, "/fine", 10, StatusCode::OK, "fine"),
+            (Method::POST, "/fine", 11, StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+            (Method::DELETE, "/fine", 0, StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            (Method::GET, "/nowhere", 0, StatusCode::NOT_FOUND, "unknown_route"),
+            (Method::GET, "/panics", 0, StatusCode::INTERNAL_SERVER_ERROR, "internal_error"),
+        ] {
+            assert_eq!(answer(method, path, body).await, (status, code.to_owned()), "{path}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `POST /api/v1/tx`.
+
+use gapless::domain::intent::check_request_id;
+use gapless::domain::{RequestedTx, TxId};
+use gapless::observe::TraceContext;
+use gapless::observe::metrics::TX_CREATE_TOTAL;
+use gapless::store::{IntakeOutcome, NewIntent};
+use poem::web::Data;
+use poem_openapi::param::Header;
+use poem_openapi::payload::Json;
+use poem_openapi::{ApiResponse, OpenApi};
+
+use super::Tag;
+use crate::app::{App, SharedApp};
+use crate::error::{ApiError, Failure, OnCreate};
+use crate::wire::{Accepted, CreateTx};
+
+#[derive(ApiResponse)]
+pub(crate) enum Created {
+    /// Accepted. The transaction is queued and will be worked on until it is final.
+    #[oai(status = 202)]
+    New(
+        Json<Accepted>,
+        /// Where to follow it.
+        #[oai(header = "Location")]
+        String,
+    ),
+    /// This request was accepted before; nothing was added.
+    #[oai(status = 200)]
+    Known(
+        Json<Accepted>,
+        /// Where to follow it.
+        #[oai(header = "Location")]
+        String,
+    ),
+}
+
+#[derive(Debug)]
+pub(crate) struct Create;
+
+#[OpenApi]
+impl Create {
+    /// Send a transaction
+    ///
+    /// Answers as soon as the request is safely stored. Follow it with `GET /api/v1/tx/{txId}?wait=30s`.
+    #[oai(path = "/api/v1/tx", method = "post", operation_id = "createTx", tag = "Tag::Transactions")]
+    async fn create(
+        &self,
+        app: Data<&SharedApp>,
+        trace: Data<&TraceContext>,
+        /// May carry the requestId. If both are given they must be the same.
+        #[oai(name = "Idempotency-Key")]
+        idempotency_key: Header<Option<String>>,
+        body: Json<CreateTx>,
+    ) -> Result<Created, Failure<OnCreate>> {
+        let accepted = match validate(&app, body.0, idempotency_key.0, &trace) {
+            Ok(intent) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
+            Err(error) => Err(error),
+        };
+        count(&accepted);
+        let accepted = accepted?;
+        let location = format!("/api/v1/tx/{}", accepted.tx_id);
+        let body = Json(Accepted { tx_id: accepted.tx_id.0 });
+        Ok(if accepted.new { Created::New(body, location) } else { Created::Known(body, location) })
+    }
+}
+
+/// An accepted request, and whether it is a new one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AcceptedTx {
+    pub(super) tx_id: TxId,
+    pub(super) new: bool,
+}
+
+/// Every check that needs no database. Shared with the batch route.
+pub(super) fn validate(
+    app: &App,
+    request: CreateTx,
+    idempotency_key: Option<String>,
+    trace: &TraceContext,
+) -> Result<NewIntent, ApiError> {
+    let request_id = match (request.request_id, idempotency_key) {
+        (Some(id), Some(key)) if id != key => {
+            return Err(ApiError::InvalidRequest(
+                "requestId: differs from the Idempotency-Key header".into(),
+            ));
+        }
+        (Some(id), _) | (None, Some(id)) => id,
+        (None, None) => {
+            return Err(ApiError::InvalidRequest(
+                "requestId: is missing, and there is no Idempotency-Key header".into(),
+            ));
+        }
+    };
+    check_request_id(&request_id).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
+    let submitter = app.chains.submitter(request.chain_id, &request.submitter)?;
+    let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
+    Ok(NewIntent::new(submitter, request_id, payload, Some(trace.to_string())))
+}
+
+pub(super) fn accept(
+    submitter: gapless::domain::SubmitterKey,
+    outcome: Result<IntakeOutcome, ApiError>,
+) -> Result<AcceptedTx, ApiError> {
+    match outcome? {
+        IntakeOutcome::Created(tx_id) => {
+            tracing::info!(chain.id = submitter.chain_id.0, submitter = submitter.address_text(), tx.id = %tx_id,
+                "accepted");
+            Ok(AcceptedTx { tx_id, new: true })
+        }
+        IntakeOutcome::Existing(tx_id) => Ok(AcceptedTx { tx_id, new: false }),
+        IntakeOutcome::Conflict(tx_id) => Err(ApiError::RequestIdConflict { tx_id }),
+        IntakeOutcome::UnknownSubmitter => Err(ApiError::UnknownSubmitter(submitter)),
+        IntakeOutcome::Protected { reason } => Err(ApiError::SubmitterProtected { reason }),
+    }
+}
+
+pub(super) fn count(result: &Result<AcceptedTx, ApiError>) {
+    let result = match result {
+        Ok(AcceptedTx { new: true, .. }) => "created",
+        Ok(AcceptedTx { new: false, .. }) => "existing",
+        Err(error) => error.code(),
+    };
+    metrics::counter!(TX_CREATE_TOTAL, "result" => result).increment(1);
+}

@@ -1,0 +1,47 @@
+//! `/healthz`, `/readyz`, `/metrics`.
+
+use poem::web::Data;
+use poem_openapi::payload::{Json, PlainText};
+use poem_openapi::{Object, OpenApi};
+
+use super::Tag;
+use crate::app::SharedApp;
+use crate::error::{ApiError, Failure, OnReady};
+use crate::ready::missing;
+
+#[derive(Clone, Debug, Object)]
+pub(crate) struct HealthStatus {
+    /// `ok`.
+    status: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Health;
+
+#[OpenApi(tag = "Tag::Operations")]
+impl Health {
+    /// Whether the process is alive
+    #[oai(path = "/healthz", method = "get", operation_id = "health")]
+    async fn health(&self) -> Json<HealthStatus> {
+        Json(HealthStatus { status: "ok".into() })
+    }
+
+    /// Whether requests can be served
+    ///
+    /// If not, `missing` names what the server waits for: the database, or its schema.
+    #[oai(path = "/readyz", method = "get", operation_id = "ready")]
+    async fn ready(&self, app: Data<&SharedApp>) -> Result<Json<HealthStatus>, Failure<OnReady>> {
+        let missing = missing(&app.store).await;
+        if missing.is_empty() {
+            Ok(Json(HealthStatus { status: "ok".into() }))
+        } else {
+            Err(ApiError::NotReady { missing }.into())
+        }
+    }
+
+    /// Prometheus metrics
+    #[oai(path = "/metrics", method = "get", operation_id = "metrics")]
+    async fn metrics(&self, app: Data<&SharedApp>) -> PlainText<String> {
+        PlainText(app.metrics.render())
+    }
+}

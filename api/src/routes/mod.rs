@@ -1,0 +1,60 @@
+//! The routes. Each is a struct without state, so that the OpenAPI document can be made without a server; handlers get
+//! what they need from the request.
+
+mod batch;
+mod by_request;
+mod create;
+mod get;
+mod health;
+mod list;
+mod operate;
+mod submitters;
+
+use poem_openapi::{OpenApiService, Tags};
+
+pub(crate) type Routes = (
+    create::Create,
+    batch::Batch,
+    by_request::ByRequest,
+    get::Get,
+    list::List,
+    submitters::Submitters,
+    operate::Operate,
+    health::Health,
+);
+
+#[derive(Tags)]
+pub(crate) enum Tag {
+    /// Send transactions and follow them.
+    Transactions,
+    /// The addresses that send.
+    Submitters,
+    /// For whoever runs the server.
+    Operations,
+}
+
+const DESCRIPTION: &str = "Gapless sends EVM transactions and never skips a nonce.
+
+Post what you want to happen and get a `txId`; everything after that (nonce, signature, broadcast, rebroadcast, \
+receipt, reorg) is the server's business. Every accepted request reaches `CONFIRMED`, `FAILED` or `CANCELLED`.
+
+**Idempotency.** A request is named by its submitter and `requestId`. Sending it again, however often, gives the same \
+`txId`: 202 the first time, 200 after that, 409 if the payload differs. After a time-out or any 5xx, send it again.
+
+**Errors** are `application/problem+json`. Decide by `code`; it is stable. Any 4xx stored nothing.";
+
+pub(crate) fn service() -> OpenApiService<Routes, ()> {
+    let routes = (
+        create::Create,
+        batch::Batch,
+        by_request::ByRequest,
+        get::Get,
+        list::List,
+        submitters::Submitters,
+        operate::Operate,
+        health::Health,
+    );
+    OpenApiService::new(routes, "Gapless", env!("CARGO_PKG_VERSION"))
+        .description(DESCRIPTION)
+        .license(poem_openapi::LicenseObject::new("Apache-2.0").identifier("Apache-2.0"))
+}

@@ -1,0 +1,211 @@
+//! `POST /api/v1/submitters/{address}/pause|resume|release|adopt`, for admins.
+
+use std::time::Duration;
+
+use gapless::domain::SubmitterKey;
+use gapless::store::{
+    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, StoreError, SubmitterStatus,
+};
+use poem::web::Data;
+use poem_openapi::param::{Path, Query};
+use poem_openapi::payload::Json;
+use poem_openapi::{ApiResponse, OpenApi};
+use tokio::time::Instant;
+
+use super::Tag;
+use crate::app::{App, SharedApp};
+use crate::auth::Admin;
+use crate::error::{ApiError, Failure, OnAdmin};
+use crate::wait::parse_wait;
+use crate::wire::{ActionResult, ActionStatus, OperatorReason};
+
+/// A lane that is awake carries a request out within this time.
+const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(ApiResponse)]
+pub(crate) enum Operated {
+    /// Carried out; `outcome` says what it led to.
+    #[oai(status = 200)]
+    Applied(Json<ActionResult>),
+    /// Recorded. The worker that owns the submitter will carry it out.
+    #[oai(status = 202)]
+    Pending(Json<ActionResult>),
+}
+
+type Answer = Result<Operated, Failure<OnAdmin>>;
+
+#[derive(Debug)]
+pub(crate) struct Operate;
+
+#[OpenApi(prefix_path = "/api/v1/submitters/:address", tag = "Tag::Submitters")]
+impl Operate {
+    /// Pause a submitter
+    ///
+    /// What is on its way is followed to its end; nothing new is sent until `resume`. New requests are still taken.
+    #[oai(path = "/pause", method = "post", operation_id = "pauseSubmitter")]
+    async fn pause(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        body: Json<OperatorReason>,
+    ) -> Answer {
+        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.reason).await
+    }
+
+    /// Resume a paused submitter
+    #[oai(path = "/resume", method = "post", operation_id = "resumeSubmitter")]
+    async fn resume(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        body: Json<OperatorReason>,
+    ) -> Answer {
+        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.reason).await
+    }
+
+    /// Release a submitter from PROTECT, as it is
+    ///
+    /// For false alarms: the sequence goes on where it stood.
+    #[oai(path = "/release", method = "post", operation_id = "releaseSubmitter")]
+    async fn release(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Json<OperatorReason>,
+    ) -> Answer {
+        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        request(&app, &admin, key, OperatorAction::Release, "release", &body.reason, wait.0.as_deref()).await
+    }
+
+    /// Adopt the chain's count for a submitter
+    ///
+    /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands.
+    #[oai(path = "/adopt", method = "post", operation_id = "adoptSubmitter")]
+    async fn adopt(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Json<OperatorReason>,
+    ) -> Answer {
+        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        request(&app, &admin, key, OperatorAction::Adopt, "adopt", &body.reason, wait.0.as_deref()).await
+    }
+}
+
+async fn set_status(
+    app: &App,
+    admin: &Admin,
+    key: SubmitterKey,
+    status: SubmitterStatus,
+    action: &str,
+    reason: &str,
+) -> Answer {
+    check_reason(reason)?;
+    let request = OperatorRequest { actor: &admin.actor, reason };
+    let id = recorded(key, app.store.set_status(key, status, request).await?)?;
+    app.notifier.wake_workers();
+    log(admin, key, action, reason);
+    let entry = app.store.audit_entry(id).await?;
+    Ok(answer(id, key, action, reason, entry))
+}
+
+async fn request(
+    app: &App,
+    admin: &Admin,
+    key: SubmitterKey,
+    action: OperatorAction,
+    name: &str,
+    reason: &str,
+    wait: Option<&str>,
+) -> Answer {
+    check_reason(reason)?;
+    let wait = if wait.is_some() { parse_wait(wait, app.max_wait)? } else { DEFAULT_WAIT };
+    let request = OperatorRequest { actor: &admin.actor, reason };
+    let id = recorded(key, app.store.request_action(key, action, request).await?)?;
+    app.notifier.wake_workers();
+    log(admin, key, name, reason);
+    let entry = applied(app, id, wait).await?;
+    Ok(answer(id, key, name, reason, entry))
+}
+
+/// The entry once it is carried out, or as it stands when the time is up.
+async fn applied(app: &App, id: AuditId, wait: Duration) -> Result<AuditEntry, StoreError> {
+    let until = Instant::now() + wait;
+    loop {
+        let entry = app.store.audit_entry(id).await?;
+        if entry.applied_at.is_some() || Instant::now() >= until || app.shutdown.is_cancelled() {
+            return Ok(entry);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn recorded(key: SubmitterKey, outcome: OperatorOutcome) -> Result<AuditId, ApiError> {
+    match outcome {
+        OperatorOutcome::Recorded(id) => Ok(id),
+        OperatorOutcome::UnknownSubmitter => Err(ApiError::UnknownSubmitter(key)),
+        OperatorOutcome::NotProtected => Err(ApiError::NotProtected),
+    }
+}
+
+/// What the length check of the document cannot say.
+fn check_reason(reason: &str) -> Result<(), ApiError> {
+    let blank = reason.trim().is_empty();
+    if blank
+        || reason.chars().count() > 1000
+        || reason.contains(|c: char| c.is_control() && c != '\n' && c != '\t')
+    {
+        return Err(ApiError::InvalidRequest("reason: must be 1 to 1000 printable characters".into()));
+    }
+    Ok(())
+}
+
+fn log(admin: &Admin, key: SubmitterKey, action: &str, reason: &str) {
+    tracing::info!(
+        chain.id = key.chain_id.0,
+        submitter = key.address_text(),
+        actor = admin.actor,
+        action,
+        reason,
+        "an operator acted"
+    );
+}
+
+fn answer(id: AuditId, key: SubmitterKey, action: &str, reason: &str, entry: AuditEntry) -> Operated {
+    let done = entry.applied_at.is_some();
+    let result = Json(ActionResult {
+        audit_id: id.0,
+        chain_id: key.chain_id.0,
+        submitter: key.address_text(),
+        action: action.to_owned(),
+        reason: reason.to_owned(),
+        status: if done { ActionStatus::Applied } else { ActionStatus::Pending },
+        requested_at: entry.requested_at,
+        applied_at: entry.applied_at,
+        outcome: entry.outcome,
+    });
+    if done { Operated::Applied(result) } else { Operated::Pending(result) }
+}

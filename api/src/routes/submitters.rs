@@ -1,0 +1,81 @@
+//! `GET /api/v1/submitters` and `GET /api/v1/submitters/{address}`.
+
+use gapless::domain::SubmitterKey;
+use poem::web::Data;
+use poem_openapi::OpenApi;
+use poem_openapi::param::{Path, Query};
+use poem_openapi::payload::Json;
+
+use super::Tag;
+use super::list::page_size;
+use crate::app::{App, SharedApp};
+use crate::auth::Caller;
+use crate::error::{ApiError, Failure, OnRead};
+use crate::wire::{Submitter, SubmitterPage};
+
+#[derive(Debug)]
+pub(crate) struct Submitters;
+
+#[OpenApi]
+impl Submitters {
+    /// List submitters
+    ///
+    /// By chain and address. `nextNonce` is shown to admins only.
+    #[oai(
+        path = "/api/v1/submitters",
+        method = "get",
+        operation_id = "listSubmitters",
+        tag = "Tag::Submitters"
+    )]
+    async fn list(
+        &self,
+        app: Data<&SharedApp>,
+        caller: Caller,
+        #[oai(name = "chainId")] chain_id: Query<Option<u64>>,
+        /// 1 to 200; 50 if absent.
+        limit: Query<Option<u32>>,
+        /// `nextCursor` of the page before.
+        cursor: Query<Option<String>>,
+    ) -> Result<Json<SubmitterPage>, Failure<OnRead>> {
+        let limit = page_size(limit.0)?;
+        let chain_id = chain_id.0.map(|id| app.chains.pick(Some(id))).transpose()?;
+        let after = cursor.0.map(|text| parse_cursor(&app, &text)).transpose()?;
+        let mut views = app.store.list_submitters(chain_id, after, limit + 1).await?;
+        let more = views.len() > limit as usize;
+        views.truncate(limit as usize);
+        let next_cursor = views.last().filter(|_| more).map(|last| last.key.to_string());
+        let items = views.into_iter().map(|view| Submitter::new(view, caller.admin.is_some())).collect();
+        Ok(Json(SubmitterPage { items, next_cursor }))
+    }
+
+    /// Look at a submitter
+    ///
+    /// `nextNonce` is shown to admins only.
+    #[oai(
+        path = "/api/v1/submitters/:address",
+        method = "get",
+        operation_id = "getSubmitter",
+        tag = "Tag::Submitters"
+    )]
+    async fn get(
+        &self,
+        app: Data<&SharedApp>,
+        caller: Caller,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+    ) -> Result<Json<Submitter>, Failure<OnRead>> {
+        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let view = app.store.get_submitter(key).await?.ok_or(ApiError::UnknownSubmitter(key))?;
+        Ok(Json(Submitter::new(view, caller.admin.is_some())))
+    }
+}
+
+/// A cursor is the last submitter of the page, as it prints.
+fn parse_cursor(app: &App, text: &str) -> Result<SubmitterKey, ApiError> {
+    let bad = || ApiError::InvalidRequest("cursor: is not one of ours".into());
+    let (chain, address) = text.split_once(':').ok_or_else(bad)?;
+    let chain = chain.parse().map_err(|_| bad())?;
+    app.chains.submitter(Some(chain), address).map_err(|_| bad())
+}

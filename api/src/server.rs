@@ -1,0 +1,122 @@
+//! From a configuration to a listening server, and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use gapless::config::Config;
+use gapless::observe::install_metrics;
+use gapless::store::{Store, StoreError, Timeouts};
+use poem::listener::{Acceptor, Listener, TcpListener};
+use poem::{Endpoint, EndpointExt, Route, Server};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, Chains, SharedApp};
+use crate::auth::AdminPolicy;
+use crate::edge::Edge;
+use crate::intake::Intake;
+use crate::notifier::Notifier;
+use crate::ready::wait_for_database;
+use crate::routes;
+use crate::settled::Settled;
+
+/// A request is better refused soon and sent again than kept waiting for a connection.
+const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
+/// Long polls end at once on shutdown; everything else is done well within this.
+const GRACE: Duration = Duration::from_secs(10);
+/// Keeps the histograms small in a process that nobody scrapes.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// The OpenAPI document, as in `openapi.yaml`.
+pub fn spec_yaml() -> String {
+    routes::service().spec_yaml()
+}
+
+/// Serves until `shutdown`. Fails at once if the schema is older than this program or the address is taken; waits, and
+/// says so, if the database is away.
+pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
+    if let Err(error @ StoreError::SchemaTooOld { .. }) = store.check_schema().await {
+        return Err(error.into());
+    }
+    let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
+    let app = app(&config, store.clone(), notify_store, shutdown.clone());
+    let endpoint = endpoint(app, config.api.max_body_bytes);
+    let acceptor = TcpListener::bind(config.api.bind)
+        .into_acceptor()
+        .await
+        .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
+    for address in acceptor.local_addr() {
+        tracing::info!(address = %address, "the API is listening");
+    }
+    let stop = CancellationToken::new();
+    let served = Server::new_with_acceptor(acceptor).run_with_graceful_shutdown(
+        endpoint,
+        stop.clone().cancelled_owned(),
+        Some(GRACE),
+    );
+    let supervised = async {
+        let outcome = wait_for_database(&store, &shutdown).await;
+        if outcome.is_ok() {
+            shutdown.cancelled().await;
+        }
+        stop.cancel();
+        outcome
+    };
+    let (served, usable) = tokio::join!(served, supervised);
+    store.close().await;
+    usable?;
+    served.context("the server stopped")
+}
+
+fn app(config: &Config, store: Store, notify_store: Store, shutdown: CancellationToken) -> SharedApp {
+    let metrics = install_metrics();
+    let notifier = Notifier::start(notify_store);
+    let intake = Intake::start(&store, &notifier);
+    let settled = Settled::start(store.clone());
+    tokio::spawn({
+        let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
+        async move {
+            while tokio::time::timeout(UPKEEP, shutdown.cancelled()).await.is_err() {
+                metrics.upkeep();
+            }
+        }
+    });
+    Arc::new(App {
+        intake,
+        notifier,
+        settled,
+        chains: Chains::new(config),
+        admin: AdminPolicy::new(&config.api),
+        metrics,
+        max_batch: config.api.max_batch,
+        max_wait: config.api.max_wait,
+        store,
+        shutdown,
+    })
+}
+
+fn endpoint(app: SharedApp, max_body_bytes: usize) -> impl Endpoint {
+    let service = routes::service();
+    Route::new()
+        .nest("/docs", service.swagger_ui())
+        .at("/openapi.yaml", service.spec_endpoint_yaml())
+        .nest("/", service)
+        .data(app)
+        .with(Edge { max_body_bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openapi_yaml_is_what_the_code_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../openapi.yaml");
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            written == spec_yaml(),
+            "openapi.yaml is out of date; run: cargo run -p gapless-api -- --print-openapi > openapi.yaml"
+        );
+    }
+}

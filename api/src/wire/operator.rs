@@ -1,0 +1,39 @@
+//! What operators ask for and what came of it.
+
+use chrono::{DateTime, Utc};
+use poem_openapi::{Enum, Object};
+
+/// Why. Goes to the audit log.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct OperatorReason {
+    /// 1 to 1000 characters, for whoever reads the audit log.
+    #[oai(validator(min_length = 1, max_length = 1000))]
+    pub(crate) reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "lowercase")]
+pub(crate) enum ActionStatus {
+    /// Carried out; `outcome` says what it led to.
+    Applied,
+    /// Recorded; the worker that owns the submitter will carry it out.
+    Pending,
+}
+
+/// What came of an operator's request.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct ActionResult {
+    /// Its row in the audit log.
+    pub(crate) audit_id: i64,
+    pub(crate) chain_id: u64,
+    pub(crate) submitter: String,
+    /// `pause`, `resume`, `release` or `adopt`.
+    pub(crate) action: String,
+    pub(crate) reason: String,
+    pub(crate) status: ActionStatus,
+    pub(crate) requested_at: DateTime<Utc>,
+    pub(crate) applied_at: Option<DateTime<Utc>>,
+    pub(crate) outcome: Option<String>,
+}

@@ -1,0 +1,238 @@
+//! Requests as clients write them.
+
+use std::borrow::Cow;
+
+use chrono::{DateTime, Utc};
+use gapless::domain::{Payload, RequestedAccess, RequestedTx, TxKind};
+use poem_openapi::registry::{MetaSchemaRef, Registry};
+use poem_openapi::types::{Any, Example, ParseFromJSON, ParseResult, Type};
+use poem_openapi::{Enum, Object};
+use serde_json::{Value, json};
+
+/// A transaction to send.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", deny_unknown_fields, example)]
+pub(crate) struct CreateTx {
+    /// May be left out when the server serves one chain only.
+    pub(crate) chain_id: Option<u64>,
+    /// The address that sends. Any spelling of an address names the same submitter.
+    pub(crate) submitter: String,
+    /// Your idempotency key: 1 to 200 visible characters, unique per submitter. The `Idempotency-Key` header may carry
+    /// it instead. The same key with the same payload always names the same transaction.
+    pub(crate) request_id: Option<String>,
+    pub(crate) payload: TxPayload,
+}
+
+/// What the transaction does. Amounts are strings, decimal or 0x hex: a JSON number would lose digits.
+#[derive(Clone, Debug, Default, Object)]
+#[oai(rename_all = "camelCase", deny_unknown_fields, skip_serializing_if_is_none)]
+pub(crate) struct TxPayload {
+    /// The recipient or contract. Absent: `data` is init code and a contract is deployed. A mixed-case address must
+    /// have a valid checksum (EIP-55).
+    pub(crate) to: Option<String>,
+    /// Wei. Absent: 0.
+    pub(crate) value: Option<String>,
+    /// Call data or init code, 0x hex. Not together with `method`.
+    pub(crate) data: Option<String>,
+    /// What to call: a signature such as `transfer(address,uint256)`, or a function of a contract's ABI as an object.
+    pub(crate) method: Option<Any<Value>>,
+    /// The arguments of `method`. Integers as decimal or 0x strings, or as JSON integers below 2^53; bytes as 0x hex;
+    /// tuples as arrays, or as objects by component name.
+    pub(crate) args: Option<Vec<Any<Value>>>,
+    /// Absent: estimated.
+    pub(crate) gas_limit: Option<String>,
+    /// Absent: `eip1559`, or `legacy` if `gasPrice` is given.
+    #[oai(rename = "type")]
+    pub(crate) kind: Option<TxType>,
+    /// Wei per gas, `legacy` only. Absent: the server prices it.
+    pub(crate) gas_price: Option<String>,
+    /// Wei per gas at the most, `eip1559` only. Absent: the server prices it.
+    pub(crate) max_fee_per_gas: Option<String>,
+    /// Wei per gas for the block's proposer, `eip1559` only. Absent: the server prices it.
+    pub(crate) max_priority_fee_per_gas: Option<String>,
+    /// EIP-2930.
+    pub(crate) access_list: Option<Vec<AccessListEntry>>,
+    /// Not sent before this time; does not hold up others in the queue.
+    pub(crate) not_before: Option<DateTime<Utc>>,
+    /// Cancelled if it could not be given its turn by then.
+    pub(crate) deadline: Option<DateTime<Utc>>,
+}
+
+/// The envelope of the transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "lowercase")]
+pub(crate) enum TxType {
+    Legacy,
+    Eip1559,
+}
+
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AccessListEntry {
+    pub(crate) address: String,
+    #[oai(default)]
+    pub(crate) storage_keys: Vec<String>,
+}
+
+/// Several transactions to send. Each is accepted or refused on its own.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct BatchRequest {
+    /// Those of one submitter are queued in this order.
+    pub(crate) items: Vec<BatchItem>,
+}
+
+/// An item that may be malformed without spoiling its neighbours.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchItem(pub(crate) Result<CreateTx, String>);
+
+impl Type for BatchItem {
+    const IS_REQUIRED: bool = true;
+    type RawValueType = Self;
+    type RawElementValueType = Self;
+
+    fn name() -> Cow<'static, str> {
+        CreateTx::name()
+    }
+
+    fn schema_ref() -> MetaSchemaRef {
+        CreateTx::schema_ref()
+    }
+
+    fn register(registry: &mut Registry) {
+        CreateTx::register(registry);
+    }
+
+    fn as_raw_value(&self) -> Option<&Self> {
+        Some(self)
+    }
+
+    fn raw_element_iter<'a>(&'a self) -> Box<dyn Iterator<Item = &'a Self> + 'a> {
+        Box::new(std::iter::once(self))
+    }
+}
+
+impl ParseFromJSON for BatchItem {
+    fn parse_from_json(value: Option<Value>) -> ParseResult<Self> {
+        Ok(BatchItem(CreateTx::parse_from_json(value).map_err(|error| error.into_message())))
+    }
+}
+
+impl poem_openapi::types::ToJSON for BatchItem {
+    fn to_json(&self) -> Option<Value> {
+        self.0.as_ref().ok().and_then(poem_openapi::types::ToJSON::to_json)
+    }
+}
+
+impl From<TxPayload> for RequestedTx {
+    fn from(payload: TxPayload) -> Self {
+        RequestedTx {
+            to: payload.to,
+            value: payload.value,
+            data: payload.data,
+            method: payload.method.map(|method| method.0),
+            args: payload.args.map(|args| args.into_iter().map(|arg| arg.0).collect()),
+            gas_limit: payload.gas_limit,
+            kind: payload.kind.map(|kind| match kind {
+                TxType::Legacy => TxKind::Legacy,
+                TxType::Eip1559 => TxKind::Eip1559,
+            }),
+            gas_price: payload.gas_price,
+            max_fee_per_gas: payload.max_fee_per_gas,
+            max_priority_fee_per_gas: payload.max_priority_fee_per_gas,
+            access_list: payload.access_list.map(|list| {
+                let entry = |entry: AccessListEntry| RequestedAccess {
+                    address: entry.address,
+                    storage_keys: entry.storage_keys,
+                };
+                list.into_iter().map(entry).collect()
+            }),
+            not_before: payload.not_before,
+            deadline: payload.deadline,
+        }
+    }
+}
+
+/// The canonical form, as it was understood: a request with this payload is the same request.
+impl From<Payload> for TxPayload {
+    fn from(payload: Payload) -> Self {
+        let legacy = payload.kind == TxKind::Legacy;
+        let price = payload.max_fee_per_gas.map(|price| price.to_string());
+        let entries = payload.access_list.0.iter().map(|item| AccessListEntry {
+            address: format!("{:#x}", item.address),
+            storage_keys: item.storage_keys.iter().map(|key| format!("{key:#x}")).collect(),
+        });
+        TxPayload {
+            to: payload.to.map(|to| format!("{to:#x}")),
+            value: Some(payload.value.to_string()),
+            data: Some(payload.data.to_string()),
+            method: None,
+            args: None,
+            gas_limit: payload.gas_limit.map(|limit| limit.to_string()),
+            kind: Some(if legacy { TxType::Legacy } else { TxType::Eip1559 }),
+            gas_price: price.clone().filter(|_| legacy),
+            max_fee_per_gas: price.filter(|_| !legacy),
+            max_priority_fee_per_gas: payload.max_priority_fee_per_gas.map(|tip| tip.to_string()),
+            access_list: Some(entries.collect::<Vec<_>>()).filter(|list| !list.is_empty()),
+            not_before: payload.not_before,
+            deadline: payload.deadline,
+        }
+    }
+}
+
+impl Example for CreateTx {
+    fn example() -> Self {
+        CreateTx {
+            chain_id: Some(31337),
+            submitter: "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266".into(),
+            request_id: Some("invoice-1042".into()),
+            payload: TxPayload {
+                to: Some("0x5FbDB2315678afecb367f032d93F642f64180aa3".into()),
+                method: Some(Any(json!("transfer(address,uint256)"))),
+                args: Some(vec![
+                    Any(json!("0x70997970C51812dc3A010C7d01b50e0d17dc79C8")),
+                    Any(json!("1000000000000000000")),
+                ]),
+                ..TxPayload::default()
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_a_valid_request() {
+        let example = CreateTx::example();
+        assert!(RequestedTx::from(example.payload).validate().is_ok());
+    }
+
+    #[test]
+    fn the_canonical_form_means_the_same_payload() {
+        for payload in [
+            RequestedTx::from(CreateTx::example().payload),
+            RequestedTx {
+                data: Some("0x6000".into()),
+                gas_price: Some("0x7".into()),
+                ..RequestedTx::default()
+            },
+        ] {
+            let payload = payload.validate().unwrap();
+            let again = RequestedTx::from(TxPayload::from(payload.clone())).validate().unwrap();
+            assert_eq!(payload.hash(), again.hash());
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_and_spoil_only_their_item() {
+        let good = poem_openapi::types::ToJSON::to_json(&CreateTx::example()).unwrap();
+        let mut bad = good.clone();
+        bad["payload"]["nonce"] = json!("5");
+        assert!(CreateTx::parse_from_json(Some(bad.clone())).is_err());
+        let batch = BatchRequest::parse_from_json(Some(json!({"items": [bad, good]}))).unwrap();
+        assert!(batch.items[0].0.as_ref().unwrap_err().contains("nonce"));
+        assert!(batch.items[1].0.is_ok());
+    }
+}

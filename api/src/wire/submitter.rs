@@ -1,0 +1,114 @@
+//! Submitters as clients and operators see them.
+
+use chrono::{DateTime, Utc};
+use gapless::store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
+use poem_openapi::{Enum, Object};
+
+use super::redact_nonces;
+
+/// Whether a submitter takes new transactions and sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum SubmitterState {
+    /// Works.
+    Active,
+    /// Takes new transactions but sends none until it is resumed.
+    Paused,
+    /// Its key was used elsewhere: takes nothing new until an operator releases it.
+    Protect,
+}
+
+/// One address on one chain.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct Submitter {
+    pub(crate) chain_id: u64,
+    /// In lower case.
+    pub(crate) address: String,
+    pub(crate) state: SubmitterState,
+    /// Why it is paused.
+    pub(crate) paused_reason: Option<String>,
+    /// What was seen when it stopped.
+    pub(crate) protect_reason: Option<String>,
+    /// Transactions that wait for their turn, counted up to 10,000.
+    pub(crate) queue_depth: u64,
+    /// True: there are `queueDepth` or more.
+    pub(crate) queue_depth_capped: bool,
+    /// How long the first of them has been waiting.
+    pub(crate) oldest_queued_age_seconds: Option<f64>,
+    /// Transactions on their way.
+    pub(crate) in_flight: u64,
+    /// Its own window; absent: the configured one.
+    pub(crate) max_in_flight: Option<u32>,
+    /// What signs for it: `keystore` or `raw_key`.
+    pub(crate) signer: String,
+    /// For admins only: the nonce its next transaction gets.
+    pub(crate) next_nonce: Option<u64>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct SubmitterPage {
+    pub(crate) items: Vec<Submitter>,
+    /// Give it as `cursor` to read on. Absent on the last page.
+    pub(crate) next_cursor: Option<String>,
+}
+
+impl Submitter {
+    pub(crate) fn new(view: SubmitterView, for_admin: bool) -> Submitter {
+        let told = |reason: String| if for_admin { reason } else { redact_nonces(&reason) };
+        let state = match (&view.protect_reason, view.status) {
+            (Some(_), _) => SubmitterState::Protect,
+            (None, SubmitterStatus::Paused) => SubmitterState::Paused,
+            (None, SubmitterStatus::Active) => SubmitterState::Active,
+        };
+        Submitter {
+            chain_id: view.key.chain_id.0,
+            address: view.key.address_text(),
+            state,
+            paused_reason: view.status_reason,
+            protect_reason: view.protect_reason.map(told),
+            queue_depth: view.queue_depth,
+            queue_depth_capped: view.queue_depth >= QUEUE_DEPTH_CAP,
+            oldest_queued_age_seconds: view.oldest_queued_age_seconds,
+            in_flight: view.in_flight,
+            max_in_flight: view.max_in_flight,
+            signer: view.signer,
+            next_nonce: view.next_nonce.filter(|_| for_admin).map(|nonce| nonce.0),
+            created_at: view.created_at,
+            updated_at: view.updated_at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless::domain::{Address, ChainId, Nonce, SubmitterKey};
+    use poem_openapi::types::ToJSON;
+
+    use super::*;
+
+    #[test]
+    fn only_admins_see_a_nonce() {
+        let view = SubmitterView {
+            key: SubmitterKey { chain_id: ChainId(1), address: Address::zero() },
+            signer: "keystore".into(),
+            status: SubmitterStatus::Active,
+            status_reason: None,
+            protect_reason: Some("nonce 41 was used elsewhere".into()),
+            queue_depth: 0,
+            oldest_queued_age_seconds: None,
+            in_flight: 0,
+            max_in_flight: None,
+            next_nonce: Some(Nonce(41)),
+            created_at: DateTime::UNIX_EPOCH,
+            updated_at: DateTime::UNIX_EPOCH,
+        };
+        let public = Submitter::new(view.clone(), false).to_json_string();
+        assert!(!public.contains("41") && !public.contains("nextNonce"), "{public}");
+        let admin = Submitter::new(view, true).to_json_string();
+        assert!(admin.contains("\"nextNonce\":41") && admin.contains("nonce 41"), "{admin}");
+    }
+}

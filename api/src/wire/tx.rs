@@ -1,0 +1,244 @@
+//! Transactions as clients see them: states, hashes, receipts, and never a nonce.
+
+use chrono::{DateTime, Utc};
+use gapless::domain;
+use gapless::store::TxView;
+use poem_openapi::types::Example;
+use poem_openapi::{Enum, Object};
+use uuid::Uuid;
+
+use super::problem::Problem;
+use super::redact_nonces;
+use super::request::TxPayload;
+
+/// The transaction of an accepted request.
+#[derive(Clone, Copy, Debug, Object)]
+#[oai(rename_all = "camelCase", example)]
+pub(crate) struct Accepted {
+    pub(crate) tx_id: Uuid,
+}
+
+/// Where a transaction stands. `CONFIRMED`, `FAILED` and `CANCELLED` are final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum TxState {
+    /// Accepted, waits for its turn.
+    Queued,
+    /// Signed and recorded, about to be sent.
+    InFlight,
+    /// A node took it.
+    Submitted,
+    /// Mined, waits for depth.
+    Tracking,
+    /// Unmined for too long; still worked on.
+    Stuck,
+    /// The submitter's key was used elsewhere; waits for an operator.
+    Protect,
+    /// Final: on chain, deep enough.
+    Confirmed,
+    /// Final: refused before sending, or reverted on chain. `lastError` says why.
+    Failed,
+    /// Final: it will never have an effect.
+    Cancelled,
+}
+
+/// A transaction.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
+pub(crate) struct Tx {
+    pub(crate) tx_id: Uuid,
+    pub(crate) chain_id: u64,
+    /// In lower case.
+    pub(crate) submitter: String,
+    pub(crate) request_id: String,
+    pub(crate) state: TxState,
+    /// Why it waits, for example `waiting_funds`.
+    pub(crate) sub_state: Option<String>,
+    /// The hash on chain. May change until the transaction is mined.
+    pub(crate) tx_hash: Option<String>,
+    /// The hash of the transaction that took its place.
+    pub(crate) replaced_by_hash: Option<String>,
+    /// Blocks that confirm it, its own included.
+    pub(crate) confirmations: Option<u64>,
+    /// Confirmations that make it final.
+    pub(crate) confirmations_required: u64,
+    /// How often it was sent.
+    pub(crate) submit_attempts: u64,
+    pub(crate) last_submit_at: Option<DateTime<Utc>>,
+    /// The last complaint of the node or the signer, or why it failed.
+    pub(crate) last_error: Option<String>,
+    pub(crate) receipt: Option<Receipt>,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) updated_at: DateTime<Utc>,
+    pub(crate) confirmed_at: Option<DateTime<Utc>>,
+    /// When it reached a final state.
+    pub(crate) finished_at: Option<DateTime<Utc>>,
+    /// What was asked for, in canonical form. Absent in lists.
+    pub(crate) payload: Option<TxPayload>,
+}
+
+/// What the chain says of a mined transaction.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct Receipt {
+    pub(crate) tx_hash: String,
+    pub(crate) block_number: u64,
+    pub(crate) block_hash: String,
+    pub(crate) transaction_index: u64,
+    /// False: mined, and reverted.
+    pub(crate) succeeded: bool,
+    /// Decimal.
+    pub(crate) gas_used: String,
+    /// Wei per gas, decimal.
+    pub(crate) effective_gas_price: Option<String>,
+    /// The deployed contract.
+    pub(crate) contract_address: Option<String>,
+}
+
+/// Transactions, newest first.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct TxPage {
+    pub(crate) items: Vec<Tx>,
+    /// Give it as `cursor` to read on. Absent on the last page.
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// Results in the order of the request's items.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase")]
+pub(crate) struct BatchResponse {
+    pub(crate) results: Vec<BatchResult>,
+}
+
+/// What became of one item: `txId`, or `problem`.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct BatchResult {
+    /// The status the item would have had on its own: 202 new, 200 known before, else an error.
+    pub(crate) status: u16,
+    pub(crate) tx_id: Option<Uuid>,
+    pub(crate) problem: Option<Problem>,
+}
+
+impl Tx {
+    pub(crate) fn new(view: TxView, confirmations_required: u64) -> Tx {
+        Tx {
+            tx_id: view.tx_id.0,
+            chain_id: view.submitter.chain_id.0,
+            submitter: view.submitter.address_text(),
+            confirmations: view.confirmations(confirmations_required),
+            confirmations_required,
+            state: view.state.into(),
+            tx_hash: view.tx_hash.map(|hash| format!("{hash:#x}")),
+            replaced_by_hash: view.replaced_by_hash.map(|hash| format!("{hash:#x}")),
+            last_error: view.last_error.as_deref().map(redact_nonces),
+            receipt: view.receipt.map(Receipt::from),
+            payload: Some(view.payload.into()),
+            request_id: view.request_id,
+            sub_state: view.sub_state,
+            submit_attempts: view.submit_attempts,
+            last_submit_at: view.last_submit_at,
+            created_at: view.created_at,
+            updated_at: view.updated_at,
+            confirmed_at: view.confirmed_at,
+            finished_at: view.finished_at,
+        }
+    }
+
+    /// For lists: call data can be long, and a page of it longer.
+    pub(crate) fn without_payload(self) -> Tx {
+        Tx { payload: None, ..self }
+    }
+}
+
+impl From<domain::Receipt> for Receipt {
+    fn from(receipt: domain::Receipt) -> Self {
+        Receipt {
+            tx_hash: format!("{:#x}", receipt.tx_hash),
+            block_number: receipt.block_number,
+            block_hash: format!("{:#x}", receipt.block_hash),
+            transaction_index: receipt.transaction_index,
+            succeeded: receipt.succeeded,
+            gas_used: receipt.gas_used.to_string(),
+            effective_gas_price: receipt.effective_gas_price.map(|price| price.to_string()),
+            contract_address: receipt.contract_address.map(|address| format!("{address:#x}")),
+        }
+    }
+}
+
+impl From<domain::TxState> for TxState {
+    fn from(state: domain::TxState) -> Self {
+        match state {
+            domain::TxState::Queued => TxState::Queued,
+            domain::TxState::InFlight => TxState::InFlight,
+            domain::TxState::Submitted => TxState::Submitted,
+            domain::TxState::Tracking => TxState::Tracking,
+            domain::TxState::Stuck => TxState::Stuck,
+            domain::TxState::Protect => TxState::Protect,
+            domain::TxState::Confirmed => TxState::Confirmed,
+            domain::TxState::Failed => TxState::Failed,
+            domain::TxState::Cancelled => TxState::Cancelled,
+        }
+    }
+}
+
+impl From<TxState> for domain::TxState {
+    fn from(state: TxState) -> Self {
+        match state {
+            TxState::Queued => domain::TxState::Queued,
+            TxState::InFlight => domain::TxState::InFlight,
+            TxState::Submitted => domain::TxState::Submitted,
+            TxState::Tracking => domain::TxState::Tracking,
+            TxState::Stuck => domain::TxState::Stuck,
+            TxState::Protect => domain::TxState::Protect,
+            TxState::Confirmed => domain::TxState::Confirmed,
+            TxState::Failed => domain::TxState::Failed,
+            TxState::Cancelled => domain::TxState::Cancelled,
+        }
+    }
+}
+
+const EXAMPLE_ID: Uuid = Uuid::from_u128(0x0197_3c5e_8d1a_7c43_9a55_2f60_1be7_c0de);
+
+impl Example for Accepted {
+    fn example() -> Self {
+        Accepted { tx_id: EXAMPLE_ID }
+    }
+}
+
+impl Example for Tx {
+    fn example() -> Self {
+        let at = |seconds: i64| DateTime::from_timestamp(1_760_000_000 + seconds, 0).unwrap_or_default();
+        Tx {
+            tx_id: EXAMPLE_ID,
+            chain_id: 31337,
+            submitter: "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266".into(),
+            request_id: "invoice-1042".into(),
+            state: TxState::Tracking,
+            sub_state: None,
+            tx_hash: Some(format!("0x{}", "4e".repeat(32))),
+            replaced_by_hash: None,
+            confirmations: Some(3),
+            confirmations_required: 20,
+            submit_attempts: 1,
+            last_submit_at: Some(at(1)),
+            last_error: None,
+            receipt: Some(Receipt {
+                tx_hash: format!("0x{}", "4e".repeat(32)),
+                block_number: 1042,
+                block_hash: format!("0x{}", "b1".repeat(32)),
+                transaction_index: 0,
+                succeeded: true,
+                gas_used: "51234".into(),
+                effective_gas_price: Some("1000000007".into()),
+                contract_address: None,
+            }),
+            created_at: at(0),
+            updated_at: at(13),
+            confirmed_at: None,
+            finished_at: None,
+            payload: None,
+        }
+    }
+}

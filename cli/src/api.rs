@@ -1,0 +1,180 @@
+//! The API as a client sees it: JSON in, JSON out, problems as errors. It knows no more than the documents say.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::Value;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+pub struct Api {
+    http: reqwest::Client,
+    base: Url,
+    admin_token: Option<String>,
+}
+
+impl fmt::Debug for Api {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("base", &self.base.as_str()).finish_non_exhaustive()
+    }
+}
+
+/// A refusal, as `application/problem+json` states it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Problem {
+    #[serde(default)]
+    pub status: u16,
+    #[serde(default)]
+    pub title: String,
+    #[serde(default)]
+    pub detail: Option<String>,
+    #[serde(default)]
+    pub code: Option<String>,
+}
+
+impl std::error::Error for Problem {}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status, self.detail.as_deref().unwrap_or(&self.title))?;
+        self.code.as_ref().map_or(Ok(()), |code| write!(f, " ({code})"))
+    }
+}
+
+impl Api {
+    pub fn new(base: &str, admin_token: Option<String>) -> Result<Api> {
+        let mut base: Url = base.parse().with_context(|| format!("`{base}` is no URL"))?;
+        // Paths are appended below it, also behind a proxy's prefix.
+        if !base.path().ends_with('/') {
+            base.set_path(&format!("{}/", base.path()));
+        }
+        let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        Ok(Api { http, base, admin_token })
+    }
+
+    pub async fn submit(&self, request: &Value) -> Result<Value> {
+        self.answer(self.request(Method::POST, "api/v1/tx", &[])?.json(request)).await
+    }
+
+    pub async fn transaction(&self, tx_id: &str) -> Result<Value> {
+        self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}"), &[])?).await
+    }
+
+    pub async fn transaction_by_request(
+        &self,
+        submitter: &str,
+        request_id: &str,
+        chain: Option<u64>,
+    ) -> Result<Value> {
+        let query = [
+            ("submitter", Some(submitter.to_owned())),
+            ("requestId", Some(request_id.to_owned())),
+            by_chain(chain),
+        ];
+        self.answer(self.request(Method::GET, "api/v1/tx/by-request", &query)?).await
+    }
+
+    pub async fn submitters(&self) -> Result<Vec<Value>> {
+        let answer = self.answer(self.request(Method::GET, "api/v1/submitters", &[])?).await?;
+        let items = answer["items"].as_array().context("the answer has no list of submitters")?;
+        Ok(items.clone())
+    }
+
+    /// `action` is one of pause, resume, release, adopt.
+    pub async fn administer(
+        &self,
+        address: &str,
+        action: &str,
+        chain: Option<u64>,
+        reason: &str,
+    ) -> Result<Value> {
+        let path = format!("api/v1/submitters/{address}/{action}");
+        let body = serde_json::json!({ "reason": reason });
+        self.answer(self.request(Method::POST, &path, &[by_chain(chain)])?.json(&body)).await
+    }
+
+    /// Whether it can serve; if not, what it says is missing.
+    pub async fn ready(&self) -> Result<(), String> {
+        let request = self.request(Method::GET, "readyz", &[]).map_err(|error| error.to_string())?;
+        match request.send().await {
+            Ok(response) if response.status().is_success() => Ok(()),
+            Ok(response) => Err(response.text().await.unwrap_or_default()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, Option<String>)],
+    ) -> Result<RequestBuilder> {
+        let mut url = self.base.join(path).with_context(|| format!("cannot ask for {path}"))?;
+        for (name, value) in query {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
+        let request = self.http.request(method, url);
+        Ok(match &self.admin_token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        })
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Value> {
+        let response =
+            request.send().await.with_context(|| format!("cannot reach the API at {}", self.base))?;
+        let status = response.status();
+        let body = response.bytes().await.context("the API broke off its answer")?;
+        if !status.is_success() {
+            return Err(problem(status, &body).into());
+        }
+        if body.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&body).with_context(|| format!("the API answered {status}, but no JSON"))
+    }
+}
+
+fn by_chain(chain: Option<u64>) -> (&'static str, Option<String>) {
+    ("chainId", chain.map(|id| id.to_string()))
+}
+
+/// Something between us and the API may answer too, and does not know our format.
+fn problem(status: StatusCode, body: &[u8]) -> Problem {
+    let stated = serde_json::from_slice::<Problem>(body).ok();
+    let title = status.canonical_reason().unwrap_or("refused").to_owned();
+    let mut problem = stated.unwrap_or(Problem { status: 0, title, detail: None, code: None });
+    problem.status = status.as_u16();
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_shows_detail_and_code() {
+        let body = br#"{"type":"about:blank","title":"Conflict","status":409,"detail":"other payload","code":"request_conflict"}"#;
+        assert_eq!(problem(StatusCode::CONFLICT, body).to_string(), "409 other payload (request_conflict)");
+        assert_eq!(problem(StatusCode::BAD_GATEWAY, b"<html>").to_string(), "502 Bad Gateway");
+    }
+
+    #[test]
+    fn a_prefix_of_the_base_is_kept_and_the_query_is_encoded() {
+        let api = Api::new("http://h/gapless", Some("t0ken".into())).unwrap();
+        let request =
+            api.request(Method::GET, "api/v1/tx", &[("requestId", Some("a b".into())), ("chainId", None)]);
+        assert_eq!(
+            request.unwrap().build().unwrap().url().as_str(),
+            "http://h/gapless/api/v1/tx?requestId=a+b"
+        );
+        assert!(!format!("{api:?}").contains("t0ken"));
+    }
+}

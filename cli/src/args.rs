@@ -1,0 +1,241 @@
+//! The command line: names, help, examples. What the commands do is elsewhere.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "gapless",
+    version,
+    about = "Gapless: transactions on EVM chains, each exactly once, in order, without a gap",
+    after_help = "Exit status: 0 done; 1 done, and the answer is no (a transaction FAILED or was CANCELLED, an audit \
+                  found a violation); 2 it could not be done."
+)]
+pub struct Cli {
+    /// Configuration file, for the commands that read the database or the chain themselves
+    #[arg(long, global = true, env = "GAPLESS_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON for programs instead of text for people
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Base address of the API
+    #[arg(
+        long,
+        global = true,
+        env = "GAPLESS_API",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    pub api: String,
+    /// Token for admin commands; better given in the environment than on the command line
+    #[arg(long, global = true, env = "GAPLESS_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub admin_token: Option<String>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start everything on this machine: database, chain, API, worker; send a first transaction
+    Up(Up),
+    /// Bring the database schema up to this version
+    #[command(after_help = "Example:\n  gapless --config gapless.toml migrate\n  \
+                            DATABASE_URL=postgres://gapless@localhost/gapless gapless migrate")]
+    Migrate,
+    /// Ask for a transaction
+    #[command(after_help = SUBMIT_EXAMPLES)]
+    Submit(Box<Submit>),
+    /// Show a transaction
+    #[command(
+        after_help = "Examples:\n  gapless status 0190a5c2-…\n  gapless status --from 0xAb… --request-id order-17"
+    )]
+    Status(Status),
+    /// Follow a transaction until it is final
+    #[command(after_help = "Example:\n  gapless watch 0190a5c2-… && echo confirmed")]
+    Watch(Watch),
+    /// List submitters: state, queue, age of the oldest queued request
+    Submitters(Submitters),
+    /// Give a submitter no new nonces; what is under way goes on (admin)
+    Pause(Admin),
+    /// End a pause (admin)
+    Resume(Admin),
+    /// Let a submitter in PROTECT go on with its own sequence (admin)
+    Release(Admin),
+    /// Take the chain's count as the submitter's next nonce (admin)
+    #[command(after_help = "For an address with history, or after somebody else used its key. \
+                            Example:\n  gapless adopt 0xAb… --reason 'moved from the old service'")]
+    Adopt(Admin),
+    /// Make or import keys for the worker's keystore
+    #[command(subcommand)]
+    Keys(Keys),
+}
+
+const SUBMIT_EXAMPLES: &str = "Examples:
+  gapless submit --from 0xAb… --to 0xCd… --value 1000000000000000 --watch
+  gapless submit --from 0xAb… --to 0xToken… --method 'transfer(address,uint256)' --arg 0xCd… --arg 250 --request-id order-17
+  gapless submit --from 0xAb… --data 0x6080…          (no --to: deploys a contract)
+
+The same --request-id with the same content is the same transaction, however often it is sent.";
+
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Stop again once the first transaction is confirmed
+    #[arg(long)]
+    pub once: bool,
+    /// Where database, chain, keys and logs are kept
+    #[arg(long, value_name = "DIR", default_value = ".gapless")]
+    pub dir: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TxType {
+    Legacy,
+    Eip1559,
+}
+
+#[derive(Debug, Args)]
+pub struct Submit {
+    /// Submitter: the address that sends
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: String,
+    /// Chain id; needed when the deployment serves several chains
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<u64>,
+    /// Makes repeated requests one transaction; made up if absent
+    #[arg(long, value_name = "TEXT")]
+    pub request_id: Option<String>,
+    /// Receiver or contract; absent: a contract is deployed
+    #[arg(long, value_name = "ADDRESS")]
+    pub to: Option<String>,
+    /// Wei, decimal or 0x
+    #[arg(long, value_name = "WEI")]
+    pub value: Option<String>,
+    /// Call data or init code, 0x
+    #[arg(long, value_name = "HEX", conflicts_with_all = ["method", "args"])]
+    pub data: Option<String>,
+    /// Signature of the function to call, as 'transfer(address,uint256)'
+    #[arg(long, value_name = "SIGNATURE")]
+    pub method: Option<String>,
+    /// One argument of --method; JSON for arrays and tuples
+    #[arg(long = "arg", value_name = "VALUE", requires = "method", allow_hyphen_values = true)]
+    pub args: Vec<String>,
+    #[arg(long, value_name = "GAS")]
+    pub gas_limit: Option<String>,
+    #[arg(long = "type", value_enum)]
+    pub kind: Option<TxType>,
+    /// Wei for each unit of gas, at the most
+    #[arg(long, value_name = "WEI")]
+    pub max_fee: Option<String>,
+    #[arg(long, value_name = "WEI")]
+    pub max_priority_fee: Option<String>,
+    /// Of a legacy transaction
+    #[arg(long, value_name = "WEI")]
+    pub gas_price: Option<String>,
+    /// JSON: [{"address": "0x…", "storageKeys": ["0x…"]}]
+    #[arg(long, value_name = "JSON")]
+    pub access_list: Option<String>,
+    /// RFC 3339; not sent before
+    #[arg(long, value_name = "TIME")]
+    pub not_before: Option<String>,
+    /// RFC 3339; cancelled if it has not begun by then
+    #[arg(long, value_name = "TIME")]
+    pub deadline: Option<String>,
+    /// Follow it until it is final
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// txId, as `submit` printed it
+    #[arg(value_name = "TX_ID", required_unless_present = "request_id")]
+    pub tx_id: Option<String>,
+    /// Look it up by its requestId instead
+    #[arg(long, value_name = "TEXT", conflicts_with = "tx_id", requires = "from")]
+    pub request_id: Option<String>,
+    /// Submitter of --request-id
+    #[arg(long, value_name = "ADDRESS")]
+    pub from: Option<String>,
+    /// Chain id of --request-id
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Watch {
+    #[arg(value_name = "TX_ID")]
+    pub tx_id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Submitters {
+    /// Only this address
+    #[arg(value_name = "ADDRESS")]
+    pub address: Option<String>,
+    /// Only this chain
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// The submitter
+    #[arg(value_name = "ADDRESS")]
+    pub address: String,
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<u64>,
+    /// Kept in the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Keys {
+    /// Make a new key
+    #[command(after_help = "Example:\n  gapless keys new --keystore keys --password-file keys.password")]
+    New(Keystore),
+    /// Take over a private key, read as hex from standard input
+    #[command(
+        after_help = "Example:\n  gapless keys import --keystore keys --password-file keys.password < key.hex"
+    )]
+    Import(Keystore),
+}
+
+#[derive(Debug, Args)]
+pub struct Keystore {
+    /// Directory of the keystore files; created if missing
+    #[arg(long, value_name = "DIR")]
+    pub keystore: PathBuf,
+    /// File that holds the password
+    #[arg(long, value_name = "FILE", required_unless_present = "password_env")]
+    pub password_file: Option<PathBuf>,
+    /// Environment variable that holds the password
+    #[arg(long, value_name = "NAME", conflicts_with = "password_file")]
+    pub password_env: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn data_and_method_exclude_each_other() {
+        let words = ["gapless", "submit", "--from", "0x1", "--data", "0x", "--method", "f()"];
+        assert!(Cli::try_parse_from(words).is_err());
+    }
+
+    #[test]
+    fn a_status_needs_an_id_or_a_request() {
+        assert!(Cli::try_parse_from(["gapless", "status"]).is_err());
+        assert!(Cli::try_parse_from(["gapless", "status", "--request-id", "a"]).is_err());
+        assert!(Cli::try_parse_from(["gapless", "status", "--request-id", "a", "--from", "0x1"]).is_ok());
+    }
+}

@@ -1,0 +1,25 @@
+//! `gapless pause|resume|release|adopt`: an operator's word, with its reason.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::api::Api;
+use crate::args::Admin;
+use crate::output;
+
+pub async fn run(api: &Api, action: &str, args: &Admin, json: bool) -> Result<ExitCode> {
+    let answer = api.administer(&args.address, action, args.chain, &args.reason).await?;
+    if json {
+        output::json(&answer);
+        return Ok(ExitCode::SUCCESS);
+    }
+    match answer {
+        Value::Object(ref fields) if fields.contains_key("status") => {
+            output::line(format!("{}  {}", args.address, output::cell(&fields["status"])));
+        }
+        _ => output::line(format!("{}  {action}: accepted", args.address)),
+    }
+    Ok(ExitCode::SUCCESS)
+}

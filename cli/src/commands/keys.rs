@@ -1,0 +1,66 @@
+//! `gapless keys`: keystore files for the worker. The key itself is never printed.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use gapless::config::Secret;
+use gapless::signer::keystore;
+use serde_json::json;
+
+use crate::args::{Keys, Keystore};
+use crate::output;
+
+pub fn run(keys: &Keys, json: bool) -> Result<ExitCode> {
+    let (address, path) = match keys {
+        Keys::New(args) => {
+            let password = password(args)?;
+            prepare(&args.keystore)?;
+            keystore::create(&args.keystore, &password)?
+        }
+        Keys::Import(args) => {
+            let password = password(args)?;
+            let secret = secret_from_stdin()?;
+            prepare(&args.keystore)?;
+            keystore::import(&args.keystore, &secret, &password)?
+        }
+    };
+    if json {
+        output::json(&json!({ "address": format!("{address:#x}"), "file": path }));
+    } else {
+        output::line(format!("{address:#x}  {}", path.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
+}
+
+/// The worker ignores the newline at the end of the file too.
+fn password(args: &Keystore) -> Result<Secret> {
+    let text = match (&args.password_file, &args.password_env) {
+        (Some(path), _) => {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
+        }
+        (None, Some(name)) => std::env::var(name).with_context(|| format!("{name} is not set"))?,
+        (None, None) => bail!("give --password-file or --password-env"),
+    };
+    let password = Secret::new(text.trim_end_matches(['\r', '\n']));
+    if password.is_empty() {
+        bail!("the password is empty");
+    }
+    Ok(password)
+}
+
+/// Not an argument: those are visible to everyone on the machine and stay in the history of the shell.
+fn secret_from_stdin() -> Result<Secret> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("cannot read the key from standard input")?;
+    let secret = Secret::new(text.trim());
+    if secret.is_empty() {
+        bail!("standard input holds no key");
+    }
+    Ok(secret)
+}

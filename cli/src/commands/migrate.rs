@@ -1,0 +1,38 @@
+//! `gapless migrate`: the schema, from the configuration or from DATABASE_URL alone.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gapless::config::{Config, Secret};
+use gapless::store::{Store, Timeouts};
+use serde_json::json;
+
+use crate::output;
+
+/// A migration may rewrite a large table.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
+
+pub async fn run(config: Option<&Path>, json: bool) -> Result<ExitCode> {
+    let url = match (config, std::env::var("DATABASE_URL")) {
+        (Some(path), _) => Config::load(Some(path))?.database.url,
+        (None, Ok(url)) => Secret::new(url),
+        (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
+    };
+    migrate(&url).await?;
+    if json {
+        output::json(&json!({ "schema": "current" }));
+    } else {
+        output::line("the schema is current");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn migrate(url: &Secret) -> Result<()> {
+    let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
+    let store = Store::new(url, "gapless-migrate", 1, timeouts)?;
+    let outcome = store.migrate().await.context("cannot migrate the database");
+    store.close().await;
+    outcome
+}

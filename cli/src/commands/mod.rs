@@ -1,0 +1,9 @@
+//! The commands that ask somebody else and print the answer.
+
+pub mod admin;
+pub mod keys;
+pub mod migrate;
+pub mod status;
+pub mod submit;
+pub mod submitters;
+pub mod watch;

@@ -1,0 +1,126 @@
+//! `gapless submit`: a request from words on the command line.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::watch;
+use crate::api::Api;
+use crate::args::{Submit, TxType};
+use crate::output;
+
+pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
+    let request = request(args)?;
+    let answer = api.submit(&request).await?;
+    let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
+    if args.watch {
+        output::say(&format!("txId {tx_id}, requestId {}", output::cell(&request["requestId"])));
+        return watch::run(api, tx_id, json).await;
+    }
+    if json {
+        output::json(&answer);
+    } else {
+        output::line(tx_id);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Amounts stay strings all the way: the API reads decimal and 0x, and no number is ever rounded.
+fn request(args: &Submit) -> Result<Value> {
+    let mut payload = Map::new();
+    let mut put = |name: &str, value: Option<Value>| {
+        payload.extend(value.map(|value| (name.to_owned(), value)));
+    };
+    let text = |value: &Option<String>| value.clone().map(Value::String);
+    put("to", text(&args.to));
+    put("value", text(&args.value));
+    put("data", text(&args.data));
+    put("method", text(&args.method));
+    put("args", args.method.is_some().then(|| args.args.iter().map(|arg| argument(arg)).collect()));
+    put("gasLimit", text(&args.gas_limit));
+    put("type", args.kind.map(type_name));
+    put("maxFeePerGas", text(&args.max_fee));
+    put("maxPriorityFeePerGas", text(&args.max_priority_fee));
+    put("gasPrice", text(&args.gas_price));
+    put("notBefore", text(&args.not_before));
+    put("deadline", text(&args.deadline));
+    if let Some(list) = &args.access_list {
+        put("accessList", Some(serde_json::from_str(list).context("--access-list is no JSON")?));
+    }
+    let mut request = json!({
+        "submitter": args.from,
+        "requestId": args.request_id.clone().unwrap_or_else(|| Uuid::now_v7().to_string()),
+        "payload": payload,
+    });
+    if let Some(chain) = args.chain {
+        request["chainId"] = json!(chain);
+    }
+    Ok(request)
+}
+
+fn type_name(kind: TxType) -> Value {
+    json!(match kind {
+        TxType::Legacy => "legacy",
+        TxType::Eip1559 => "eip1559",
+    })
+}
+
+/// Arrays, tuples and truth values are JSON; everything else is a string, numbers too.
+fn argument(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value @ (Value::Array(_) | Value::Bool(_))) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn parse(words: &[&str]) -> Value {
+        let words = ["gapless", "submit", "--from", "0xaa"].iter().chain(words);
+        let Command::Submit(args) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("not a submit")
+        };
+        request(&args).unwrap()
+    }
+
+    #[test]
+    fn only_what_was_said_is_sent() {
+        let request = parse(&["--to", "0xbb", "--value", "5", "--request-id", "r1", "--chain", "7"]);
+        let expected = json!({
+            "submitter": "0xaa", "requestId": "r1", "chainId": 7, "payload": { "to": "0xbb", "value": "5" },
+        });
+        assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_method_takes_its_arguments_in_order_and_unrounded() {
+        let big = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
+        let request = parse(&[
+            "--to",
+            "0xbb",
+            "--method",
+            "f(uint256,address[],bool,int8)",
+            "--arg",
+            big,
+            "--arg",
+            "[\"0x1\"]",
+            "--arg",
+            "true",
+            "--arg",
+            "-5",
+        ]);
+        assert_eq!(request["payload"]["args"], json!([big, ["0x1"], true, "-5"]));
+    }
+
+    #[test]
+    fn a_missing_request_id_is_made_up_anew_each_time() {
+        assert_ne!(parse(&["--data", "0x00"])["requestId"], parse(&["--data", "0x00"])["requestId"]);
+    }
+}

@@ -1,0 +1,51 @@
+//! `gapless submitters`: who there is and how they do.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::args::Submitters;
+use crate::output::{self, cell};
+
+pub async fn run(api: &Api, args: &Submitters, json: bool) -> Result<ExitCode> {
+    let mut items = api.submitters().await?;
+    items.retain(|item| {
+        args.chain.is_none_or(|chain| item["chainId"] == chain)
+            && args
+                .address
+                .as_ref()
+                .is_none_or(|address| cell(&item["address"]).eq_ignore_ascii_case(address))
+    });
+    if json {
+        output::json(&json!({ "items": items }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Nonces come only to those who may see them.
+    let with_nonce = items.iter().any(|item| !item["nextNonce"].is_null());
+    let mut head = vec!["CHAIN", "ADDRESS", "STATUS", "QUEUED", "OLDEST", "REASON"];
+    if with_nonce {
+        head.push("NEXT NONCE");
+    }
+    let rows: Vec<Vec<String>> = items.iter().map(|item| row(item, with_nonce)).collect();
+    output::table(&head, &rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(item: &Value, with_nonce: bool) -> Vec<String> {
+    let oldest =
+        item["oldestQueuedAgeSeconds"].as_f64().map_or("-".to_owned(), |seconds| format!("{seconds:.0}s"));
+    let mut row = vec![
+        cell(&item["chainId"]),
+        cell(&item["address"]),
+        cell(&item["status"]),
+        cell(&item["queueDepth"]),
+        oldest,
+        cell(&item["protect"]["reason"]),
+    ];
+    if with_nonce {
+        row.push(cell(&item["nextNonce"]));
+    }
+    row
+}

@@ -1,0 +1,108 @@
+//! `gapless watch`: follows a transaction until it is final and prints what changes.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use gapless::domain::TxState;
+use serde_json::Value;
+
+use crate::api::{Api, Problem};
+use crate::output;
+
+/// Often enough that nobody waits for the news, seldom enough that nobody notices the load.
+const POLL: Duration = Duration::from_millis(400);
+
+pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
+    let begun = Instant::now();
+    let last = follow(api, tx_id, |answer| {
+        if json {
+            output::json(answer);
+        } else {
+            output::line(format!("{:7.1}s  {}", begun.elapsed().as_secs_f64(), describe(answer)));
+        }
+    })
+    .await?;
+    Ok(if last == TxState::Confirmed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Calls `changed` with the first answer and with each that differs from the one before, until the state is final.
+/// An API that is away for a while is waited for: the transaction goes on without it.
+pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> Result<TxState> {
+    let mut shown = String::new();
+    let mut away = false;
+    loop {
+        match api.transaction(tx_id).await {
+            Ok(answer) => {
+                away = false;
+                let state =
+                    answer["state"].as_str().context("the answer has no state")?.parse::<TxState>()?;
+                let now = describe(&answer);
+                if now != shown {
+                    changed(&answer);
+                    shown = now;
+                }
+                if state.is_terminal() {
+                    return Ok(state);
+                }
+            }
+            Err(error) if is_refusal(&error) => return Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut away, true) {
+                    output::say(&format!("{error:#}; trying again"));
+                }
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// 4xx will not get better by asking again; 429 will.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Problem>()
+        .is_some_and(|problem| (400..500).contains(&problem.status) && problem.status != 429)
+}
+
+/// `TRACKING  2/3 confirmations  0xhash`
+pub fn describe(answer: &Value) -> String {
+    let mut parts = vec![output::cell(&answer["state"])];
+    if let Some(sub_state) = answer["subState"].as_str() {
+        parts.push(format!("({sub_state})"));
+    }
+    if let (Some(have), Some(need)) =
+        (answer["confirmations"].as_u64(), answer["confirmationsRequired"].as_u64())
+    {
+        // Depth goes on growing after the end; the news is that it is enough.
+        parts.push(format!("{}/{need} confirmations", have.min(need)));
+    }
+    for field in ["txHash", "lastError"] {
+        parts.extend(answer[field].as_str().map(str::to_owned));
+    }
+    parts.join("  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn progress_reads_as_one_line() {
+        let answer =
+            json!({ "state": "TRACKING", "confirmations": 2, "confirmationsRequired": 3, "txHash": "0xab" });
+        assert_eq!(describe(&answer), "TRACKING  2/3 confirmations  0xab");
+        let answer = json!({ "state": "QUEUED", "subState": "waiting_funds", "txHash": null });
+        assert_eq!(describe(&answer), "QUEUED  (waiting_funds)");
+    }
+
+    #[test]
+    fn only_a_refusal_ends_the_watch() {
+        let problem = |status| Problem { status, title: String::new(), detail: None, code: None };
+        assert!(is_refusal(&problem(404).into()));
+        assert!(!is_refusal(&problem(503).into()));
+        assert!(!is_refusal(&problem(429).into()));
+        assert!(!is_refusal(&anyhow::anyhow!("connection refused")));
+    }
+}

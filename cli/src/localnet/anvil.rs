@@ -1,0 +1,244 @@
+//! One anvil node, from this machine or else from an npm package.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::lifeline::{Launch, Process};
+use super::npm;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// Writing the state of a long chain takes a while.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// A path to another anvil. Absent: the PATH, else npm.
+const CHOICE_VAR: &str = "GAPLESS_ANVIL";
+/// What it prints once it listens; with port 0 the only place that names the port.
+const LISTENING: &str = "Listening on 127.0.0.1:";
+
+/// Where the program is.
+#[derive(Clone, Debug)]
+pub struct AnvilProgram(PathBuf);
+
+impl AnvilProgram {
+    pub fn obtain(say: fn(&str)) -> Result<AnvilProgram> {
+        if let Some(path) = std::env::var_os(CHOICE_VAR).filter(|path| path != "npm") {
+            return Ok(AnvilProgram(path.into()));
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut on_path =
+            std::env::split_paths(&path).map(|dir| dir.join("anvil")).filter(|program| program.is_file());
+        if std::env::var_os(CHOICE_VAR).is_none()
+            && let Some(program) = on_path.next()
+        {
+            return Ok(AnvilProgram(program));
+        }
+        let platform = match (std::env::consts::OS, std::env::consts::ARCH) {
+            ("linux", "x86_64") => "linux-amd64",
+            ("linux", "aarch64") => "linux-arm64",
+            ("macos", "x86_64") => "darwin-amd64",
+            ("macos", "aarch64") => "darwin-arm64",
+            (os, arch) => bail!("there is no anvil on the PATH and none on npm for {os} on {arch}"),
+        };
+        // `@foundry-rs/anvil` is a script around the program that its platform package holds.
+        let package = npm::package(&format!("@foundry-rs/anvil-{platform}"), say)?;
+        Ok(AnvilProgram(package.join("bin/anvil")))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mining {
+    /// A block for every transaction.
+    Instant,
+    /// A block every so many seconds.
+    Interval(f64),
+    /// Only on `evm_mine`.
+    Manual,
+}
+
+/// A file that carries the chain over a restart.
+#[derive(Clone, Debug)]
+pub struct StateFile {
+    pub path: PathBuf,
+    /// Written this often, and at the end.
+    pub every_secs: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct AnvilOptions {
+    pub chain_id: u64,
+    /// 0: any free port.
+    pub port: u16,
+    pub mining: Mining,
+    pub state: Option<StateFile>,
+    /// Funded development accounts whose keys the world knows.
+    pub accounts: u32,
+    pub gas_limit: Option<u64>,
+    /// More arguments, as on the command line: `--order fifo`, `--hardfork london`, …
+    pub extra: Vec<String>,
+    /// `None`: a temporary file.
+    pub log: Option<PathBuf>,
+}
+
+impl Default for AnvilOptions {
+    fn default() -> Self {
+        AnvilOptions {
+            chain_id: 31337,
+            port: 0,
+            mining: Mining::Instant,
+            state: None,
+            accounts: 1,
+            gas_limit: None,
+            extra: Vec::new(),
+            log: None,
+        }
+    }
+}
+
+impl AnvilOptions {
+    fn args(&self, port: u16) -> Result<Vec<String>> {
+        let mut args: Vec<String> = vec!["--host".into(), "127.0.0.1".into()];
+        let mut pair = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        pair("--port", port.to_string());
+        pair("--chain-id", self.chain_id.to_string());
+        pair("--accounts", self.accounts.to_string());
+        if let Some(limit) = self.gas_limit {
+            pair("--gas-limit", limit.to_string());
+        }
+        if let Some(state) = &self.state {
+            pair(
+                "--state",
+                state.path.to_str().context("the path of the state file is not UTF-8")?.to_owned(),
+            );
+            pair("--state-interval", state.every_secs.to_string());
+        }
+        match self.mining {
+            Mining::Instant => {}
+            Mining::Interval(seconds) => pair("--block-time", seconds.to_string()),
+            Mining::Manual => args.push("--no-mining".into()),
+        }
+        args.extend(self.extra.iter().cloned());
+        Ok(args)
+    }
+}
+
+/// A running node. Dropping it kills it, without writing its state.
+#[derive(Debug)]
+pub struct Anvil {
+    program: AnvilProgram,
+    options: AnvilOptions,
+    port: u16,
+    process: Process,
+    log: PathBuf,
+    http: reqwest::Client,
+    _temporary: Option<TempDir>,
+}
+
+impl Anvil {
+    pub async fn start(program: &AnvilProgram, options: AnvilOptions) -> Result<Anvil> {
+        let (log, temporary) = match &options.log {
+            Some(log) => (log.clone(), None),
+            None => {
+                let dir = tempfile::Builder::new().prefix("gapless-anvil-").tempdir()?;
+                (dir.path().join("anvil.log"), Some(dir))
+            }
+        };
+        let (process, port) = launch(program, &options, options.port, &log, temporary.as_ref()).await?;
+        let http = reqwest::Client::new();
+        let anvil =
+            Anvil { program: program.clone(), options, port, process, log, http, _temporary: temporary };
+        anvil.quiet().await?;
+        Ok(anvil)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// One JSON-RPC call; an error answer is an error.
+    pub async fn rpc(&self, method: &str, params: Value) -> Result<Value> {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = self
+            .http
+            .post(self.url())
+            .json(&body)
+            .send()
+            .await
+            .with_context(|| format!("anvil: {method}"))?;
+        let mut answer: Value = answer.json().await.with_context(|| format!("anvil: {method}"))?;
+        match answer.get("error") {
+            Some(error) => bail!("anvil: {method}: {error}"),
+            None => Ok(answer["result"].take()),
+        }
+    }
+
+    /// It logs every call otherwise.
+    async fn quiet(&self) -> Result<()> {
+        self.rpc("anvil_setLoggingEnabled", json!([false])).await.map(drop)
+    }
+
+    /// Ends the node as a crash would: what is not in the state file is lost.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Starts the node again on the same port, from its state file if it has one; stops it first if it runs.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        let (process, _) =
+            launch(&self.program, &self.options, self.port, &self.log, self._temporary.as_ref()).await?;
+        self.process = process;
+        self.quiet().await
+    }
+
+    /// Ends the node in good order; it writes its state file.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.process.stop(STOP_LIMIT).await?;
+        Ok(())
+    }
+}
+
+async fn launch(
+    program: &AnvilProgram,
+    options: &AnvilOptions,
+    port: u16,
+    log: &Path,
+    temporary: Option<&TempDir>,
+) -> Result<(Process, u16)> {
+    // Emptied, so that the port found in it is the one of this start.
+    std::fs::write(log, "").with_context(|| format!("cannot write {}", log.display()))?;
+    let mut launch = Launch::new("anvil", &program.0, log).args(options.args(port)?);
+    launch.stop_signal = Signal::SIGINT;
+    launch.remove_when_orphaned = temporary.map(|dir| dir.path().to_owned());
+    let mut process = launch.spawn()?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let printed = std::fs::read_to_string(log).unwrap_or_default();
+        if let Some(port) = printed.lines().find_map(|line| line.strip_prefix(LISTENING)?.trim().parse().ok())
+        {
+            return Ok((process, port));
+        }
+        if process.exited()?.is_some() {
+            bail!("anvil ended at its start:\n{}", process.log_tail(20));
+        }
+        if Instant::now() > deadline {
+            bail!("anvil does not listen after {START_LIMIT:?}:\n{}", process.log_tail(20));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,20 @@
+//! A PostgreSQL server and an anvil node on this machine, for `gapless up` and for the tests.
+//!
+//! Everything listens on loopback and ends with the process that started it, even when that one is killed. This is
+//! no way to run either of them in production.
+
+mod anvil;
+mod lifeline;
+mod npm;
+mod port;
+mod postgres;
+mod postgres_binaries;
+mod postgres_wire;
+mod unprivileged;
+
+pub use anvil::{Anvil, AnvilOptions, AnvilProgram, Mining, StateFile};
+pub use lifeline::{Launch, Process};
+pub use port::{free_port, preferred_or_free};
+pub use postgres::{DataDir, Postgres, PostgresOptions};
+pub use postgres_binaries::PostgresBinaries;
+pub use unprivileged::Account;

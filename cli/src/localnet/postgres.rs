@@ -1,0 +1,283 @@
+//! One PostgreSQL server with a data directory of its own.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::lifeline::{Launch, Process};
+use super::port::free_port;
+use super::postgres_binaries::PostgresBinaries;
+use super::postgres_wire;
+use super::unprivileged::{Account, lasting_temp_dir};
+
+const USER: &str = "gapless";
+const START_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// Another process may take the chosen port before we bind it.
+const PORT_ATTEMPTS: u32 = 5;
+/// In a kept directory, tells where the data really is when it could not be there.
+const ELSEWHERE: &str = "postgres.path";
+
+/// Where the data lives.
+#[derive(Clone, Debug)]
+pub enum DataDir {
+    /// Removed when the server is dropped, or when we die.
+    Temporary,
+    /// `<dir>/postgres`, kept. If the account that runs the server cannot reach it, a directory below the system's
+    /// temporary one, whose path is then kept in `<dir>/postgres.path`.
+    Kept(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    pub data: DataDir,
+    /// `None`: any free port.
+    pub port: Option<u16>,
+    /// `None`: inside the data directory.
+    pub log: Option<PathBuf>,
+    /// More settings, as `name=value`.
+    pub settings: Vec<String>,
+}
+
+impl PostgresOptions {
+    /// Fast and forgetful: survives a crash of the server, not of the machine.
+    pub fn for_tests() -> PostgresOptions {
+        let settings = ["fsync=off", "synchronous_commit=on", "full_page_writes=off", "max_connections=500"];
+        PostgresOptions {
+            data: DataDir::Temporary,
+            port: None,
+            log: None,
+            settings: settings.map(str::to_owned).to_vec(),
+        }
+    }
+
+    pub fn durable(dir: impl Into<PathBuf>) -> PostgresOptions {
+        PostgresOptions { data: DataDir::Kept(dir.into()), port: None, log: None, settings: Vec::new() }
+    }
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub struct Postgres {
+    binaries: PostgresBinaries,
+    account: Option<Account>,
+    settings: Vec<String>,
+    port: u16,
+    log: PathBuf,
+    process: Process,
+    place: Place,
+}
+
+/// The data directory, and the temporary one that goes away with us. Dropped after the process.
+#[derive(Debug)]
+struct Place {
+    data: PathBuf,
+    temporary: Option<TempDir>,
+}
+
+impl Postgres {
+    pub async fn start(binaries: &PostgresBinaries, options: PostgresOptions) -> Result<Postgres> {
+        let account = Account::for_servers()?;
+        let place = place(&options.data, account)?;
+        let binaries = match account {
+            Some(account) => {
+                binaries.reachable(place.data.parent().context("no parent directory")?, account)?
+            }
+            None => binaries.clone(),
+        };
+        let log = options.log.unwrap_or_else(|| place.data.with_extension("log"));
+        if !place.data.join("PG_VERSION").is_file() {
+            initdb(&binaries, &place, account).await?;
+        }
+        let mut attempt = 1;
+        loop {
+            let port = options.port.map_or_else(free_port, Ok)?;
+            match launch(&binaries, account, &options.settings, port, &log, &place).await {
+                Ok(process) => {
+                    return Ok(Postgres {
+                        binaries,
+                        account,
+                        settings: options.settings,
+                        port,
+                        log,
+                        process,
+                        place,
+                    });
+                }
+                Err(_) if attempt < PORT_ATTEMPTS && options.port.is_none() => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.place.data
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// Creates `name`, which must be a plain identifier.
+    pub async fn create_database(&self, name: &str) -> Result<()> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if name.is_empty() || !name.chars().all(plain) {
+            bail!("`{name}` is no plain database name");
+        }
+        postgres_wire::execute(self.port, USER, &format!("CREATE DATABASE {name}")).await
+    }
+
+    /// As `create_database`; a database that is there already is fine.
+    pub async fn ensure_database(&self, name: &str) -> Result<()> {
+        match self.create_database(name).await {
+            Err(error) if error.to_string().contains("already exists") => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Ends the server as a crash would. Its sessions notice by themselves within moments.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Starts the server again, on the same port and data; stops it first if it runs.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        self.process =
+            launch(&self.binaries, self.account, &self.settings, self.port, &self.log, &self.place).await?;
+        Ok(())
+    }
+
+    /// Fast shutdown: sessions are ended, everything is written.
+    pub async fn stop(&mut self) -> Result<()> {
+        self.process.stop(STOP_LIMIT).await?;
+        Ok(())
+    }
+}
+
+fn place(data: &DataDir, account: Option<Account>) -> Result<Place> {
+    match data {
+        DataDir::Temporary => {
+            let dir = open_temp_dir(&std::env::temp_dir())?;
+            // Whoever watches over the server runs under its account, and may have to remove this.
+            account.map_or(Ok(()), |account| account.own(dir.path()))?;
+            Ok(Place { data: dir.path().join("postgres"), temporary: Some(dir) })
+        }
+        DataDir::Kept(dir) => {
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            let dir = dir.canonicalize()?;
+            Ok(Place { data: kept_dir(&dir, account)?, temporary: None })
+        }
+    }
+}
+
+fn kept_dir(dir: &Path, account: Option<Account>) -> Result<PathBuf> {
+    let pointer = dir.join(ELSEWHERE);
+    if let Ok(path) = std::fs::read_to_string(&pointer) {
+        let path = PathBuf::from(path.trim_end());
+        if !path.is_dir() {
+            bail!("the database was in {} and is gone; `make clean-data` starts over", path.display());
+        }
+        return Ok(path.join("postgres"));
+    }
+    let usual = dir.join("postgres");
+    if account.is_none() || Account::reaches(&usual) {
+        return Ok(usual);
+    }
+    let elsewhere = open_temp_dir(&lasting_temp_dir())?.keep();
+    std::fs::write(&pointer, format!("{}\n", elsewhere.display()))?;
+    Ok(elsewhere.join("postgres"))
+}
+
+/// A new directory that other accounts may walk through, but not write to.
+fn open_temp_dir(parent: &Path) -> Result<TempDir> {
+    let dir = tempfile::Builder::new().prefix("gapless-").tempdir_in(parent)?;
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
+    Ok(dir)
+}
+
+async fn initdb(binaries: &PostgresBinaries, place: &Place, account: Option<Account>) -> Result<()> {
+    let data = &place.data;
+    // What an interrupted initdb left behind is of no use, and initdb refuses a directory that is not empty.
+    if data.exists() {
+        std::fs::remove_dir_all(data)?;
+    }
+    std::fs::create_dir(data).with_context(|| format!("cannot create {}", data.display()))?;
+    std::fs::set_permissions(data, PermissionsExt::from_mode(0o700))?;
+    let mut command = tokio::process::Command::new(binaries.initdb());
+    command.arg("-D").arg(data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]);
+    if place.temporary.is_some() {
+        command.arg("--no-sync");
+    }
+    if let Some(account) = account {
+        account.own(data)?;
+        command.uid(account.uid).gid(account.gid).current_dir("/");
+    }
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let output = output.with_context(|| format!("cannot run {}", binaries.initdb().display()))?;
+    if !output.status.success() {
+        bail!("initdb failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    Ok(())
+}
+
+/// Starts the server and waits until it takes commands.
+async fn launch(
+    binaries: &PostgresBinaries,
+    account: Option<Account>,
+    settings: &[String],
+    port: u16,
+    log: &Path,
+    place: &Place,
+) -> Result<Process> {
+    let data = place.data.to_str().context("the path of the data directory is not UTF-8")?;
+    let port_setting = format!("port={port}");
+    // No socket file: its path would be too long in some directories, and loopback is enough.
+    let fixed = ["listen_addresses=127.0.0.1", "unix_socket_directories=", &port_setting];
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let mut launch = Launch::new("PostgreSQL", binaries.postgres(), log).args(["-D", data]);
+        for setting in fixed.into_iter().chain(settings.iter().map(String::as_str)) {
+            launch = launch.args(["-c", setting]);
+        }
+        launch.account = account;
+        launch.stop_signal = Signal::SIGINT;
+        launch.remove_when_orphaned = place.temporary.as_ref().map(|dir| dir.path().to_owned());
+        let mut process = launch.spawn()?;
+        loop {
+            if postgres_wire::ping(port, USER).await.is_ok() && process.exited()?.is_none() {
+                return Ok(process);
+            }
+            if process.exited()?.is_some() {
+                break;
+            }
+            if Instant::now() > deadline {
+                bail!("PostgreSQL does not answer on port {port}:\n{}", process.log_tail(20));
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        let tail = process.log_tail(20);
+        // Sessions of a server killed by force hold its shared memory for another moment.
+        if Instant::now() > deadline || !tail.contains("still in use") {
+            bail!("PostgreSQL did not start on port {port}:\n{tail}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

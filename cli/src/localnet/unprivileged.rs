@@ -1,0 +1,71 @@
+//! PostgreSQL refuses to run as root, so root runs it as `nobody`; what that account cannot reach, it cannot run.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::{Gid, Uid, User, chown, geteuid};
+
+/// Another account to run a child as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Account {
+    /// The account for servers that refuse root; `None` when we are not root and stay who we are.
+    pub fn for_servers() -> Result<Option<Account>> {
+        if !geteuid().is_root() {
+            return Ok(None);
+        }
+        let nobody = User::from_name("nobody").context("cannot look up the user `nobody`")?;
+        match nobody {
+            Some(user) => Ok(Some(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw() })),
+            None => bail!(
+                "PostgreSQL refuses to run as root and there is no user `nobody`; run as an ordinary user"
+            ),
+        }
+    }
+
+    /// Whether everybody, and so this account, may walk down to `path`.
+    pub fn reaches(path: &Path) -> bool {
+        let Ok(path) = std::path::absolute(path) else { return false };
+        path.ancestors().skip(1).all(|dir| match std::fs::metadata(dir) {
+            Ok(meta) => meta.mode() & 0o001 != 0,
+            // Not there yet: it will be created with the usual mode.
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        })
+    }
+
+    pub fn own(&self, path: &Path) -> Result<()> {
+        chown(path, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+            .with_context(|| format!("cannot give {} to the account of PostgreSQL", path.display()))
+    }
+}
+
+/// Where such an account can keep data: a directory that outlives a reboot if there is one.
+pub(super) fn lasting_temp_dir() -> PathBuf {
+    let var_tmp = PathBuf::from("/var/tmp");
+    if var_tmp.is_dir() { var_tmp } else { std::env::temp_dir() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_closed_directory_on_the_way_is_out_of_reach() {
+        let dir = tempfile::tempdir().unwrap();
+        let below = dir.path().join("closed/below");
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(dir.path().join("closed"), PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(Account::reaches(&below));
+        assert!(Account::reaches(&below.join("not/there/yet")));
+        std::fs::set_permissions(dir.path().join("closed"), PermissionsExt::from_mode(0o700)).unwrap();
+        assert!(!Account::reaches(&below));
+    }
+}

@@ -1,0 +1,160 @@
+//! The directory that `gapless up` keeps between runs, and the rule that one run at a time uses it.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::output::say;
+
+/// What a killed run leaves behind ends by itself, within the ten seconds it is given to end in good order.
+const ORPHANS_LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug)]
+pub(super) struct Home {
+    dir: PathBuf,
+    /// Held locked as long as this run lives; the system lets go of it however the run ends.
+    _lock: File,
+}
+
+impl Home {
+    pub(super) fn open(dir: &Path) -> Result<Home> {
+        // Other accounts may walk through, because PostgreSQL may have to run as one; keys and logs are closed to them.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(dir)
+            .with_context(|| format!("cannot create {}", dir.display()))?;
+        let dir = dir.canonicalize()?;
+        let lock = lock(&dir)?;
+        let home = Home { dir, _lock: lock };
+        for private in [home.keys(), home.logs()] {
+            DirBuilder::new().recursive(true).mode(0o700).create(&private)?;
+        }
+        home.wait_for_orphans()?;
+        Ok(home)
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn keys(&self) -> PathBuf {
+        self.dir.join("keys")
+    }
+
+    pub(super) fn password_file(&self) -> PathBuf {
+        self.dir.join("keys.password")
+    }
+
+    pub(super) fn submitters_file(&self) -> PathBuf {
+        self.dir.join("submitters")
+    }
+
+    pub(super) fn chain_state(&self) -> PathBuf {
+        self.dir.join("anvil.json")
+    }
+
+    pub(super) fn config(&self) -> PathBuf {
+        self.dir.join("gapless.toml")
+    }
+
+    pub(super) fn logs(&self) -> PathBuf {
+        self.dir.join("logs")
+    }
+
+    /// An empty log for this run.
+    pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
+        let path = self.logs().join(format!("{name}.log"));
+        File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    fn children_file(&self) -> PathBuf {
+        self.dir.join("children")
+    }
+
+    /// Remembers a child, in case this run is killed and the next one has to wait for it.
+    pub(super) fn note_child(&self, pid: u32) -> Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).open(self.children_file())?;
+        writeln!(file, "{pid} {}", start_time(pid).unwrap_or_default())?;
+        Ok(())
+    }
+
+    fn wait_for_orphans(&self) -> Result<()> {
+        let noted = std::fs::read_to_string(self.children_file()).unwrap_or_default();
+        let deadline = Instant::now() + ORPHANS_LIMIT;
+        for (pid, started) in noted.lines().filter_map(|line| line.split_once(' ')) {
+            let Ok(number) = pid.parse() else { continue };
+            let mut said = false;
+            while start_time(number).is_some_and(|now| now == started) {
+                if Instant::now() > deadline {
+                    bail!("process {pid} of an earlier run does not end");
+                }
+                if !std::mem::replace(&mut said, true) {
+                    say(&format!("waiting for process {pid} of an earlier run to end"));
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        File::create(self.children_file())?;
+        Ok(())
+    }
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid)?;
+            bail!("{} is in use by process {}: Gapless is up already", dir.display(), pid.trim());
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+        }
+    }
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())?;
+    Ok(file)
+}
+
+/// Tells a process from a later one with the same number. `None`: it does not run, or this system does not say.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; the fields after it are plain. State is the 3rd, the start the 22nd.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if state == "Z" { None } else { fields.nth(18).map(str::to_owned) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_run_on_the_same_directory_is_told_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Home::open(dir.path()).unwrap();
+        let error = Home::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
+        drop(first);
+        Home::open(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn children_of_an_earlier_run_are_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Home::open(dir.path()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("0.5").spawn().unwrap();
+        first.note_child(child.id()).unwrap();
+        drop(first);
+        Home::open(dir.path()).unwrap();
+        assert!(child.try_wait().unwrap().is_some());
+    }
+}

@@ -1,0 +1,181 @@
+//! The processes of one run: started in the order of need, stopped in the reverse.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gapless::config::Secret;
+use serde_json::json;
+
+use super::home::Home;
+use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
+use crate::commands::migrate;
+use crate::localnet::{
+    Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Postgres, PostgresBinaries, PostgresOptions, Process,
+    StateFile, preferred_or_free,
+};
+use crate::output::say;
+
+const DATABASE: &str = "gapless";
+/// 1,000 ether.
+const FUNDS: &str = "0x3635c9adc5dea00000";
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// The ports people expect; any free one if they are taken.
+const API_PORT: u16 = 8080;
+const WORKER_PORT: u16 = 9090;
+const RPC_PORT: u16 = 8545;
+const DATABASE_PORT: u16 = 54329;
+
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    worker: Option<Process>,
+    api: Option<Process>,
+    anvil: Option<Anvil>,
+    postgres: Option<Postgres>,
+    places: Option<Places>,
+}
+
+impl Stack {
+    /// Database and chain, and the configuration that names them.
+    pub(super) async fn start(&mut self, home: &Home) -> Result<()> {
+        let database = self.start_database(home).await?;
+        let program = tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await??;
+        let options = AnvilOptions {
+            chain_id: CHAIN_ID,
+            port: preferred_or_free(RPC_PORT)?,
+            mining: Mining::Interval(BLOCK_SECONDS),
+            state: Some(StateFile { path: home.chain_state(), every_secs: 5 }),
+            accounts: 0,
+            log: Some(home.log("anvil")?),
+            ..AnvilOptions::default()
+        };
+        let anvil = Anvil::start(&program, options).await?;
+        home.note_child(anvil.pid())?;
+        say(&format!("anvil       {} (chain {CHAIN_ID})", anvil.url()));
+        let rpc = anvil.url();
+        self.anvil = Some(anvil);
+        let (api, worker) = (preferred_or_free(API_PORT)?, preferred_or_free(WORKER_PORT)?);
+        let places = Places { database, rpc, api, worker };
+        settings::write(home, &places)?;
+        self.places = Some(places);
+        Ok(())
+    }
+
+    /// The database named by DATABASE_URL, or one of our own; migrated. Answers the URL of our own.
+    async fn start_database(&mut self, home: &Home) -> Result<Option<String>> {
+        if let Ok(url) = std::env::var("DATABASE_URL") {
+            say("PostgreSQL  the one of DATABASE_URL");
+            migrate::migrate(&Secret::new(url)).await?;
+            return Ok(None);
+        }
+        let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
+        let options = PostgresOptions {
+            port: Some(preferred_or_free(DATABASE_PORT)?),
+            log: Some(home.log("postgres")?),
+            ..PostgresOptions::durable(home.dir())
+        };
+        let postgres = Postgres::start(&binaries, options).await?;
+        home.note_child(postgres.pid())?;
+        postgres.ensure_database(DATABASE).await?;
+        let url = postgres.url(DATABASE);
+        self.postgres = Some(postgres);
+        say(&format!("PostgreSQL  {url}"));
+        migrate::migrate(&Secret::new(url.as_str())).await?;
+        Ok(Some(url))
+    }
+
+    /// Gives ether to those who have none.
+    pub(super) async fn fund(&self, submitters: &[String]) -> Result<()> {
+        let anvil = self.anvil.as_ref().context("no chain was started")?;
+        for address in submitters {
+            if anvil.rpc("eth_getBalance", json!([address, "latest"])).await? == json!("0x0") {
+                anvil.rpc("anvil_setBalance", json!([address, FUNDS])).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn start_services(&mut self, home: &Home) -> Result<()> {
+        self.api = Some(service(home, "gapless-api")?);
+        self.worker = Some(service(home, "gapless-worker")?);
+        Ok(())
+    }
+
+    fn places(&self) -> &Places {
+        self.places.as_ref().expect("addresses are asked for after the start")
+    }
+
+    pub(super) fn api_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.places().api)
+    }
+
+    pub(super) fn worker_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.places().worker)
+    }
+
+    pub(super) fn rpc_url(&self) -> &str {
+        &self.places().rpc
+    }
+
+    /// For people: a URL from the environment may hold a password.
+    pub(super) fn database_shown(&self) -> &str {
+        self.places().database.as_deref().unwrap_or("$DATABASE_URL")
+    }
+
+    /// A report about the first child that has ended by itself.
+    pub(super) fn casualty(&mut self) -> Option<String> {
+        let processes = [
+            self.postgres.as_mut().map(Postgres::process),
+            self.anvil.as_mut().map(Anvil::process),
+            self.api.as_mut(),
+            self.worker.as_mut(),
+        ];
+        processes.into_iter().flatten().find_map(|process| {
+            let status = process.exited().ok().flatten()?;
+            Some(format!(
+                "{} ended ({status}); the end of {}:\n{}",
+                process.name(),
+                process.log().display(),
+                process.log_tail(25)
+            ))
+        })
+    }
+
+    /// Worker, API, chain, database: nobody loses what they still need.
+    pub(super) async fn stop(&mut self) {
+        for process in [self.worker.take(), self.api.take()].into_iter().flatten() {
+            let mut process = process;
+            report(process.stop(STOP_LIMIT).await.map(drop));
+        }
+        if let Some(mut anvil) = self.anvil.take() {
+            report(anvil.stop().await);
+        }
+        if let Some(mut postgres) = self.postgres.take() {
+            report(postgres.stop().await);
+        }
+    }
+}
+
+fn report(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        say(&format!("{error:#}"));
+    }
+}
+
+fn service(home: &Home, name: &str) -> Result<Process> {
+    let program = beside_us(name)?;
+    let config = home.config().to_str().context("the path of the configuration is not UTF-8")?.to_owned();
+    let log = home.log(name)?;
+    let process = Launch::new(name, program, log).args(["--config".to_owned(), config]).spawn()?;
+    home.note_child(process.pid())?;
+    Ok(process)
+}
+
+/// The binaries are built together and lie together.
+fn beside_us(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    if !program.is_file() {
+        bail!("{} is missing; `make build` builds it", program.display());
+    }
+    Ok(program)
+}

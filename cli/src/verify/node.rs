@@ -1,0 +1,103 @@
+//! The chain's side of the audit, read by plain JSON-RPC: nothing of the worker's client is trusted here.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::facts::Mined;
+
+/// Small enough for every provider.
+const BATCH: usize = 50;
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl Node {
+    /// Refuses a node of another chain: everything it said would be wrong.
+    pub async fn connect(url: &str, chain_id: u64) -> Result<Node> {
+        let node = Node { http: reqwest::Client::new(), url: url.to_owned() };
+        let answers = node.ask("eth_chainId", &[json!([])]).await?;
+        let found = answers.first().context("no answer")?;
+        if quantity(found)? != chain_id {
+            bail!("the node is of chain {found}, not {chain_id}");
+        }
+        Ok(node)
+    }
+
+    /// Counts at the newest block, in the order asked.
+    pub async fn counts(&self, addresses: &[String]) -> Result<Vec<u64>> {
+        let params: Vec<Value> = addresses.iter().map(|address| json!([address, "latest"])).collect();
+        self.ask("eth_getTransactionCount", &params).await?.iter().map(quantity).collect()
+    }
+
+    /// Those of `hashes` that are mined.
+    pub async fn mined(&self, hashes: &[String]) -> Result<HashMap<String, Mined>> {
+        let params: Vec<Value> = hashes.iter().map(|hash| json!([hash])).collect();
+        let receipts = self.ask("eth_getTransactionReceipt", &params).await?;
+        let found = hashes.iter().zip(&receipts).filter(|(_, receipt)| !receipt.is_null());
+        found
+            .map(|(hash, receipt)| {
+                let status = quantity(&receipt["status"]).with_context(|| format!("receipt of {hash}"))?;
+                Ok((hash.clone(), Mined { succeeded: status == 1 }))
+            })
+            .collect()
+    }
+
+    /// One method with many parameters; answers come in the order of the questions, whatever order the node chose.
+    async fn ask(&self, method: &str, params: &[Value]) -> Result<Vec<Value>> {
+        let mut results = Vec::with_capacity(params.len());
+        for chunk in params.chunks(BATCH) {
+            let calls: Vec<Value> = (0u64..)
+                .zip(chunk)
+                .map(|(id, params)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
+                .collect();
+            let response = self.http.post(&self.url).json(&calls).send().await;
+            // Without the URL: providers put keys into it.
+            let response =
+                response.map_err(reqwest::Error::without_url).with_context(|| method.to_owned())?;
+            let answers: Vec<Value> = response
+                .json()
+                .await
+                .map_err(reqwest::Error::without_url)
+                .with_context(|| method.to_owned())?;
+            results.extend(in_order(method, answers, chunk.len())?);
+        }
+        Ok(results)
+    }
+}
+
+fn in_order(method: &str, answers: Vec<Value>, asked: usize) -> Result<Vec<Value>> {
+    let mut results: Vec<Option<Value>> = vec![None; asked];
+    for mut answer in answers {
+        if let Some(error) = answer.get("error") {
+            bail!("{method}: {error}");
+        }
+        let slot = answer["id"].as_u64().and_then(|id| results.get_mut(usize::try_from(id).ok()?));
+        *slot.with_context(|| format!("{method}: an answer to no question"))? = Some(answer["result"].take());
+    }
+    results.into_iter().collect::<Option<_>>().with_context(|| format!("{method}: an answer is missing"))
+}
+
+fn quantity(value: &Value) -> Result<u64> {
+    let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
+    let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number.with_context(|| format!("`{value}` is no quantity"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_put_in_the_order_of_the_questions() {
+        let answers = vec![json!({ "id": 1, "result": "b" }), json!({ "id": 0, "result": null })];
+        assert_eq!(in_order("m", answers, 2).unwrap(), [Value::Null, json!("b")]);
+        assert!(in_order("m", vec![json!({ "id": 0, "result": 1 })], 2).is_err());
+        assert!(in_order("m", vec![json!({ "id": 0, "error": { "code": 1 } })], 1).is_err());
+        assert!(in_order("m", vec![json!({ "id": 9, "result": 1 })], 1).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! Reading a node's reply for one method: the value, or an error that says who answered what.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::decode::RawReceipt;
+use super::wire::{ErrorObject, storable};
+use crate::chain::port::RpcError;
+use crate::domain::{H256, Receipt};
+
+pub(super) fn parse<T: DeserializeOwned>(
+    method: &'static str,
+    endpoint: &str,
+    result: &RawValue,
+) -> Result<T, RpcError> {
+    serde_json::from_str(result.get()).map_err(|error| malformed(method, endpoint, &error.to_string()))
+}
+
+pub(super) fn read_receipt(
+    endpoint: &str,
+    result: &RawValue,
+    hash: H256,
+) -> Result<Option<Receipt>, RpcError> {
+    let method = "eth_getTransactionReceipt";
+    let receipt: Option<RawReceipt> = parse(method, endpoint, result)?;
+    match receipt.and_then(RawReceipt::mined) {
+        Some(other) if other.tx_hash != hash => {
+            Err(malformed(method, endpoint, "the receipt of another transaction"))
+        }
+        receipt => Ok(receipt),
+    }
+}
+
+pub(super) fn malformed(method: &'static str, endpoint: &str, reason: &str) -> RpcError {
+    RpcError::Malformed { method, endpoint: endpoint.to_owned(), reason: reason.to_owned() }
+}
+
+pub(super) fn refused(method: &'static str, endpoint: &str, error: &ErrorObject) -> RpcError {
+    RpcError::Refused {
+        method,
+        endpoint: endpoint.to_owned(),
+        code: error.code,
+        message: error.message.clone(),
+    }
+}
+
+/// The node's words, with what it put into `data` when the message alone is empty or general.
+pub(super) fn told(error: &ErrorObject) -> String {
+    match error.data.as_ref().and_then(Value::as_str) {
+        Some(data) if !data.is_empty() => storable(&format!("{} ({data})", error.message)),
+        _ => error.message.clone(),
+    }
+}
+
+pub(super) fn is_not_found(message: &str) -> bool {
+    let text = message.to_lowercase();
+    text.contains("not found") || text.contains("unknown block")
+}
+
+/// The method does not exist here, or does not take a block's hash.
+pub(super) fn lacks_method(error: &ErrorObject) -> bool {
+    let text = error.message.to_lowercase();
+    matches!(error.code, -32601 | -32602)
+        || ["method not found", "does not exist", "not supported", "unsupported", "not available"]
+            .iter()
+            .any(|wording| text.contains(wording))
+}

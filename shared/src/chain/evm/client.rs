@@ -1,0 +1,371 @@
+//! The port, spoken in Ethereum JSON-RPC.
+//!
+//! Each method is one question through a funnel and the reading of its answer. The one exception is
+//! `consumed_nonce`, whose parts must come from one node and therefore pass the funnels by.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use async_trait::async_trait;
+use ethers_core::types::{Address, Bytes, H256, U256};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::answer::{is_not_found, lacks_method, malformed, parse, read_receipt, refused, told};
+use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
+use super::exchange::{BatchLimit, Exchange};
+use super::funnel::{Answered, Funnel, Shared, Width};
+use super::http::{Endpoint, EvmClientError, Nodes};
+use super::revert;
+use super::wire::Call;
+use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
+use crate::chain::port::{
+    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, FeeHistory, RpcError,
+};
+use crate::config::ChainConfig;
+use crate::domain::{BlockRef, ChainId, Payload, Receipt};
+use crate::observe::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
+use crate::store::Attempt;
+
+/// A chain's nodes behind the port.
+#[derive(Debug)]
+pub struct EvmClient {
+    chain_id: ChainId,
+    shared: Arc<Shared>,
+    /// Apart from the reads, so that slow look-ups never delay a send.
+    sends: Funnel,
+    reads: Funnel,
+    /// Estimates and calls: they run contract code, and a look-up should not wait for that.
+    executions: Funnel,
+    reads_limit: Arc<BatchLimit>,
+    /// Remembered once a node said it has no `eth_getBlockReceipts`.
+    no_block_receipts: AtomicBool,
+}
+
+impl EvmClient {
+    /// Starts the funnels; must be called within a Tokio runtime. Does not talk to a node yet.
+    pub fn new(config: &ChainConfig) -> Result<EvmClient, EvmClientError> {
+        let patterns = ErrorPatterns::from_config(&config.rpc.error_patterns)
+            .map_err(|problem| EvmClientError::BadPatterns { chain: config.name.clone(), problem })?;
+        let most = config.rpc.max_in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        let shared = Arc::new(Shared {
+            exchange: Exchange::new(Nodes::new(config)?),
+            slots: Arc::new(Semaphore::new(most)),
+            patterns,
+        });
+        let limit = || Arc::new(BatchLimit::new(config.rpc.max_batch));
+        let reads_limit = limit();
+        // Reads and executions together leave a quarter of the slots to the sends.
+        let start = |limit, usual, most| Funnel::start(Arc::clone(&shared), limit, Width { usual, most });
+        Ok(EvmClient {
+            chain_id: config.id,
+            sends: start(limit(), 2, most),
+            reads: start(Arc::clone(&reads_limit), 4, most / 2),
+            executions: start(limit(), 2, most / 4),
+            shared,
+            reads_limit,
+            no_block_receipts: AtomicBool::new(false),
+        })
+    }
+
+    async fn read<T: DeserializeOwned>(&self, method: &'static str, params: Value) -> Result<T, RpcError> {
+        Ok(self.read_from(method, params).await?.0)
+    }
+
+    /// The value and who gave it.
+    async fn read_from<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<(T, String), RpcError> {
+        let Answered { reply, endpoint } = self.reads.ask(Call::new(method, params)).await?;
+        match reply {
+            Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
+            Err(error) => Err(refused(method, &endpoint, &error)),
+        }
+    }
+
+    /// Private to this adapter: whoever sends has an `Attempt`.
+    async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
+        let answered = self.sends.ask(Call::new("eth_sendRawTransaction", json!([raw]))).await?;
+        match answered.reply {
+            Ok(result) if serde_json::from_str::<H256>(result.get()).is_ok_and(|said| said == tx_hash) => {
+                Ok(SubmitOutcome::accepted())
+            }
+            Ok(result) => {
+                let said: String = result.get().chars().take(200).collect();
+                let message = format!("{} took {tx_hash:#x} and called it {said}", answered.endpoint);
+                Ok(SubmitOutcome { class: SubmitClass::Unknown, message, code: 0 })
+            }
+            Err(error) => Ok(SubmitOutcome {
+                class: self.shared.class_of(&error),
+                message: told(&error),
+                code: error.code,
+            }),
+        }
+    }
+
+    /// The value of a question that executes, or what its error says about the transaction.
+    async fn execute(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<CallOutcome<(Box<RawValue>, String)>, RpcError> {
+        let Answered { reply, endpoint } = self.executions.ask(Call::new(method, params)).await?;
+        let error = match reply {
+            Ok(result) => return Ok(CallOutcome::Ok((result, endpoint))),
+            Err(error) => error,
+        };
+        // Asked first: a revert reason can quote any other wording.
+        if let Some(reason) = revert::reason(&error) {
+            return Ok(CallOutcome::Reverted { reason });
+        }
+        match self.shared.class_of(&error) {
+            SubmitClass::InsufficientFunds => Ok(CallOutcome::InsufficientFunds { message: told(&error) }),
+            SubmitClass::Fatal => Ok(CallOutcome::Fatal { message: told(&error) }),
+            // No price is sent along, so the allowance is what the node lets any call use.
+            _ if error.message.contains("gas required exceeds allowance") => {
+                Ok(CallOutcome::Fatal { message: told(&error) })
+            }
+            _ => Err(refused(method, &endpoint, &error)),
+        }
+    }
+
+    /// A block, which must be the one that was asked for.
+    async fn block_of(
+        &self,
+        method: &'static str,
+        which: Value,
+        is_it: impl Fn(&BlockRef) -> bool,
+    ) -> Result<Option<BlockWithHashes>, RpcError> {
+        let (block, endpoint): (Option<RawBlock>, _) = self.read_from(method, json!([which, false])).await?;
+        match block.and_then(RawBlock::mined) {
+            Some(other) if !is_it(&other.block) => Err(malformed(method, &endpoint, "another block")),
+            found => Ok(found),
+        }
+    }
+
+    /// Calls to one node, all of which must succeed.
+    async fn ask_one(&self, endpoint: &Endpoint, calls: &[Call]) -> Result<Vec<Box<RawValue>>, RpcError> {
+        let calls: Vec<&Call> = calls.iter().collect();
+        let results = self.shared.exchange.ask(endpoint, &calls, &self.reads_limit).await;
+        let read = |(call, result): (&&Call, Result<_, RpcError>)| match result? {
+            Ok(result) => Ok(result),
+            Err(error) => Err(refused(call.method, &endpoint.shown, &error)),
+        };
+        calls.iter().zip(results).map(read).collect()
+    }
+
+    /// The receipts are read last: whatever the counts saw consumed has a receipt by then, if it is ours.
+    async fn consumed_at(
+        &self,
+        endpoint: &Endpoint,
+        address: Address,
+        depth: u64,
+        hashes: &[H256],
+    ) -> Result<ConsumedNonce, RpcError> {
+        let [number, count] = ["eth_blockNumber", "eth_getTransactionCount"];
+        let asked = [Call::new(number, json!([])), Call::new(count, json!([address, "latest"]))];
+        let first = self.ask_one(endpoint, &asked).await?;
+        let Count(head) = parse(number, &endpoint.shown, &first[0])?;
+        let Count(latest_count) = parse(count, &endpoint.shown, &first[1])?;
+
+        let deep = BlockTag::Number(head.saturating_sub(depth));
+        let mut asked = vec![Call::new(count, json!([address, tag_text(deep)]))];
+        asked.extend(hashes.iter().map(|hash| Call::new("eth_getTransactionReceipt", json!([hash]))));
+        let second = self.ask_one(endpoint, &asked).await?;
+        let Count(count_at_depth) = parse(count, &endpoint.shown, &second[0])?;
+        let receipts = second[1..]
+            .iter()
+            .zip(hashes)
+            .filter_map(|(result, hash)| read_receipt(&endpoint.shown, result, *hash).transpose())
+            .collect::<Result<Vec<Receipt>, RpcError>>()?;
+        Ok(ConsumedNonce { head, latest_count, count_at_depth, receipts })
+    }
+}
+
+#[async_trait]
+impl ChainConnector for EvmClient {
+    fn chain_id(&self) -> ChainId {
+        self.chain_id
+    }
+
+    async fn remote_chain_id(&self) -> Result<ChainId, RpcError> {
+        let Count(id) = self.read("eth_chainId", json!([])).await?;
+        Ok(ChainId(id))
+    }
+
+    async fn genesis_hash(&self) -> Result<Option<H256>, RpcError> {
+        Ok(self.block(BlockTag::Number(0)).await?.map(|genesis| genesis.block.hash))
+    }
+
+    async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError> {
+        let Count(count) = self.read("eth_getTransactionCount", json!([address, tag_text(tag)])).await?;
+        Ok(count)
+    }
+
+    async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError> {
+        let outcome = self.send_raw(attempt.raw(), attempt.tx_hash()).await?;
+        if outcome.class == SubmitClass::Unknown {
+            metrics::counter!(TX_SUBMIT_UNKNOWN_TOTAL).increment(1);
+            tracing::warn!(
+                chain.id = %self.chain_id, tx.id = %attempt.tx_id(), attempt.id = %attempt.id(),
+                tx.hash = ?attempt.tx_hash(), nonce = %attempt.nonce(), code = outcome.code, message = %outcome.message,
+                "the node answered a send in words that no class has; rpc.error_patterns can name them"
+            );
+        }
+        Ok(outcome)
+    }
+
+    async fn receipt(&self, hash: H256) -> Result<Option<Receipt>, RpcError> {
+        let (result, endpoint): (Box<RawValue>, _) =
+            self.read_from("eth_getTransactionReceipt", json!([hash])).await?;
+        read_receipt(&endpoint, &result, hash)
+    }
+
+    async fn receipts(&self, hashes: &[H256]) -> Result<Vec<Receipt>, RpcError> {
+        // Put into the funnel together, they leave it together.
+        let found = futures::future::try_join_all(hashes.iter().map(|hash| self.receipt(*hash))).await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn block_receipts(&self, block: H256) -> Result<Option<Vec<Receipt>>, RpcError> {
+        if self.no_block_receipts.load(Relaxed) {
+            return Ok(None);
+        }
+        let method = "eth_getBlockReceipts";
+        let Answered { reply, endpoint } = self.reads.ask(Call::new(method, json!([block]))).await?;
+        let receipts: Option<Vec<RawReceipt>> = match &reply {
+            Ok(result) => parse(method, &endpoint, result)?,
+            Err(error) if lacks_method(error) => {
+                tracing::info!(chain.id = %self.chain_id, %endpoint, "the node has no {method}; receipts are read one by one");
+                self.no_block_receipts.store(true, Relaxed);
+                None
+            }
+            Err(error) => return Err(refused(method, &endpoint, error)),
+        };
+        let Some(receipts) = receipts else { return Ok(None) };
+        let receipts: Vec<Receipt> = receipts.into_iter().filter_map(RawReceipt::mined).collect();
+        if receipts.iter().any(|receipt| receipt.block_hash != block) {
+            return Err(malformed(method, &endpoint, "receipts of another block"));
+        }
+        Ok(Some(receipts))
+    }
+
+    async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError> {
+        let is_it = |found: &BlockRef| !matches!(tag, BlockTag::Number(asked) if asked != found.number);
+        match self.block_of("eth_getBlockByNumber", json!(tag_text(tag)), is_it).await {
+            // A chain that has not finalised anything yet says so with an error.
+            Err(RpcError::Refused { message, .. })
+                if matches!(tag, BlockTag::Safe | BlockTag::Finalized) && is_not_found(&message) =>
+            {
+                Ok(None)
+            }
+            answer => answer,
+        }
+    }
+
+    async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError> {
+        self.block_of("eth_getBlockByHash", json!(hash), |found| found.hash == hash).await
+    }
+
+    async fn knows_transaction(&self, hash: H256) -> Result<bool, RpcError> {
+        let found: Option<Value> = self.read("eth_getTransactionByHash", json!([hash])).await?;
+        Ok(found.is_some())
+    }
+
+    async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError> {
+        let method = "eth_feeHistory";
+        let params = json!([format!("{blocks:#x}"), "latest", [percentile]]);
+        let (history, endpoint): (RawFeeHistory, _) = self.read_from(method, params).await?;
+        history.history().ok_or_else(|| malformed(method, &endpoint, "a history without base fees"))
+    }
+
+    async fn gas_price(&self) -> Result<U256, RpcError> {
+        let Quantity(price) = self.read("eth_gasPrice", json!([])).await?;
+        Ok(price)
+    }
+
+    async fn balance(&self, address: Address) -> Result<U256, RpcError> {
+        let Quantity(balance) = self.read("eth_getBalance", json!([address, "latest"])).await?;
+        Ok(balance)
+    }
+
+    async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError> {
+        let method = "eth_estimateGas";
+        Ok(match self.execute(method, json!([transaction(from, payload)])).await? {
+            CallOutcome::Ok((result, endpoint)) => {
+                let Quantity(gas) = parse(method, &endpoint, &result)?;
+                CallOutcome::Ok(gas)
+            }
+            CallOutcome::Reverted { reason } => CallOutcome::Reverted { reason },
+            CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
+            CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
+        })
+    }
+
+    async fn call(
+        &self,
+        from: Address,
+        payload: &Payload,
+        tag: BlockTag,
+    ) -> Result<CallOutcome<()>, RpcError> {
+        let mut asked = transaction(from, payload);
+        if let Some(gas) = payload.gas_limit {
+            asked["gas"] = json!(gas);
+        }
+        Ok(match self.execute("eth_call", json!([asked, tag_text(tag)])).await? {
+            CallOutcome::Ok(_) => CallOutcome::Ok(()),
+            CallOutcome::Reverted { reason } => CallOutcome::Reverted { reason },
+            CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
+            CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
+        })
+    }
+
+    async fn consumed_nonce(
+        &self,
+        address: Address,
+        depth: u64,
+        hashes: &[H256],
+    ) -> Result<ConsumedNonce, RpcError> {
+        let _slot = self.shared.slots.acquire().await;
+        let mut nodes = self.shared.exchange.nodes.round();
+        let first = nodes.next().expect("a client has at least one node");
+        let mut answer = self.consumed_at(first, address, depth, hashes).await;
+        for endpoint in nodes {
+            if answer.is_ok() {
+                break;
+            }
+            answer = self.consumed_at(endpoint, address, depth, hashes).await;
+        }
+        answer
+    }
+}
+
+/// The members that decide what is executed. No price: an estimate must not fail because gas is dear right now.
+fn transaction(from: Address, payload: &Payload) -> Value {
+    let mut asked = json!({ "from": from, "value": payload.value, "data": payload.data });
+    if let Some(to) = payload.to {
+        asked["to"] = json!(to);
+    }
+    if !payload.access_list.0.is_empty() {
+        asked["accessList"] = json!(payload.access_list);
+    }
+    asked
+}
+
+fn tag_text(tag: BlockTag) -> String {
+    match tag {
+        BlockTag::Latest => "latest".into(),
+        BlockTag::Pending => "pending".into(),
+        BlockTag::Safe => "safe".into(),
+        BlockTag::Finalized => "finalized".into(),
+        BlockTag::Number(number) => format!("{number:#x}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,196 @@
+//! The port against a node that says what real ones say.
+
+use serde_json::{Value, json};
+
+use super::super::testing::{Act, Node, answer, client, config};
+use super::*;
+
+fn hash(number: u64) -> H256 {
+    H256::from_low_u64_be(number)
+}
+
+fn payload() -> Payload {
+    Payload::transfer(Address::repeat_byte(2), U256::from(5))
+}
+
+async fn sent_to(nodes: &[&Node]) -> Result<SubmitOutcome, RpcError> {
+    client(nodes).send_raw(&Bytes::from_static(&[1, 2, 3]), hash(7)).await
+}
+
+fn says(code: i64, message: &'static str) -> impl Fn(&Value) -> Act {
+    move |body| answer(body, |_| Err(json!({ "code": code, "message": message })))
+}
+
+fn gives(result: Value) -> impl Fn(&Value) -> Act {
+    move |body| answer(body, |_| Ok(result.clone()))
+}
+
+#[tokio::test]
+async fn an_accepted_send_is_checked_against_our_hash() {
+    let node = Node::start(gives(json!(hash(7)))).await;
+    assert_eq!(sent_to(&[&node]).await.unwrap(), SubmitOutcome::accepted());
+    assert_eq!(node.bodies()[0]["params"], json!(["0x010203"]));
+    for other in [json!(hash(8)), json!(null), json!("0x"), json!({})] {
+        let node = Node::start(gives(other)).await;
+        assert_eq!(sent_to(&[&node]).await.unwrap().class, SubmitClass::Unknown);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_send_is_a_value_with_the_node_s_words() {
+    let node = Node::start(says(-32000, "nonce too low: next nonce 5, tx nonce 4")).await;
+    let outcome = sent_to(&[&node]).await.unwrap();
+    assert_eq!((outcome.class, outcome.code), (SubmitClass::NonceTooLow, -32000));
+    assert_eq!(outcome.message, "nonce too low: next nonce 5, tx nonce 4");
+}
+
+#[tokio::test]
+async fn a_node_in_trouble_passes_the_send_on_and_others_do_not() {
+    let (busy, good) =
+        (Node::start(says(-32005, "slow down")).await, Node::start(gives(json!(hash(7)))).await);
+    assert_eq!(sent_to(&[&busy, &good]).await.unwrap().class, SubmitClass::Accepted);
+    let dead = Node::start(|_| Act::Reset).await;
+    assert_eq!(sent_to(&[&busy, &dead]).await.unwrap().class, SubmitClass::Unavailable);
+    assert!(sent_to(&[&dead]).await.is_err());
+    let low = Node::start(says(-32000, "nonce too low")).await;
+    assert_eq!(sent_to(&[&low, &good]).await.unwrap().class, SubmitClass::NonceTooLow);
+}
+
+#[tokio::test]
+async fn configured_wordings_reach_the_classifier() {
+    let node = Node::start(says(-32000, "das war nichts")).await;
+    let mut config = config(&[&node]);
+    config.rpc.error_patterns.insert("pool_full".into(), vec!["das war nichts".into()]);
+    let client = EvmClient::new(&config).unwrap();
+    assert_eq!(client.send_raw(&Bytes::new(), hash(7)).await.unwrap().class, SubmitClass::PoolFull);
+    config.rpc.error_patterns.insert("no_such".into(), vec![]);
+    assert!(EvmClient::new(&config).unwrap_err().to_string().contains("no_such"));
+}
+
+#[tokio::test]
+async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
+    let estimate = async |node: Node| client(&[&node]).estimate_gas(Address::zero(), &payload()).await;
+    let node = Node::start(gives(json!("0x5208"))).await;
+    assert_eq!(estimate(node).await.unwrap(), CallOutcome::Ok(U256::from(21_000)));
+    let node = Node::start(says(3, "execution reverted: insufficient funds")).await;
+    assert!(
+        matches!(estimate(node).await.unwrap(), CallOutcome::Reverted { reason } if reason.contains("insufficient"))
+    );
+    let node = Node::start(says(-32000, "insufficient funds for transfer")).await;
+    assert!(matches!(estimate(node).await.unwrap(), CallOutcome::InsufficientFunds { .. }));
+    for impossible in ["gas required exceeds allowance (30000000)", "intrinsic gas too high"] {
+        let node = Node::start(says(-32000, impossible)).await;
+        assert!(matches!(estimate(node).await.unwrap(), CallOutcome::Fatal { .. }));
+    }
+    let node = Node::start(says(-32603, "the moon is in the wrong house")).await;
+    assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Refused { code: -32603, .. }));
+}
+
+#[tokio::test]
+async fn a_deployment_is_estimated_without_a_recipient() {
+    let node = Node::start(gives(json!("0x1"))).await;
+    let deploy = Payload { to: None, data: Bytes::from_static(&[0x60]), ..payload() };
+    client(&[&node]).estimate_gas(Address::zero(), &deploy).await.unwrap();
+    let asked = &node.bodies()[0]["params"][0];
+    assert!(asked.get("to").is_none() && asked.get("gasPrice").is_none());
+    assert_eq!(asked["data"], "0x60");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_value() {
+    let node = Node::start(gives(Value::Null)).await;
+    let client = client(&[&node]);
+    assert_eq!(client.receipt(hash(1)).await.unwrap(), None);
+    assert_eq!(client.receipts(&[hash(1), hash(2)]).await.unwrap(), vec![]);
+    assert_eq!(client.block(BlockTag::Number(9)).await.unwrap(), None);
+    assert_eq!(client.block_by_hash(hash(1)).await.unwrap(), None);
+    assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
+    assert!(!client.knows_transaction(hash(1)).await.unwrap());
+    let node = Node::start(says(-39001, "finalized block not found")).await;
+    assert_eq!(super::super::testing::client(&[&node]).block(BlockTag::Finalized).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_missing_method_is_remembered() {
+    let node =
+        Node::start(says(-32601, "the method eth_getBlockReceipts does not exist/is not available")).await;
+    let client = client(&[&node]);
+    for _ in 0..3 {
+        assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
+    }
+    assert_eq!(node.bodies().len(), 1);
+}
+
+fn block(number: u64, own: u64) -> Value {
+    json!({ "number": format!("{number:#x}"), "hash": hash(own), "parentHash": hash(own - 1), "transactions": [] })
+}
+
+#[tokio::test]
+async fn an_answer_about_something_else_is_refused() {
+    let node = Node::start(gives(block(5, 50))).await;
+    let client = client(&[&node]);
+    assert!(client.block(BlockTag::Number(5)).await.unwrap().is_some());
+    assert!(matches!(client.block(BlockTag::Number(6)).await, Err(RpcError::Malformed { .. })));
+    assert!(matches!(client.block_by_hash(hash(51)).await, Err(RpcError::Malformed { .. })));
+    let node = Node::start(gives(receipt(9))).await;
+    let client = super::super::testing::client(&[&node]);
+    assert!(client.receipt(hash(9)).await.unwrap().unwrap().succeeded);
+    assert!(matches!(client.receipt(hash(8)).await, Err(RpcError::Malformed { .. })));
+}
+
+fn receipt(of: u64) -> Value {
+    json!({
+        "transactionHash": hash(of), "transactionIndex": "0x0", "blockNumber": "0x10", "blockHash": hash(99),
+        "status": "0x1", "gasUsed": "0x5208", "effectiveGasPrice": "0x1", "logs": [],
+    })
+}
+
+/// A sound node: head 100, count 8 at the head and 5 below it, one receipt.
+fn chain(call: &Value) -> Result<Value, Value> {
+    Ok(match call["method"].as_str().unwrap() {
+        "eth_blockNumber" => json!("0x64"),
+        "eth_getTransactionCount" if call["params"][1] == "latest" => json!("0x8"),
+        "eth_getTransactionCount" if call["params"][1] == "0x50" => json!("0x5"),
+        "eth_getTransactionReceipt" if call["params"][0] == json!(hash(3)) => receipt(3),
+        "eth_getTransactionReceipt" => Value::Null,
+        other => panic!("{other} was not expected"),
+    })
+}
+
+#[tokio::test]
+async fn a_consumed_nonce_is_one_node_s_view() {
+    let bad = Node::start(|body| match body[1]["params"][1].as_str() {
+        Some("latest") => answer(body, chain),
+        // Answers the first half of the question only.
+        _ => Act::Reset,
+    })
+    .await;
+    let good = Node::start(|body| answer(body, chain)).await;
+    let client = client(&[&bad, &good]);
+    let view = client.consumed_nonce(Address::zero(), 20, &[hash(2), hash(3)]).await.unwrap();
+    assert_eq!((view.head, view.latest_count, view.count_at_depth), (100, 8, 5));
+    assert_eq!(view.receipts.iter().map(|receipt| receipt.tx_hash).collect::<Vec<_>>(), vec![hash(3)]);
+    assert_eq!((bad.batches(), good.batches()), (vec![2, 3], vec![2, 3]), "nothing was mixed");
+}
+
+#[tokio::test]
+async fn prices_balances_and_ids_are_read() {
+    let node = Node::start(|body| {
+        answer(body, |call| {
+            Ok(match call["method"].as_str().unwrap() {
+                "eth_chainId" => json!("0x7a69"),
+                "eth_getBlockByNumber" => block(0, 77),
+                "eth_feeHistory" => json!({ "baseFeePerGas": ["0x1", "0x2"], "reward": [["0x3"]] }),
+                _ => json!("0xde0b6b3a7640000"),
+            })
+        })
+    })
+    .await;
+    let client = client(&[&node]);
+    assert_eq!(client.remote_chain_id().await.unwrap(), ChainId(31337));
+    assert_eq!(client.genesis_hash().await.unwrap(), Some(hash(77)));
+    assert_eq!(client.fee_history(10, 50.0).await.unwrap().next_base_fee, 2.into());
+    assert_eq!(client.gas_price().await.unwrap(), U256::exp10(18));
+    assert_eq!(client.balance(Address::zero()).await.unwrap(), U256::exp10(18));
+    assert_eq!(node.bodies()[2]["params"], json!(["0xa", "latest", [50.0]]));
+}

@@ -1,0 +1,255 @@
+//! A set of calls to one node: chunked, sent, matched by id, and split where the node finds the batch too large.
+//!
+//! Asks one node only. Which node, and whether another is asked afterwards, is the funnel's business.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use super::http::{Endpoint, Nodes, PostError};
+use super::wire::{self, Call, ErrorObject, Replies, Reply};
+use crate::chain::port::RpcError;
+use crate::observe::metrics::{RPC_BATCH_SIZE, RPC_ERRORS_TOTAL};
+
+/// Full batches that must go well before the limit grows by one: it was lowered for a reason.
+const FULL_BATCHES_BEFORE_GROWTH: usize = 64;
+
+/// How many calls a batch may hold now. Falls at once, rises slowly.
+#[derive(Debug)]
+pub(super) struct BatchLimit {
+    most: usize,
+    now: AtomicUsize,
+    full: AtomicUsize,
+}
+
+impl BatchLimit {
+    pub(super) fn new(most: usize) -> BatchLimit {
+        let most = most.max(1);
+        BatchLimit { most, now: AtomicUsize::new(most), full: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn now(&self) -> usize {
+        self.now.load(Relaxed)
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Half of the batch that went wrong, so that several that went wrong together count once.
+    fn halve(&self, sent: usize) {
+        self.full.store(0, Relaxed);
+        let half = (sent / 2).max(1);
+        if self.now.fetch_min(half, Relaxed) > half {
+            tracing::info!(limit = half, "smaller JSON-RPC batches are sent from now on");
+        }
+    }
+
+    fn went_well(&self, sent: usize) {
+        let now = self.now();
+        if sent < now || now == self.most || self.full.fetch_add(1, Relaxed) + 1 < FULL_BATCHES_BEFORE_GROWTH
+        {
+            return;
+        }
+        self.full.store(0, Relaxed);
+        // Lost when another flush changed the limit meanwhile, which is as well.
+        let _ = self.now.compare_exchange(now, now + 1, Relaxed, Relaxed);
+    }
+}
+
+/// Why a request brought no replies at all.
+enum NoReplies {
+    Post(PostError),
+    Malformed(String),
+    Refused(ErrorObject),
+    BatchTooLarge,
+}
+
+/// What became of one call of a request.
+enum Outcome {
+    Replied(Reply),
+    Unanswered(&'static str),
+    BatchTooLarge,
+}
+
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) nodes: Nodes,
+    /// Never used twice, so that a late or mixed-up answer can match nothing.
+    next_id: AtomicU64,
+}
+
+impl Exchange {
+    pub(super) fn new(nodes: Nodes) -> Exchange {
+        Exchange { nodes, next_id: AtomicU64::new(1) }
+    }
+
+    /// One result per call, in their order. A node that does not answer one request is not sent the rest: the calls
+    /// are better off at another node than waiting for the same time-out again.
+    pub(super) async fn ask(
+        &self,
+        endpoint: &Endpoint,
+        calls: &[&Call],
+        limit: &BatchLimit,
+    ) -> Vec<Result<Reply, RpcError>> {
+        let mut results: Vec<Option<Result<Reply, RpcError>>> = calls.iter().map(|_| None).collect();
+        let mut parts: VecDeque<Vec<usize>> = VecDeque::from([(0..calls.len()).collect()]);
+        while let Some(mut part) = parts.pop_front() {
+            // The limit may have fallen since the part was made.
+            let rest = part.split_off(part.len().min(limit.now()));
+            if !rest.is_empty() {
+                parts.push_front(rest);
+            }
+            let sent: Vec<&Call> = part.iter().map(|&index| calls[index]).collect();
+            let again = match self.send(endpoint, &sent).await {
+                Ok(outcomes) => settle(&mut results, calls, &part, outcomes, endpoint),
+                Err(NoReplies::BatchTooLarge) => part.clone(),
+                Err(failure) => {
+                    if matches!(failure, NoReplies::Post(PostError::Timeout(_))) {
+                        limit.halve(part.len());
+                    }
+                    for index in part.into_iter().chain(parts.drain(..).flatten()) {
+                        results[index] = Some(Err(failure.for_call(calls[index].method, endpoint)));
+                    }
+                    break;
+                }
+            };
+            if again.is_empty() {
+                limit.went_well(part.len());
+                continue;
+            }
+            limit.halve(part.len());
+            for half in again.chunks((part.len() / 2).max(1)).rev() {
+                parts.push_front(half.to_vec());
+            }
+        }
+        results
+            .into_iter()
+            .map(|result| result.expect("every call is in one part until it is settled"))
+            .collect()
+    }
+
+    /// One request. `BatchTooLarge` is only ever said of more than one call, so splitting comes to an end.
+    async fn send(&self, endpoint: &Endpoint, calls: &[&Call]) -> Result<Vec<Outcome>, NoReplies> {
+        metrics::histogram!(RPC_BATCH_SIZE).record(calls.len() as f64);
+        let first_id = self.next_id.fetch_add(calls.len() as u64, Relaxed);
+        let body = match self.nodes.post(endpoint, wire::encode(calls, first_id)).await {
+            Ok(body) => body,
+            Err(error) => {
+                count(error.kind());
+                let batch = error == PostError::TooLarge && calls.len() > 1;
+                return Err(if batch { NoReplies::BatchTooLarge } else { NoReplies::Post(error) });
+            }
+        };
+        match wire::decode(&body) {
+            Ok(Replies::ById(mut replies)) => Ok((first_id..)
+                .take(calls.len())
+                .map(|id| outcome(replies.remove(&id), calls.len()))
+                .collect()),
+            Ok(Replies::Whole(error)) => {
+                count("refused");
+                let batch = calls.len() > 1 && refuses_batch(&error);
+                Err(if batch { NoReplies::BatchTooLarge } else { NoReplies::Refused(error) })
+            }
+            Err(reason) => {
+                count("malformed");
+                Err(NoReplies::Malformed(reason))
+            }
+        }
+    }
+}
+
+/// Stores what is settled; returns the calls to be sent again in smaller parts.
+fn settle(
+    results: &mut [Option<Result<Reply, RpcError>>],
+    calls: &[&Call],
+    part: &[usize],
+    outcomes: Vec<Outcome>,
+    endpoint: &Endpoint,
+) -> Vec<usize> {
+    // Geth answers a batch over its limit with one error under the first call's id and nothing to the others.
+    let too_large = outcomes.iter().any(|outcome| matches!(outcome, Outcome::BatchTooLarge));
+    let mut again = Vec::new();
+    for (&index, outcome) in part.iter().zip(outcomes) {
+        match outcome {
+            Outcome::Replied(reply) => results[index] = Some(Ok(reply)),
+            Outcome::Unanswered(_) | Outcome::BatchTooLarge if too_large => again.push(index),
+            Outcome::Unanswered(reason) => {
+                count("malformed");
+                let failure = NoReplies::Malformed(reason.into());
+                results[index] = Some(Err(failure.for_call(calls[index].method, endpoint)));
+            }
+            Outcome::BatchTooLarge => unreachable!("too_large is true when there is one"),
+        }
+    }
+    again
+}
+
+fn outcome(reply: Option<Option<Reply>>, batch: usize) -> Outcome {
+    match reply {
+        Some(Some(Err(error))) if batch > 1 && is_about_batch(&error) => Outcome::BatchTooLarge,
+        Some(Some(reply)) => Outcome::Replied(reply),
+        Some(None) => Outcome::Unanswered("the call's id was answered twice, or with nothing"),
+        None => Outcome::Unanswered("no reply carries the call's id"),
+    }
+}
+
+/// An error under a call's own id that speaks of the batch. Narrow, because a call's error may quote anything.
+fn is_about_batch(error: &ErrorObject) -> bool {
+    let text = error.message.to_lowercase();
+    ["batch too large", "max batch size", "batch size", "batch limit", "response too large"]
+        .iter()
+        .any(|wording| text.contains(wording))
+}
+
+/// One error for the whole request: the node does not take this batch, or no batch at all.
+fn refuses_batch(error: &ErrorObject) -> bool {
+    const INVALID_REQUEST: i64 = -32600;
+    let text = error.message.to_lowercase();
+    error.code == INVALID_REQUEST || text.contains("batch") || text.contains("too large")
+}
+
+impl NoReplies {
+    fn for_call(&self, method: &'static str, endpoint: &Endpoint) -> RpcError {
+        match self {
+            NoReplies::Post(error) => error.for_call(method, endpoint),
+            NoReplies::BatchTooLarge => PostError::TooLarge.for_call(method, endpoint),
+            NoReplies::Malformed(reason) => {
+                RpcError::Malformed { method, endpoint: endpoint.shown.clone(), reason: reason.clone() }
+            }
+            NoReplies::Refused(error) => RpcError::Refused {
+                method,
+                endpoint: endpoint.shown.clone(),
+                code: error.code,
+                message: error.message.clone(),
+            },
+        }
+    }
+}
+
+fn count(kind: &'static str) {
+    metrics::counter!(RPC_ERRORS_TOTAL, "kind" => kind).increment(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_falls_at_once_and_rises_slowly() {
+        let limit = BatchLimit::new(100);
+        limit.halve(100);
+        limit.halve(100);
+        assert_eq!(limit.now(), 50, "two batches that failed together count once");
+        limit.halve(1);
+        assert_eq!(limit.now(), 1);
+        for _ in 0..FULL_BATCHES_BEFORE_GROWTH {
+            assert_eq!(limit.now(), 1);
+            limit.went_well(1);
+        }
+        assert_eq!(limit.now(), 2);
+        for _ in 0..10 * FULL_BATCHES_BEFORE_GROWTH {
+            limit.went_well(1);
+        }
+        assert_eq!(limit.now(), 2, "a batch that was not full proves nothing");
+    }
+}

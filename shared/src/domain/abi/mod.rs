@@ -1,0 +1,33 @@
+//! Calls by name: a signature or an ABI fragment, and JSON arguments, become call data.
+//!
+//! The conversion from JSON is our own because it has to be strict: a number that JSON cannot carry exactly, a value
+//! outside the range of its type, or a short `bytes4` is refused with the path of the argument, never padded or cut.
+
+mod argument;
+mod signature;
+mod types;
+
+use ethers_core::types::Bytes;
+use serde_json::Value;
+
+use super::payload::InvalidIntent;
+use types::Function;
+
+const METHOD: &str = "payload.method";
+const ARGS: &str = "payload.args";
+
+/// Call data for `method` (a signature such as `transfer(address,uint256)`, or an ABI fragment object) and `args`.
+pub fn encode_call(method: &Value, args: &[Value]) -> Result<Bytes, InvalidIntent> {
+    let function = match method {
+        Value::String(text) => signature::parse(text).map_err(|problem| InvalidIntent::new(METHOD, problem))?,
+        Value::Object(_) => Function::from_fragment(method, METHOD)?,
+        _ => return Err(InvalidIntent::new(METHOD, "must be a signature or an ABI fragment object")),
+    };
+    let tokens = argument::tokens(&function.inputs, args, ARGS)?;
+    let mut data = function.selector().to_vec();
+    data.extend(ethers_core::abi::encode(&tokens));
+    Ok(data.into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Human-readable signatures: `transfer(address,uint256)`, with or without names, `function`, modifiers, `returns`.
+
+use super::types::{AbiType, Function, MAX_DEPTH, Param, is_identifier};
+
+/// Words that may follow a parameter list; none of them changes the encoding.
+const MODIFIERS: [&str; 6] = ["external", "public", "payable", "nonpayable", "view", "pure"];
+/// Words between a parameter's type and its name.
+const LOCATIONS: [&str; 4] = ["memory", "calldata", "storage", "payable"];
+
+/// `Err` is the problem in words.
+pub(super) fn parse(text: &str) -> Result<Function, String> {
+    let mut reader = Reader { rest: text.trim() };
+    let mut name = reader.word();
+    if name == "function" && reader.rest.starts_with(char::is_whitespace) {
+        reader.skip_blanks();
+        name = reader.word();
+    }
+    reader.skip_blanks();
+    if !is_identifier(name) || !reader.rest.starts_with('(') {
+        return Err(format!("`{text}` is not a signature such as transfer(address,uint256)"));
+    }
+    let inputs = reader.params(0)?;
+    reader.tail()?;
+    Ok(Function { name: name.to_owned(), inputs })
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn skip_blanks(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn take(&mut self, expected: char) -> bool {
+        self.skip_blanks();
+        match self.rest.strip_prefix(expected) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn word(&mut self) -> &'a str {
+        let end = self
+            .rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'))
+            .unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        word
+    }
+
+    fn unexpected(&self, wanted: &str) -> String {
+        match self.rest.chars().next() {
+            Some(found) => format!("{wanted} expected, `{found}` found"),
+            None => format!("{wanted} expected at the end"),
+        }
+    }
+
+    /// A parenthesised list, opening parenthesis included.
+    fn params(&mut self, depth: usize) -> Result<Vec<Param>, String> {
+        if !self.take('(') {
+            return Err(self.unexpected("`(`"));
+        }
+        let mut params = Vec::new();
+        if self.take(')') {
+            return Ok(params);
+        }
+        loop {
+            params.push(self.param(depth)?);
+            if self.take(')') {
+                return Ok(params);
+            }
+            if !self.take(',') {
+                return Err(self.unexpected("`,` or `)`"));
+            }
+        }
+    }
+
+    fn param(&mut self, depth: usize) -> Result<Param, String> {
+        let kind = self.kind(depth)?;
+        let mut name = "";
+        loop {
+            self.skip_blanks();
+            match self.word() {
+                "" => return Ok(Param { name: name.to_owned(), kind }),
+                word if LOCATIONS.contains(&word) => {}
+                word if name.is_empty() && is_identifier(word) => name = word,
+                word => return Err(format!("`{word}` is not expected here")),
+            }
+        }
+    }
+
+    fn kind(&mut self, depth: usize) -> Result<AbiType, String> {
+        if depth > MAX_DEPTH {
+            return Err("is nested too deeply".into());
+        }
+        self.skip_blanks();
+        let word = self.word();
+        let mut kind = if (word.is_empty() || word == "tuple") && self.rest.starts_with('(') {
+            let parts = self.params(depth + 1)?;
+            if parts.is_empty() {
+                return Err("a tuple needs at least one component".into());
+            }
+            AbiType::Tuple(parts)
+        } else if word.is_empty() {
+            return Err(self.unexpected("a type"));
+        } else {
+            AbiType::elementary(word)?
+        };
+        let mut levels = depth;
+        while let Some(rest) = self.rest.strip_prefix('[') {
+            levels += 1;
+            if levels > MAX_DEPTH {
+                return Err("is nested too deeply".into());
+            }
+            let (digits, rest) = rest.split_once(']').ok_or("`]` is missing")?;
+            kind = kind.array(Some(digits).filter(|digits| !digits.is_empty()))?;
+            self.rest = rest;
+        }
+        Ok(kind)
+    }
+
+    /// Modifiers and the `returns` part: checked, so that a typo is not taken for one, and then forgotten.
+    fn tail(&mut self) -> Result<(), String> {
+        loop {
+            self.skip_blanks();
+            match self.word() {
+                "" => break,
+                "returns" => {
+                    self.params(0)?;
+                    break;
+                }
+                word if MODIFIERS.contains(&word) => {}
+                word => return Err(format!("`{word}` is not expected here")),
+            }
+        }
+        self.take(';');
+        self.skip_blanks();
+        if self.rest.is_empty() { Ok(()) } else { Err(self.unexpected("nothing more")) }
+    }
+}

@@ -1,0 +1,294 @@
+//! From what a client wrote to what will be on chain. Every rule that needs no database and no chain is here.
+
+use chrono::{DateTime, Utc};
+use ethers_core::types::transaction::eip2930::{AccessList, AccessListItem};
+use ethers_core::types::{Address, Bytes, U256};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::abi::encode_call;
+use super::amount::parse_amount;
+use super::hex_text::{parse_address, parse_bytes, parse_word};
+use super::payload::{InvalidIntent, Payload, TxKind};
+
+/// EIP-3860: longer init code is invalid on every current chain.
+pub const MAX_INIT_CODE_BYTES: usize = 49_152;
+/// Nodes keep no transaction above 128 KiB in their pools.
+pub const MAX_DATA_BYTES: usize = 128 * 1024;
+pub const MAX_REQUEST_ID_CHARS: usize = 200;
+
+/// `payload` of a request, as spelled by the client. Texts where JSON numbers would lose digits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RequestedTx {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// A signature, or an ABI fragment object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub args: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gas_limit: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<TxKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gas_price: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_fee_per_gas: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_priority_fee_per_gas: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub access_list: Option<Vec<RequestedAccess>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<DateTime<Utc>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RequestedAccess {
+    pub address: String,
+    #[serde(default)]
+    pub storage_keys: Vec<String>,
+}
+
+impl RequestedTx {
+    pub fn validate(self) -> Result<Payload, InvalidIntent> {
+        let to = self.to.as_deref().map(|text| address("payload.to", text)).transpose()?;
+        let data = call_data(to, self.data.as_deref(), self.method.as_ref(), self.args.as_deref())?;
+        let gas_limit = amount("payload.gasLimit", self.gas_limit.as_deref())?;
+        if gas_limit.is_some_and(|limit| limit.is_zero() || limit.bits() > 64) {
+            return Err(InvalidIntent::new("payload.gasLimit", "must be above 0 and below 2^64"));
+        }
+        let price = self.price()?;
+        if let (Some(not_before), Some(deadline)) = (self.not_before, self.deadline)
+            && not_before >= deadline
+        {
+            return Err(InvalidIntent::new("payload.deadline", "must be after notBefore"));
+        }
+        Ok(Payload {
+            to,
+            value: amount("payload.value", self.value.as_deref())?.unwrap_or_default(),
+            data,
+            gas_limit,
+            kind: price.kind,
+            max_fee_per_gas: price.cap,
+            max_priority_fee_per_gas: price.tip,
+            access_list: access_list(self.access_list.unwrap_or_default())?,
+            not_before: self.not_before,
+            deadline: self.deadline,
+        })
+    }
+
+    /// `gasPrice` belongs to legacy transactions, the two caps to EIP-1559 ones; a mixture has no meaning.
+    fn price(&self) -> Result<Price, InvalidIntent> {
+        let gas_price = amount("payload.gasPrice", self.gas_price.as_deref())?;
+        let cap = amount("payload.maxFeePerGas", self.max_fee_per_gas.as_deref())?;
+        let tip = amount("payload.maxPriorityFeePerGas", self.max_priority_fee_per_gas.as_deref())?;
+        let implied = if gas_price.is_some() { TxKind::Legacy } else { TxKind::Eip1559 };
+        let kind = self.kind.unwrap_or(implied);
+        match kind {
+            TxKind::Legacy if cap.is_some() => {
+                Err(InvalidIntent::new("payload.maxFeePerGas", "is not for legacy transactions; use gasPrice"))
+            }
+            TxKind::Legacy if tip.is_some() => {
+                Err(InvalidIntent::new("payload.maxPriorityFeePerGas", "is not for legacy transactions; use gasPrice"))
+            }
+            TxKind::Legacy => Ok(Price { kind, cap: gas_price, tip: None }),
+            TxKind::Eip1559 if gas_price.is_some() => Err(InvalidIntent::new(
+                "payload.gasPrice",
+                "is for legacy transactions; use maxFeePerGas and maxPriorityFeePerGas",
+            )),
+            TxKind::Eip1559 if matches!((tip, cap), (Some(tip), Some(cap)) if tip > cap) => {
+                Err(InvalidIntent::new("payload.maxPriorityFeePerGas", "must not be above maxFeePerGas"))
+            }
+            TxKind::Eip1559 => Ok(Price { kind, cap, tip }),
+        }
+    }
+}
+
+struct Price {
+    kind: TxKind,
+    cap: Option<U256>,
+    tip: Option<U256>,
+}
+
+/// The client's idempotency key: 1 to 200 visible characters, so that logs and URLs carry it unchanged.
+pub fn check_request_id(request_id: &str) -> Result<(), InvalidIntent> {
+    let visible = |c: char| c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric());
+    let length = request_id.chars().count();
+    if (1..=MAX_REQUEST_ID_CHARS).contains(&length) && request_id.chars().all(visible) {
+        return Ok(());
+    }
+    let problem = format!("must be 1 to {MAX_REQUEST_ID_CHARS} visible characters without blanks");
+    Err(InvalidIntent::new("requestId", problem))
+}
+
+fn address(field: &str, text: &str) -> Result<Address, InvalidIntent> {
+    parse_address(text).map_err(|problem| InvalidIntent::new(field, problem))
+}
+
+fn amount(field: &str, text: Option<&str>) -> Result<Option<U256>, InvalidIntent> {
+    text.map(|text| parse_amount(text).map_err(|error| InvalidIntent::new(field, error.to_string()))).transpose()
+}
+
+fn call_data(
+    to: Option<Address>,
+    data: Option<&str>,
+    method: Option<&Value>,
+    args: Option<&[Value]>,
+) -> Result<Bytes, InvalidIntent> {
+    let bytes: Bytes = match (data, method) {
+        (Some(_), Some(_)) => return Err(InvalidIntent::new("payload.data", "give either data or method, not both")),
+        (_, None) if args.is_some() => return Err(InvalidIntent::new("payload.args", "needs method")),
+        (None, Some(_)) if to.is_none() => {
+            return Err(InvalidIntent::new("payload.method", "needs `to`; a deployment takes its init code in data"));
+        }
+        (None, Some(method)) => encode_call(method, args.unwrap_or_default())?,
+        (Some(text), None) => {
+            parse_bytes(text).map_err(|problem| InvalidIntent::new("payload.data", problem))?.into()
+        }
+        (None, None) => Bytes::new(),
+    };
+    if to.is_none() && bytes.is_empty() {
+        return Err(InvalidIntent::new("payload.to", "is missing; without it, data must hold the init code to deploy"));
+    }
+    let limit = if to.is_none() { MAX_INIT_CODE_BYTES } else { MAX_DATA_BYTES };
+    if bytes.len() > limit {
+        let field = if method.is_some() { "payload.args" } else { "payload.data" };
+        return Err(InvalidIntent::new(field, format!("{} bytes given, at most {limit} allowed", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+fn access_list(entries: Vec<RequestedAccess>) -> Result<AccessList, InvalidIntent> {
+    let entry = |(index, entry): (usize, RequestedAccess)| {
+        let field = format!("payload.accessList[{index}]");
+        let key = |(index, text): (usize, &String)| {
+            let field = || format!("{field}.storageKeys[{index}]");
+            parse_word(text).map_err(|problem| InvalidIntent::new(field(), problem))
+        };
+        Ok(AccessListItem {
+            address: address(&format!("{field}.address"), &entry.address)?,
+            storage_keys: entry.storage_keys.iter().enumerate().map(key).collect::<Result<_, _>>()?,
+        })
+    };
+    entries.into_iter().enumerate().map(entry).collect::<Result<Vec<_>, InvalidIntent>>().map(AccessList)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TO: &str = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
+
+    fn validate(payload: Value) -> Result<Payload, InvalidIntent> {
+        serde_json::from_value::<RequestedTx>(payload).unwrap().validate()
+    }
+
+    fn refused_field(payload: Value) -> String {
+        let spelled = payload.to_string();
+        validate(payload).expect_err(&spelled).field
+    }
+
+    #[test]
+    fn two_spellings_of_one_intent_are_one_payload() {
+        let by_name =
+            validate(json!({"to": TO, "method": "transfer(address,uint256)", "args": [TO, "1000"]})).unwrap();
+        let data = format!("0xa9059cbb{:0>64}{:0>64}", &TO[2..], "3e8");
+        let by_bytes = validate(json!({"to": TO, "value": "0x0", "data": data, "type": "eip1559"})).unwrap();
+        assert_eq!(by_name, by_bytes);
+        assert_eq!(by_name.hash(), by_bytes.hash());
+    }
+
+    #[test]
+    fn another_value_is_another_payload() {
+        let one = validate(json!({"to": TO, "value": "1"})).unwrap();
+        let two = validate(json!({"to": TO, "value": "2"})).unwrap();
+        assert_ne!(one.hash(), two.hash());
+    }
+
+    #[test]
+    fn a_deployment_needs_init_code_and_cannot_call_a_method() {
+        assert!(validate(json!({"data": "0x6000"})).unwrap().to.is_none());
+        assert_eq!(refused_field(json!({})), "payload.to");
+        assert_eq!(refused_field(json!({"data": "0x"})), "payload.to");
+        assert_eq!(refused_field(json!({"method": "f()"})), "payload.method");
+    }
+
+    #[test]
+    fn data_and_method_exclude_each_other() {
+        assert_eq!(refused_field(json!({"to": TO, "data": "0x", "method": "f()"})), "payload.data");
+        assert_eq!(refused_field(json!({"to": TO, "args": []})), "payload.args");
+        assert_eq!(refused_field(json!({"to": TO, "data": "0x", "args": []})), "payload.args");
+    }
+
+    #[test]
+    fn sizes_are_limited() {
+        let hex = |bytes: usize| format!("0x{}", "00".repeat(bytes));
+        assert!(validate(json!({"data": hex(MAX_INIT_CODE_BYTES)})).is_ok());
+        assert_eq!(refused_field(json!({"data": hex(MAX_INIT_CODE_BYTES + 1)})), "payload.data");
+        assert!(validate(json!({"to": TO, "data": hex(MAX_DATA_BYTES)})).is_ok());
+        assert_eq!(refused_field(json!({"to": TO, "data": hex(MAX_DATA_BYTES + 1)})), "payload.data");
+    }
+
+    #[test]
+    fn prices_belong_to_their_kind() {
+        let legacy = validate(json!({"to": TO, "gasPrice": "7"})).unwrap();
+        assert_eq!((legacy.kind, legacy.max_fee_per_gas), (TxKind::Legacy, Some(7.into())));
+        assert!(validate(json!({"to": TO, "maxFeePerGas": "7", "maxPriorityFeePerGas": "7"})).is_ok());
+        assert_eq!(refused_field(json!({"to": TO, "type": "eip1559", "gasPrice": "7"})), "payload.gasPrice");
+        assert_eq!(refused_field(json!({"to": TO, "type": "legacy", "maxFeePerGas": "7"})), "payload.maxFeePerGas");
+        assert_eq!(refused_field(json!({"to": TO, "gasPrice": "7", "maxFeePerGas": "7"})), "payload.maxFeePerGas");
+        assert_eq!(
+            refused_field(json!({"to": TO, "maxFeePerGas": "6", "maxPriorityFeePerGas": "7"})),
+            "payload.maxPriorityFeePerGas"
+        );
+    }
+
+    #[test]
+    fn bad_values_name_their_field() {
+        for (payload, field) in [
+            (json!({"to": "0x12"}), "payload.to"),
+            (json!({"to": TO, "value": "-1"}), "payload.value"),
+            (json!({"to": TO, "value": "1.5"}), "payload.value"),
+            (json!({"to": TO, "data": "0xzz"}), "payload.data"),
+            (json!({"to": TO, "gasLimit": "0"}), "payload.gasLimit"),
+            (json!({"to": TO, "gasLimit": "18446744073709551616"}), "payload.gasLimit"),
+            (json!({"to": TO, "accessList": [{"address": "0x1"}]}), "payload.accessList[0].address"),
+            (
+                json!({"to": TO, "accessList": [{"address": TO, "storageKeys": ["0x1"]}]}),
+                "payload.accessList[0].storageKeys[0]",
+            ),
+            (
+                json!({"to": TO, "notBefore": "2030-01-02T00:00:00Z", "deadline": "2030-01-01T00:00:00Z"}),
+                "payload.deadline",
+            ),
+        ] {
+            assert_eq!(refused_field(payload), field);
+        }
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused() {
+        assert!(serde_json::from_value::<RequestedTx>(json!({"to": TO, "nonce": "5"})).is_err());
+    }
+
+    #[test]
+    fn request_ids_are_short_and_visible() {
+        for good in ["1", "order-17/ä", &"x".repeat(200)] {
+            assert_eq!(check_request_id(good), Ok(()), "{good}");
+        }
+        for bad in ["", "a b", "a\u{0}", "a\u{200b}", "\t", &"x".repeat(201)] {
+            assert!(check_request_id(bad).is_err(), "{bad:?}");
+        }
+    }
+}

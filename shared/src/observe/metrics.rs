@@ -1,0 +1,137 @@
+//! Every metric of Gapless: name, unit, labels, meaning. No metric is named anywhere else.
+//!
+//! Labels are bounded: outcomes, route names, chains, duties. Never an address, a hash or a transaction.
+
+use std::sync::OnceLock;
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// API. `result`: created, existing, conflict, unknown_submitter, protected, invalid, unavailable, error.
+pub const TX_CREATE_TOTAL: &str = "tx_create_total";
+/// API. `route`: operation id or `other`; `status`: HTTP status.
+pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
+/// API. Rows per group insert.
+pub const INTAKE_BATCH_SIZE: &str = "intake_batch_size";
+
+/// Worker. `result`: acquired, taken_over, renewed, lost, released.
+pub const LEASE_ACQUIRE_TOTAL: &str = "lease_acquire_total";
+/// Worker. Writes refused because the lease was lost.
+pub const LEASE_FENCED_TOTAL: &str = "lease_fenced_total";
+/// Worker. `result`: class of the node's answer.
+pub const TX_SUBMIT_TOTAL: &str = "tx_submit_total";
+/// Worker. `result`: found, not_found, error.
+pub const RECEIPT_CHECK_TOTAL: &str = "receipt_check_total";
+/// Worker. Mined transactions whose block left the canonical chain.
+pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "confirmations_new_fork_total";
+/// Worker. Fenced writes per transaction.
+pub const WRITER_BATCH_SIZE: &str = "writer_batch_size";
+/// Worker. One transaction of fenced writes, commit included.
+pub const WRITER_FLUSH_SECONDS: &str = "writer_flush_seconds";
+/// Worker. `chain`: chain id. Intents without a nonce.
+pub const QUEUE_DEPTH: &str = "queue_depth";
+/// Worker. `chain`: chain id. Age of the oldest intent without a nonce.
+pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
+/// Worker. Submitters this process owns.
+pub const LANES: &str = "lanes";
+/// Worker. `chain`: chain id. Submitters that wait for an operator.
+pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
+/// Worker. `chain`: chain id. Submitters below `balance.low`.
+pub const SUBMITTER_BALANCE_LOW: &str = "submitter_balance_low";
+/// Worker. `duty`, `result`: ok, error.
+pub const DUTY_RUNS_TOTAL: &str = "duty_runs_total";
+/// Worker. `method`: of the JSON-RPC call. From the call to its answer, waiting for a batch included.
+pub const RPC_REQUEST_SECONDS: &str = "rpc_request_seconds";
+/// Worker. Calls per HTTP request.
+pub const RPC_BATCH_SIZE: &str = "rpc_batch_size";
+/// Worker. `kind`: what kept us from an answer.
+pub const RPC_ERRORS_TOTAL: &str = "rpc_errors_total";
+/// Worker. Answers to a broadcast that no pattern knows.
+pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "tx_submit_unknown_total";
+
+/// From a local round trip to the longest long poll.
+const SECONDS_BUCKETS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0];
+const SIZE_BUCKETS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+
+/// Gives the current values in the Prometheus text format.
+#[derive(Clone)]
+pub struct MetricsHandle(PrometheusHandle);
+
+impl MetricsHandle {
+    pub fn render(&self) -> String {
+        // Folds the histograms' raw samples together; without it they pile up between scrapes.
+        self.0.run_upkeep();
+        self.0.render()
+    }
+
+    /// To be called now and then in a process that nobody scrapes.
+    pub fn upkeep(&self) {
+        self.0.run_upkeep();
+    }
+}
+
+impl std::fmt::Debug for MetricsHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MetricsHandle")
+    }
+}
+
+/// Installs the process-wide recorder on the first call; later calls give the same handle.
+pub fn install_metrics() -> MetricsHandle {
+    static HANDLE: OnceLock<MetricsHandle> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            let recorder = PrometheusBuilder::new()
+                .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS_BUCKETS)
+                .expect("the list of buckets is not empty")
+                .set_buckets_for_metric(Matcher::Suffix("_size".into()), &SIZE_BUCKETS)
+                .expect("the list of buckets is not empty")
+                .build_recorder();
+            let handle = MetricsHandle(recorder.handle());
+            if metrics::set_global_recorder(recorder).is_err() {
+                tracing::warn!("another metrics recorder is installed; /metrics stays empty");
+            }
+            describe();
+            handle
+        })
+        .clone()
+}
+
+fn describe() {
+    describe_counter!(TX_CREATE_TOTAL, "Create requests by result");
+    describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "HTTP requests by route and status");
+    describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
+    describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions by result");
+    describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost");
+    describe_counter!(TX_SUBMIT_TOTAL, "Broadcasts by class of the node's answer");
+    describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups by result");
+    describe_counter!(CONFIRMATIONS_NEW_FORK_TOTAL, "Mined transactions whose block left the canonical chain");
+    describe_histogram!(WRITER_BATCH_SIZE, Unit::Count, "Fenced writes per transaction");
+    describe_histogram!(WRITER_FLUSH_SECONDS, Unit::Seconds, "Transactions of fenced writes, commit included");
+    describe_gauge!(QUEUE_DEPTH, Unit::Count, "Intents without a nonce");
+    describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
+    describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
+    describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");
+    describe_counter!(DUTY_RUNS_TOTAL, "Runs of scheduled duties by result");
+    describe_histogram!(RPC_REQUEST_SECONDS, Unit::Seconds, "JSON-RPC calls by method");
+    describe_histogram!(RPC_BATCH_SIZE, Unit::Count, "JSON-RPC calls per HTTP request");
+    describe_counter!(RPC_ERRORS_TOTAL, "JSON-RPC requests without an answer, by kind");
+    describe_counter!(TX_SUBMIT_UNKNOWN_TOTAL, "Answers to a broadcast that no pattern knows");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorded_metric_is_rendered_with_its_buckets() {
+        let handle = install_metrics();
+        metrics::counter!(TX_CREATE_TOTAL, "result" => "created").increment(2);
+        metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => "createTx", "status" => "202").record(0.003);
+        let text = handle.render();
+        assert!(text.contains("tx_create_total{result=\"created\"} 2"), "{text}");
+        assert!(text.contains("http_request_seconds_bucket{route=\"createTx\",status=\"202\",le=\"0.005\"} 1"), "{text}");
+    }
+}

@@ -1,0 +1,29 @@
+//! How a process is told to stop.
+
+use tokio_util::sync::CancellationToken;
+
+/// A token that is cancelled by SIGTERM or Ctrl-C. Must be called within a runtime.
+pub fn stop_signal() -> CancellationToken {
+    use tokio::signal::unix::{SignalKind, signal};
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    tokio::spawn(async move {
+        let terminate = async {
+            match signal(SignalKind::terminate()) {
+                Ok(mut signals) => {
+                    signals.recv().await;
+                }
+                Err(error) => {
+                    tracing::error!(error = %error, "SIGTERM cannot be caught");
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = terminate => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        stop.cancel();
+    });
+    token
+}

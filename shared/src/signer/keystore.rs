@@ -1,0 +1,163 @@
+//! V3 keystore files: reading, making and importing. One file holds one key, encrypted under a password.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ethers_core::k256::ecdsa::SigningKey;
+use ethers_core::rand::thread_rng;
+use ethers_signers::{LocalWallet, Signer as _};
+use zeroize::Zeroizing;
+
+use crate::config::Secret;
+use crate::domain::Address;
+
+/// No text of it holds a key or a password.
+#[derive(Debug, thiserror::Error)]
+pub enum KeystoreError {
+    #[error("the key is not 32 bytes of hex, or no valid private key")]
+    BadKey,
+    #[error("the password is empty")]
+    EmptyPassword,
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("{path} could not be encrypted: {reason}")]
+    Encrypt { path: PathBuf, reason: String },
+    #[error("{reason}")]
+    Decrypt { reason: String },
+}
+
+/// A new random key in `dir`, which is made if it is missing.
+pub fn create(dir: &Path, password: &Secret) -> Result<(Address, PathBuf), KeystoreError> {
+    let wallet = LocalWallet::new(&mut thread_rng());
+    store(dir, &wallet, password)
+}
+
+/// An existing key, in hex with or without `0x`, into `dir`.
+pub fn import(
+    dir: &Path,
+    secret_hex: &Secret,
+    password: &Secret,
+) -> Result<(Address, PathBuf), KeystoreError> {
+    store(dir, &wallet_from_hex(secret_hex)?, password)
+}
+
+pub(super) fn wallet_from_hex(secret_hex: &Secret) -> Result<LocalWallet, KeystoreError> {
+    let text = secret_hex.expose().trim();
+    let mut bytes = Zeroizing::new([0u8; 32]);
+    hex::decode_to_slice(text.strip_prefix("0x").unwrap_or(text), bytes.as_mut_slice())
+        .map_err(|_| KeystoreError::BadKey)?;
+    let key = SigningKey::from_slice(bytes.as_slice()).map_err(|_| KeystoreError::BadKey)?;
+    Ok(LocalWallet::from(key))
+}
+
+/// The file is on disk, readable by its owner alone, before the address is known to anybody.
+fn store(dir: &Path, wallet: &LocalWallet, password: &Secret) -> Result<(Address, PathBuf), KeystoreError> {
+    if password.is_empty() {
+        return Err(KeystoreError::EmptyPassword);
+    }
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| KeystoreError::File { path, source }
+    };
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(at(dir))?;
+    let name = format!("{:x}.json", wallet.address());
+    let path = dir.join(&name);
+    // Made here, empty, for its mode, and so that a key that is already there is never overwritten.
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(at(&path))?;
+    let bytes = Zeroizing::new(wallet.signer().to_bytes().to_vec());
+    let stored = LocalWallet::encrypt_keystore(
+        dir,
+        &mut thread_rng(),
+        bytes.as_slice(),
+        password.expose(),
+        Some(&name),
+    );
+    if let Err(error) = stored {
+        // The empty file would be reported as a broken keystore at every start.
+        let _ = fs::remove_file(&path);
+        return Err(KeystoreError::Encrypt { path, reason: error.to_string() });
+    }
+    File::open(&path).and_then(|file| file.sync_all()).map_err(at(&path))?;
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))?;
+    Ok((wallet.address(), path))
+}
+
+/// Decrypts one file. Slow on purpose (that is what protects it): call it on a blocking thread.
+pub(super) fn open(path: &Path, password: &Secret) -> Result<LocalWallet, KeystoreError> {
+    let wallet = LocalWallet::decrypt_keystore(path, password.expose())
+        .map_err(|error| KeystoreError::Decrypt { reason: error.to_string() })?;
+    match stated_address(path) {
+        Some(stated) if stated != wallet.address() => Err(KeystoreError::Decrypt {
+            reason: format!("the file says {stated:#x}, its key is that of {:#x}", wallet.address()),
+        }),
+        _ => Ok(wallet),
+    }
+}
+
+/// The address in the clear, which some tools write and others leave out.
+fn stated_address(path: &Path) -> Option<Address> {
+    let file: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let text = file.get("address")?.as_str()?;
+    text.strip_prefix("0x").unwrap_or(text).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const KEY: &str = "4646464646464646464646464646464646464646464646464646464646464646";
+
+    #[test]
+    fn a_key_goes_into_a_file_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (keys, password) = (dir.path().join("keys"), Secret::new("pass"));
+        let (address, path) = create(&keys, &password).unwrap();
+        assert_eq!(open(&path, &password).unwrap().address(), address);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (imported, path) = import(&keys, &Secret::new(format!("0x{KEY}\n")), &password).unwrap();
+        assert_eq!(format!("{imported:#x}"), "0x9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f");
+        assert_eq!(open(&path, &password).unwrap().address(), imported);
+    }
+
+    #[test]
+    fn a_wrong_password_opens_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = create(dir.path(), &Secret::new("right")).unwrap();
+        let error = open(&path, &Secret::new("wrong")).unwrap_err().to_string();
+        assert!(!error.contains("wrong") && !error.contains("right"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_there_is_not_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = import(dir.path(), &Secret::new(KEY), &Secret::new("first")).unwrap();
+        assert!(import(dir.path(), &Secret::new(KEY), &Secret::new("second")).is_err());
+        assert!(open(&path, &Secret::new("first")).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_without_being_repeated() {
+        let dir = tempfile::tempdir().unwrap();
+        let zero = "0".repeat(64);
+        for bad in ["", "0x", "46", "zz46464646464646464646464646464646464646464646464646464646464646", &zero]
+        {
+            let error = import(dir.path(), &Secret::new(bad), &Secret::new("p")).unwrap_err();
+            assert!(matches!(error, KeystoreError::BadKey));
+        }
+        assert!(matches!(create(dir.path(), &Secret::default()), Err(KeystoreError::EmptyPassword)));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was left behind");
+    }
+
+    #[test]
+    fn a_file_that_states_another_address_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, path) = create(dir.path(), &Secret::new("p")).unwrap();
+        let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        file["address"] = "0000000000000000000000000000000000000001".into();
+        fs::write(&path, file.to_string()).unwrap();
+        assert!(open(&path, &Secret::new("p")).unwrap_err().to_string().contains("the file says"));
+    }
+}

@@ -1,0 +1,60 @@
+//! What can go wrong between us and the database.
+
+use crate::domain::SubmitterKey;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database refused, or could not be asked. Whether a COMMIT took effect may be unknown.
+    #[error("{operation}: {source}")]
+    Db {
+        operation: &'static str,
+        #[source]
+        source: sqlx::Error,
+    },
+    /// Not a fault: someone else owns the submitter now.
+    #[error("{operation}: the lease of {submitter} is lost")]
+    LeaseLost { operation: &'static str, submitter: SubmitterKey },
+    /// A guarded write met other rows than it meant to. Nothing was written.
+    #[error("{operation}: {expected} rows meant, {found} met")]
+    RowsAffected { operation: &'static str, expected: usize, found: usize },
+    /// A stored cell that no code of this version writes.
+    #[error("{table}.{column} of {id}: {problem}")]
+    Inconsistency { table: &'static str, column: &'static str, id: String, problem: String },
+    #[error("the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`")]
+    SchemaTooOld { found: i64, needed: i64 },
+}
+
+impl StoreError {
+    pub(crate) fn db(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+        move |source| StoreError::Db { operation, source }
+    }
+
+    /// Whether the database could not be reached or answered: waiting may help, and no row is to blame.
+    pub fn is_connection(&self) -> bool {
+        let StoreError::Db { source, .. } = self else { return false };
+        match source {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::Protocol(_) => true,
+            // 08: connection exceptions. 53: out of resources. 57P: shutdown, crash, cannot connect now.
+            // 57014 and 55P03 are our own statement and lock time-outs; 25P03 is the idle-in-transaction one;
+            // 40: deadlock and serialisation. All of them pass.
+            sqlx::Error::Database(db) => db.code().is_some_and(|code| {
+                code.starts_with("08")
+                    || code.starts_with("53")
+                    || code.starts_with("57")
+                    || code.starts_with("40")
+                    || code == "55P03"
+                    || code == "25P03"
+            }),
+            _ => false,
+        }
+    }
+}
+
+pub(crate) fn ensure_rows(operation: &'static str, expected: usize, found: usize) -> Result<(), StoreError> {
+    if expected == found { Ok(()) } else { Err(StoreError::RowsAffected { operation, expected, found }) }
+}

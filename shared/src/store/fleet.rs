@@ -1,0 +1,230 @@
+//! What a worker process asks the database about the fleet: where work is, who else works, what is whose duty.
+
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::pool::Store;
+use super::row;
+use crate::config;
+use crate::domain::{NodeId, SubmitterKey};
+
+/// A submitter that has something to do.
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub key: SubmitterKey,
+    /// Its lease is free or expired.
+    pub claimable: bool,
+    /// How long nobody has owned it, for released and expired leases alike; zero while owned.
+    pub owner: Option<String>,
+    /// Eligible intents wait for a nonce, and it is not paused.
+    pub queued: bool,
+    /// Intents with a nonce are open.
+    pub open: bool,
+    /// An operator asked for something.
+    pub action: bool,
+    pub paused: bool,
+}
+
+/// A worker process as its last heartbeat left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub node: NodeId,
+    pub lanes: u32,
+}
+
+impl Store {
+    /// Submitters with open or eligible intents, or with an operator's request. Two loose index scans: the cost grows
+    /// with the number of busy submitters, not with the length of their queues nor with what is finished.
+    pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
+        type Row = (i64, String, bool, Option<String>, bool, bool, bool, bool);
+        let rows: Vec<Row> = sqlx::query_as(
+            "-- find_work
+            WITH RECURSIVE queued AS (
+                (SELECT chain_id, submitter FROM managed_tx
+                 WHERE state = 'QUEUED'
+                 ORDER BY chain_id, submitter LIMIT 1)
+                UNION ALL
+                SELECT n.chain_id, n.submitter
+                FROM queued q
+                CROSS JOIN LATERAL (
+                    SELECT t.chain_id, t.submitter FROM managed_tx t
+                    WHERE t.state = 'QUEUED' AND (t.chain_id, t.submitter) > (q.chain_id, q.submitter)
+                    ORDER BY t.chain_id, t.submitter LIMIT 1
+                ) n
+            ), open AS (
+                (SELECT chain_id, submitter FROM managed_tx
+                 WHERE finished_at IS NULL AND nonce IS NOT NULL
+                 ORDER BY chain_id, submitter LIMIT 1)
+                UNION ALL
+                SELECT n.chain_id, n.submitter
+                FROM open o
+                CROSS JOIN LATERAL (
+                    SELECT t.chain_id, t.submitter FROM managed_tx t
+                    WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL
+                      AND (t.chain_id, t.submitter) > (o.chain_id, o.submitter)
+                    ORDER BY t.chain_id, t.submitter LIMIT 1
+                ) n
+            ), busy AS (
+                SELECT b.chain_id, b.submitter, bool_or(b.queued) AS queued, bool_or(b.open) AS open,
+                       bool_or(b.action) AS action
+                FROM (
+                    SELECT chain_id, submitter, TRUE AS queued, FALSE AS open, FALSE AS action FROM queued
+                    UNION ALL
+                    SELECT chain_id, submitter, FALSE, TRUE, FALSE FROM open
+                    UNION ALL
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
+                ) b
+                GROUP BY b.chain_id, b.submitter
+            )
+            SELECT b.chain_id, b.submitter,
+                   l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
+                   l.owner_node,
+                   b.queued AND s.status = 'ACTIVE' AND EXISTS (
+                       SELECT 1 FROM managed_tx t
+                       WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.state = 'QUEUED'
+                         AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())) AS queued,
+                   b.open, b.action,
+                   s.status = 'PAUSED' AS paused
+            FROM busy b
+            JOIN submitter_lease l ON l.chain_id = b.chain_id AND l.submitter = b.submitter
+            JOIN submitter s ON s.chain_id = b.chain_id AND s.submitter = b.submitter",
+        )
+        .bind(settings.clock_skew.as_secs_f64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("find_work"))?;
+        rows.into_iter()
+            .map(|(chain_id, submitter, claimable, owner, queued, open, action, paused)| {
+                let key = row::key("submitter", chain_id, &submitter)?;
+                Ok(Work { key, claimable, owner, queued, open, action, paused })
+            })
+            .collect()
+    }
+
+    /// Tells the others that this process lives, and hears who else shares its signers.
+    pub async fn heartbeat(
+        &self,
+        node: &NodeId,
+        signer_set: &str,
+        lanes: usize,
+        draining: bool,
+        alive_within: Duration,
+    ) -> Result<Vec<Peer>, StoreError> {
+        sqlx::query(
+            "-- heartbeat
+            INSERT INTO worker_node (node_id, signer_set, lanes, draining)
+            VALUES ($1, $2, $3, $4)
+            ON CONFLICT (node_id) DO UPDATE
+            SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, draining = EXCLUDED.draining,
+                seen_at = clock_timestamp()",
+        )
+        .bind(&node.0)
+        .bind(signer_set)
+        .bind(i32::try_from(lanes).unwrap_or(i32::MAX))
+        .bind(draining)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("heartbeat"))?;
+        let rows: Vec<(String, i32)> = sqlx::query_as(
+            "-- peers
+            SELECT node_id, lanes
+            FROM worker_node
+            WHERE signer_set = $1 AND NOT draining AND seen_at > clock_timestamp() - make_interval(secs => $2)
+            ORDER BY node_id",
+        )
+        .bind(signer_set)
+        .bind(alive_within.as_secs_f64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("peers"))?;
+        Ok(rows.into_iter().map(|(node, lanes)| Peer { node: NodeId(node), lanes: lanes.max(0).unsigned_abs() }).collect())
+    }
+
+    /// Forgets a process that stopped in good order, and those nobody has heard of for a day.
+    pub async fn leave(&self, node: &NodeId) -> Result<(), StoreError> {
+        sqlx::query(
+            "-- leave
+            DELETE FROM worker_node
+            WHERE node_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'",
+        )
+        .bind(&node.0)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("leave"))?;
+        Ok(())
+    }
+
+    /// Takes or keeps a duty. True: this process holds it until `duration` has passed.
+    pub async fn hold_duty(&self, duty: &str, node: &NodeId, duration: Duration) -> Result<bool, StoreError> {
+        let held: Option<(String,)> = sqlx::query_as(
+            "-- hold_duty
+            INSERT INTO duty_lease AS d (duty, owner_node, expires_at)
+            VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
+            ON CONFLICT (duty) DO UPDATE
+            SET owner_node = EXCLUDED.owner_node, expires_at = EXCLUDED.expires_at
+            WHERE d.owner_node = EXCLUDED.owner_node OR d.expires_at <= clock_timestamp()
+            RETURNING owner_node",
+        )
+        .bind(duty)
+        .bind(&node.0)
+        .bind(duration.as_secs_f64())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(StoreError::db("hold_duty"))?;
+        Ok(held.is_some())
+    }
+
+    /// Takes one scheduled run of a duty. True for exactly one process per scheduled time.
+    pub async fn take_run(
+        &self,
+        duty: &str,
+        node: &NodeId,
+        scheduled: chrono::DateTime<chrono::Utc>,
+    ) -> Result<bool, StoreError> {
+        let taken = sqlx::query(
+            "-- take_run
+            UPDATE duty_lease
+            SET last_run = $3
+            WHERE duty = $1 AND owner_node = $2 AND expires_at > clock_timestamp() AND last_run < $3",
+        )
+        .bind(duty)
+        .bind(&node.0)
+        .bind(scheduled)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("take_run"))?;
+        Ok(taken.rows_affected() == 1)
+    }
+
+    /// Gives all duties of a process back.
+    pub async fn drop_duties(&self, node: &NodeId) -> Result<(), StoreError> {
+        sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner_node = $1")
+            .bind(&node.0)
+            .execute(&self.pool)
+            .await
+            .map_err(StoreError::db("drop_duties"))?;
+        Ok(())
+    }
+
+    /// Waits for word of new work; every notification may stand for many requests. Errors end the subscription.
+    pub async fn listen(&self) -> Result<Listener, StoreError> {
+        let mut listener =
+            sqlx::postgres::PgListener::connect_with(&self.pool).await.map_err(StoreError::db("listen"))?;
+        listener.listen(WORK_CHANNEL).await.map_err(StoreError::db("listen"))?;
+        Ok(Listener { inner: listener })
+    }
+}
+
+/// The notification channel for new work. Notifications carry nothing: the rows are the truth.
+pub const WORK_CHANNEL: &str = "gapless_work";
+
+#[derive(Debug)]
+pub struct Listener {
+    inner: sqlx::postgres::PgListener,
+}
+
+impl Listener {
+    pub async fn heard(&mut self) -> Result<(), StoreError> {
+        self.inner.recv().await.map(|_| ()).map_err(StoreError::db("listen"))
+    }
+}

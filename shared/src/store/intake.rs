@@ -1,0 +1,217 @@
+//! How requests become QUEUED rows: many at once, each with its own answer.
+//!
+//! One statement inserts a whole group. It takes no lock that a worker needs, joins instead of foreign keys, and
+//! sends no notification (inside the transaction that alone would cost more than everything else together).
+
+use std::collections::HashSet;
+
+use chrono::{DateTime, Utc};
+use ethers_core::types::H256;
+use sqlx::types::Json;
+use uuid::Uuid;
+
+use super::error::StoreError;
+use super::fleet::WORK_CHANNEL;
+use super::pool::Store;
+use super::row::Cell;
+use crate::domain::{Payload, SubmitterKey, TxId};
+
+/// A submitter that is released, or a row that is pruned, between the insert and the look-up sends its request round
+/// once more. Three rounds of that are not a race but a defect.
+const MAX_ROUNDS: usize = 3;
+/// Two processes that insert the same requests in opposite order deadlock; the loser only has to try again.
+const MAX_DEADLOCKS: usize = 5;
+
+/// A validated request, ready to be stored.
+#[derive(Clone, Debug)]
+pub struct NewIntent {
+    /// Given by us, so that a lost answer to the insert can be told from somebody else's row.
+    pub tx_id: TxId,
+    pub submitter: SubmitterKey,
+    pub request_id: String,
+    pub payload: Payload,
+    pub payload_hash: H256,
+    pub trace_context: Option<String>,
+}
+
+impl NewIntent {
+    pub fn new(
+        submitter: SubmitterKey,
+        request_id: String,
+        payload: Payload,
+        trace_context: Option<String>,
+    ) -> NewIntent {
+        let payload_hash = payload.hash();
+        NewIntent { tx_id: TxId::new(), submitter, request_id, payload, payload_hash, trace_context }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IntakeOutcome {
+    Created(TxId),
+    /// The same request was accepted before.
+    Existing(TxId),
+    /// The request id was used for another payload.
+    Conflict(TxId),
+    UnknownSubmitter,
+    /// The submitter waits for an operator and takes nothing new.
+    Protected {
+        reason: String,
+    },
+}
+
+#[derive(sqlx::FromRow)]
+struct Refused {
+    ord: i64,
+    tx_id: Option<Uuid>,
+    payload_hash: Option<Vec<u8>>,
+    known: bool,
+    protect_reason: Option<String>,
+}
+
+impl Store {
+    /// Answers stand in the order of `group`; rows of one submitter are queued in that order.
+    pub async fn insert_group(&self, group: &[NewIntent]) -> Result<Vec<IntakeOutcome>, StoreError> {
+        let mut outcomes: Vec<Option<IntakeOutcome>> = vec![None; group.len()];
+        for _ in 0..MAX_ROUNDS {
+            let open: Vec<usize> = (0..group.len()).filter(|index| outcomes[*index].is_none()).collect();
+            if open.is_empty() {
+                break;
+            }
+            let created = self.insert_new(group, &open).await?;
+            let mut refused = Vec::new();
+            for index in open {
+                match created.contains(&group[index].tx_id.0) {
+                    true => outcomes[index] = Some(IntakeOutcome::Created(group[index].tx_id)),
+                    false => refused.push(index),
+                }
+            }
+            for (index, outcome) in self.explain_refused(group, &refused).await? {
+                outcomes[index] = outcome;
+            }
+        }
+        let found = outcomes.iter().flatten().count();
+        let answers: Option<Vec<IntakeOutcome>> = outcomes.into_iter().collect();
+        answers.ok_or(StoreError::RowsAffected { operation: "insert_group", expected: group.len(), found })
+    }
+
+    /// The ids of the rows this call inserted.
+    async fn insert_new(&self, group: &[NewIntent], open: &[usize]) -> Result<HashSet<Uuid>, StoreError> {
+        let mut deadlocks = 0;
+        loop {
+            let rows = || open.iter().map(|index| &group[*index]);
+            let inserted: Result<Vec<Uuid>, sqlx::Error> = sqlx::query_scalar(
+                "-- insert_group
+                INSERT INTO managed_tx
+                    (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context)
+                SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before,
+                       u.deadline, u.trace_context
+                FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[],
+                            $7::TIMESTAMPTZ[], $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
+                    AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
+                          trace_context, ord)
+                JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+                LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+                WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT'
+                -- seq is given out in this order: a submitter's queue is the order of the requests
+                ORDER BY u.ord
+                ON CONFLICT (chain_id, submitter, request_id) DO NOTHING
+                RETURNING tx_id",
+            )
+            .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
+            .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
+            .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
+            .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
+            .bind(rows().map(|row| Json(&row.payload)).collect::<Vec<Json<&Payload>>>())
+            .bind(rows().map(|row| row.payload_hash.as_bytes()).collect::<Vec<&[u8]>>())
+            .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
+            .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
+            .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>())
+            .fetch_all(&self.pool)
+            .await;
+            match inserted {
+                Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => deadlocks += 1,
+                Err(error) => return Err(StoreError::db("insert_group")(error)),
+                Ok(ids) => return Ok(ids.into_iter().collect()),
+            }
+        }
+    }
+
+    /// Why rows were not inserted. A statement of its own: its snapshot sees the rows that were in the way.
+    async fn explain_refused(
+        &self,
+        group: &[NewIntent],
+        refused: &[usize],
+    ) -> Result<Vec<(usize, Option<IntakeOutcome>)>, StoreError> {
+        if refused.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = || refused.iter().map(|index| &group[*index]);
+        let found: Vec<Refused> = sqlx::query_as(
+            "-- explain_refused
+            SELECT u.ord, t.tx_id, t.payload_hash, s.submitter IS NOT NULL AS known, c.protect_reason
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[]) WITH ORDINALITY
+                AS u (chain_id, submitter, request_id, ord)
+            LEFT JOIN managed_tx t
+                ON t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.request_id = u.request_id
+            LEFT JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+            LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
+        )
+        .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
+        .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
+        .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("explain_refused"))?;
+        found
+            .into_iter()
+            .map(|row| {
+                let index = usize::try_from(row.ord - 1).ok().and_then(|ord| refused.get(ord)).copied().ok_or(
+                    StoreError::RowsAffected { operation: "explain_refused", expected: refused.len(), found: 0 },
+                )?;
+                Ok((index, row.outcome(&group[index])?))
+            })
+            .collect()
+    }
+
+    /// Wakes idle workers. Only shortens their wait: polling is the truth, so a lost notification loses nothing.
+    pub async fn notify_work(&self) -> Result<(), StoreError> {
+        sqlx::query(
+            "-- notify_work
+            SELECT pg_notify($1, '')",
+        )
+        .bind(WORK_CHANNEL)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("notify_work"))?;
+        Ok(())
+    }
+}
+
+impl Refused {
+    /// A row that exists is the answer, whatever became of the submitter since. `None`: the obstacle is gone.
+    fn outcome(self, wanted: &NewIntent) -> Result<Option<IntakeOutcome>, StoreError> {
+        if let Some(tx_id) = self.tx_id.map(TxId) {
+            let id = tx_id.to_string();
+            let cell = Cell { table: "managed_tx", column: "payload_hash", id: &id };
+            let hash = self.payload_hash.ok_or_else(|| cell.bad("is null"))?;
+            return Ok(Some(if tx_id == wanted.tx_id {
+                // An earlier try of ours committed although its answer was lost.
+                IntakeOutcome::Created(tx_id)
+            } else if hash == wanted.payload_hash.as_bytes() {
+                IntakeOutcome::Existing(tx_id)
+            } else {
+                IntakeOutcome::Conflict(tx_id)
+            }));
+        }
+        if !self.known {
+            return Ok(Some(IntakeOutcome::UnknownSubmitter));
+        }
+        Ok(self.protect_reason.map(|reason| IntakeOutcome::Protected { reason }))
+    }
+}
+
+/// 40P01: deadlock. 40001: serialisation, should an operator have raised the default isolation.
+fn is_deadlock(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(db) if matches!(db.code().as_deref(), Some("40P01" | "40001")))
+}

@@ -1,0 +1,270 @@
+//! Temporary ownership of submitters: claim, renew, release.
+//!
+//! Order of acquisition: free or expired (with the skew allowance) → taken with token + 1; own and live → renewed;
+//! anything else → not ours. All times are the database's. Expiry is liveness; safety is the row lock of the fence.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::error::{StoreError, ensure_rows};
+use super::pool::Store;
+use super::row;
+use crate::config;
+use crate::domain::{FencingToken, NodeId, SubmitterKey};
+
+/// Ownership of one submitter. Not `Clone`, private fields: it comes from a claim and ends in `release` or a drop.
+#[derive(Debug)]
+pub struct Lease {
+    key: SubmitterKey,
+    token: FencingToken,
+    lease_id: Uuid,
+    deadline: Deadline,
+}
+
+/// What the renewal loop needs of a lease. It can prolong it, and nothing else.
+#[derive(Clone, Debug)]
+pub struct LeaseTag {
+    key: SubmitterKey,
+    lease_id: Uuid,
+    deadline: Deadline,
+}
+
+/// The identity a fenced write carries. Made from a `&Lease` only.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fence {
+    pub(super) key: SubmitterKey,
+    pub(super) token: FencingToken,
+    pub(super) lease_id: Uuid,
+}
+
+/// Monotonic time until which this process may send on behalf of a submitter.
+#[derive(Clone, Debug)]
+struct Deadline {
+    base: Instant,
+    micros: Arc<AtomicU64>,
+}
+
+impl Deadline {
+    fn starting(asked_at: Instant, valid_for: Duration) -> Self {
+        let deadline = Deadline { base: asked_at, micros: Arc::new(AtomicU64::new(0)) };
+        deadline.prolong(asked_at, valid_for);
+        deadline
+    }
+
+    fn prolong(&self, asked_at: Instant, valid_for: Duration) {
+        let until = asked_at.saturating_duration_since(self.base) + valid_for;
+        // Relaxed: the value stands alone; a reader that sees the older one merely stops earlier.
+        self.micros.fetch_max(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn is_ahead(&self) -> bool {
+        self.base.elapsed() < Duration::from_micros(self.micros.load(Ordering::Relaxed))
+    }
+}
+
+/// A send started later than this before expiry could still be under way when the successor starts. It would be
+/// harmless (the successor has the same bytes); the margin only keeps duplicate traffic rare.
+fn send_window(lease: &config::Lease) -> Duration {
+    lease.duration - lease.duration / 5
+}
+
+impl Lease {
+    pub fn key(&self) -> SubmitterKey {
+        self.key
+    }
+
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
+
+    /// Whether the last renewal is recent enough, by this process's monotonic clock, to go on sending.
+    pub fn may_send(&self) -> bool {
+        self.deadline.is_ahead()
+    }
+
+    pub fn tag(&self) -> LeaseTag {
+        LeaseTag { key: self.key, lease_id: self.lease_id, deadline: self.deadline.clone() }
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        Fence { key: self.key, token: self.token, lease_id: self.lease_id }
+    }
+}
+
+impl LeaseTag {
+    pub fn key(&self) -> SubmitterKey {
+        self.key
+    }
+}
+
+type LeaseRow = (i64, String, i64, Uuid);
+
+impl Store {
+    /// Takes those of `wanted` that are free or expired. Rows that someone else is taking or writing are skipped.
+    pub async fn claim(
+        &self,
+        node: &NodeId,
+        wanted: &[SubmitterKey],
+        settings: &config::Lease,
+    ) -> Result<Vec<Lease>, StoreError> {
+        let (chains, submitters) = columns(wanted);
+        let asked_at = Instant::now();
+        let rows: Vec<LeaseRow> = sqlx::query_as(
+            "-- claim
+            WITH free AS (
+                SELECT l.chain_id, l.submitter
+                FROM submitter_lease l
+                JOIN unnest($1::BIGINT[], $2::TEXT[]) AS w (chain_id, submitter)
+                  ON l.chain_id = w.chain_id AND l.submitter = w.submitter
+                WHERE l.expires_at <= clock_timestamp() - make_interval(secs => $5)
+                ORDER BY l.chain_id, l.submitter
+                FOR UPDATE OF l SKIP LOCKED
+            )
+            UPDATE submitter_lease l
+            SET owner_node = $3,
+                fencing_token = l.fencing_token + 1,
+                lease_id = gen_random_uuid(),
+                expires_at = clock_timestamp() + make_interval(secs => $4)
+            FROM free f
+            WHERE l.chain_id = f.chain_id AND l.submitter = f.submitter
+            RETURNING l.chain_id, l.submitter, l.fencing_token, l.lease_id",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .bind(&node.0)
+        .bind(settings.duration.as_secs_f64())
+        .bind(settings.clock_skew.as_secs_f64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("claim"))?;
+        rows.into_iter()
+            .map(|(chain_id, submitter, token, lease_id)| {
+                let cell = row::Cell { table: "submitter_lease", column: "fencing_token", id: &submitter };
+                Ok(Lease {
+                    key: row::key("submitter_lease", chain_id, &submitter)?,
+                    token: row::token(cell, token)?,
+                    lease_id,
+                    deadline: Deadline::starting(asked_at, send_window(settings)),
+                })
+            })
+            .collect()
+    }
+
+    /// Prolongs all leases of a node in one statement. Returns the submitters whose lease is no longer ours.
+    pub async fn renew(
+        &self,
+        tags: &[LeaseTag],
+        settings: &config::Lease,
+    ) -> Result<Vec<SubmitterKey>, StoreError> {
+        let (chains, submitters) = columns(&tags.iter().map(|tag| tag.key).collect::<Vec<_>>());
+        let lease_ids: Vec<Uuid> = tags.iter().map(|tag| tag.lease_id).collect();
+        let asked_at = Instant::now();
+        // Locked in the writer's order first: an UPDATE alone would lock in any order and could deadlock with it.
+        let renewed: Vec<(Uuid,)> = sqlx::query_as(
+            "-- renew
+            WITH mine AS (
+                SELECT l.chain_id, l.submitter, l.lease_id
+                FROM submitter_lease l
+                JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+                  ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
+                WHERE l.expires_at > clock_timestamp() - make_interval(secs => $5)
+                ORDER BY l.chain_id, l.submitter
+                FOR NO KEY UPDATE OF l
+            )
+            UPDATE submitter_lease l
+            SET expires_at = clock_timestamp() + make_interval(secs => $4)
+            FROM mine m
+            WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id
+            RETURNING l.lease_id",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .bind(lease_ids)
+        .bind(settings.duration.as_secs_f64())
+        .bind(settings.clock_skew.as_secs_f64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("renew"))?;
+        let renewed: std::collections::HashSet<Uuid> = renewed.into_iter().map(|(id,)| id).collect();
+        let (kept, lost): (Vec<_>, Vec<_>) = tags.iter().partition(|tag| renewed.contains(&tag.lease_id));
+        for tag in kept {
+            tag.deadline.prolong(asked_at, send_window(settings));
+        }
+        Ok(lost.into_iter().map(|tag| tag.key).collect())
+    }
+
+    /// Gives leases back, so that the next owner need not wait for them to expire. Consumes them.
+    /// A lease that was lost meanwhile is passed over: giving up what one no longer has is no fault.
+    pub async fn release(&self, leases: Vec<Lease>) -> Result<usize, StoreError> {
+        let (chains, submitters) = columns(&leases.iter().map(|lease| lease.key).collect::<Vec<_>>());
+        let lease_ids: Vec<Uuid> = leases.iter().map(|lease| lease.lease_id).collect();
+        let done = sqlx::query(
+            "-- release
+            WITH mine AS (
+                SELECT l.chain_id, l.submitter, l.lease_id
+                FROM submitter_lease l
+                JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+                  ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
+                ORDER BY l.chain_id, l.submitter
+                FOR NO KEY UPDATE OF l
+            )
+            UPDATE submitter_lease l
+            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity'
+            FROM mine m
+            WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .bind(lease_ids)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("release"))?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    /// Records what this worker can sign for, with a free lease for each submitter that is new.
+    pub async fn announce(&self, submitters: &[SubmitterKey], signer: &[&str]) -> Result<(), StoreError> {
+        ensure_rows("announce", submitters.len(), signer.len())?;
+        let (chains, addresses) = columns(submitters);
+        let signers: Vec<String> = signer.iter().map(|kind| (*kind).to_owned()).collect();
+        let mut tx = self.pool.begin().await.map_err(StoreError::db("announce"))?;
+        sqlx::query(
+            "-- announce: submitters
+            INSERT INTO submitter (chain_id, submitter, signer)
+            SELECT u.chain_id, u.submitter, u.signer
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[]) AS u (chain_id, submitter, signer)
+            ORDER BY u.chain_id, u.submitter
+            ON CONFLICT (chain_id, submitter) DO UPDATE
+            SET signer = EXCLUDED.signer, updated_at = clock_timestamp()
+            WHERE submitter.signer <> EXCLUDED.signer",
+        )
+        .bind(&chains)
+        .bind(&addresses)
+        .bind(signers)
+        .execute(&mut *tx)
+        .await
+        .map_err(StoreError::db("announce"))?;
+        sqlx::query(
+            "-- announce: leases
+            INSERT INTO submitter_lease (chain_id, submitter)
+            SELECT u.chain_id, u.submitter
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            ORDER BY u.chain_id, u.submitter
+            ON CONFLICT (chain_id, submitter) DO NOTHING",
+        )
+        .bind(&chains)
+        .bind(&addresses)
+        .execute(&mut *tx)
+        .await
+        .map_err(StoreError::db("announce"))?;
+        tx.commit().await.map_err(StoreError::db("announce"))
+    }
+}
+
+/// Keys as the two arrays every batched statement starts with.
+pub(super) fn columns(keys: &[SubmitterKey]) -> (Vec<i64>, Vec<String>) {
+    keys.iter().map(|key| (key.chain_id.as_i64(), key.address_text())).unzip()
+}

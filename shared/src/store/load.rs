@@ -1,0 +1,383 @@
+//! What a lane reads: its submitter as the last owner left it, and the head of its queue.
+//!
+//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use ethers_core::types::{H256, U256};
+use uuid::Uuid;
+
+use super::attempt::Attempt;
+use super::error::StoreError;
+use super::lease::{Lease, columns};
+use super::pool::Store;
+use super::row::{self, Cell};
+use crate::domain::{AttemptId, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
+
+/// An intent with a nonce whose fate is open, and every set of bytes that could decide it.
+#[derive(Clone, Debug)]
+pub struct OpenIntent {
+    pub tx_id: TxId,
+    pub payload: Payload,
+    pub state: TxState,
+    pub sub_state: Option<String>,
+    pub nonce: Nonce,
+    pub tx_hash: H256,
+    pub last_error: Option<String>,
+    pub gas_params: Option<serde_json::Value>,
+    /// What the sender may have to pay for it at the most.
+    pub max_cost: U256,
+    pub receipt: Option<Receipt>,
+    /// Time until the same bytes are due again; zero when overdue.
+    pub resubmit_in: Duration,
+    /// Time since the nonce was given.
+    pub age: Duration,
+    pub trace_context: Option<String>,
+    /// In the order they were made; never empty.
+    pub attempts: Vec<Attempt>,
+}
+
+/// An intent that waits for a nonce.
+#[derive(Clone, Debug)]
+pub struct QueuedIntent {
+    pub tx_id: TxId,
+    pub payload: Payload,
+    pub sub_state: Option<String>,
+    pub last_error: Option<String>,
+    /// Its deadline passed, by the database's clock.
+    pub expired: bool,
+    pub trace_context: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub start: Nonce,
+    pub next: Nonce,
+    pub protect: Option<String>,
+    pub max_in_flight: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorAction {
+    /// Go on as if nothing had happened.
+    Release,
+    /// Take the chain's count as the truth.
+    Adopt,
+}
+
+#[derive(Clone, Debug)]
+pub struct PendingAction {
+    pub audit_id: i64,
+    pub action: OperatorAction,
+    pub reason: String,
+}
+
+/// Everything a lane starts from.
+#[derive(Clone, Debug, Default)]
+pub struct LaneRows {
+    pub paused: bool,
+    /// The submitter's own window, if it has one.
+    pub max_in_flight: Option<u32>,
+    pub cursor: Option<Cursor>,
+    /// In nonce order.
+    pub open: Vec<OpenIntent>,
+    pub actions: Vec<PendingAction>,
+}
+
+#[derive(sqlx::FromRow)]
+struct OpenRow {
+    chain_id: i64,
+    submitter: String,
+    tx_id: Uuid,
+    payload: serde_json::Value,
+    state: String,
+    sub_state: Option<String>,
+    nonce: i64,
+    tx_hash: String,
+    last_error: Option<String>,
+    last_gas_params: Option<serde_json::Value>,
+    receipt: Option<serde_json::Value>,
+    resubmit_in: Option<f64>,
+    age: Option<f64>,
+    trace_context: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct AttemptRow {
+    attempt_id: Uuid,
+    tx_id: Uuid,
+    nonce: i64,
+    kind: String,
+    raw_tx: Vec<u8>,
+    tx_hash: String,
+    gas_params: serde_json::Value,
+}
+
+#[derive(sqlx::FromRow)]
+struct SubmitterRow {
+    chain_id: i64,
+    submitter: String,
+    status: String,
+    max_in_flight: Option<i32>,
+    start_nonce: Option<i64>,
+    next_nonce: Option<i64>,
+    in_flight_state: Option<String>,
+    protect_reason: Option<String>,
+    cursor_window: Option<i32>,
+}
+
+#[derive(sqlx::FromRow)]
+struct QueuedRow {
+    chain_id: i64,
+    submitter: String,
+    tx_id: Uuid,
+    payload: serde_json::Value,
+    sub_state: Option<String>,
+    last_error: Option<String>,
+    expired: bool,
+    trace_context: Option<String>,
+}
+
+impl TryFrom<AttemptRow> for Attempt {
+    type Error = StoreError;
+    fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
+        let id = row.attempt_id.to_string();
+        let cell = |column| Cell { table: "tx_attempt", column, id: &id };
+        let fees: Fees =
+            cell("gas_params").json(row.gas_params.get("fees").cloned().unwrap_or(serde_json::Value::Null))?;
+        Ok(Attempt {
+            id: AttemptId(row.attempt_id),
+            tx_id: TxId(row.tx_id),
+            nonce: row::nonce(cell("nonce"), row.nonce)?,
+            kind: cell("kind").parse(&row.kind)?,
+            raw: row.raw_tx.into(),
+            tx_hash: row::hash(cell("tx_hash"), &row.tx_hash)?,
+            fees,
+        })
+    }
+}
+
+impl OpenRow {
+    fn into_intent(self, attempts: Vec<Attempt>) -> Result<OpenIntent, StoreError> {
+        let id = self.tx_id.to_string();
+        let cell = |column| Cell { table: "managed_tx", column, id: &id };
+        if attempts.is_empty() {
+            return Err(cell("nonce").bad("has a nonce but no attempt"));
+        }
+        let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
+        Ok(OpenIntent {
+            tx_id: TxId(self.tx_id),
+            payload: cell("payload").json(self.payload)?,
+            state: cell("state").parse(&self.state)?,
+            sub_state: self.sub_state,
+            nonce: row::nonce(cell("nonce"), self.nonce)?,
+            tx_hash: row::hash(cell("tx_hash"), &self.tx_hash)?,
+            last_error: self.last_error,
+            max_cost: max_cost.map(|cost| cell("last_gas_params").json(cost)).transpose()?.unwrap_or_default(),
+            gas_params: self.last_gas_params,
+            receipt: self.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
+            resubmit_in: seconds(self.resubmit_in),
+            age: seconds(self.age),
+            trace_context: self.trace_context,
+            attempts,
+        })
+    }
+}
+
+/// Seconds computed by the database, negative or absent when overdue.
+fn seconds(value: Option<f64>) -> Duration {
+    Duration::try_from_secs_f64(value.unwrap_or(0.0).max(0.0)).unwrap_or(Duration::MAX)
+}
+
+impl Store {
+    /// The rows of several submitters, in the order asked for.
+    pub async fn load_lanes(&self, keys: &[SubmitterKey]) -> Result<Vec<LaneRows>, StoreError> {
+        let mut lanes: HashMap<SubmitterKey, LaneRows> = HashMap::new();
+        self.load_submitters(keys, &mut lanes).await?;
+        self.load_open(keys, &mut lanes).await?;
+        self.load_actions(keys, &mut lanes).await?;
+        Ok(keys.iter().map(|key| lanes.remove(key).unwrap_or_default()).collect())
+    }
+
+    async fn load_submitters(
+        &self,
+        keys: &[SubmitterKey],
+        lanes: &mut HashMap<SubmitterKey, LaneRows>,
+    ) -> Result<(), StoreError> {
+        let (chains, submitters) = columns(keys);
+        let rows: Vec<SubmitterRow> = sqlx::query_as(
+            "-- load_submitters
+            SELECT s.chain_id, s.submitter, s.status, s.max_in_flight, c.start_nonce, c.next_nonce, c.in_flight_state,
+                   c.protect_reason, c.max_in_flight AS cursor_window
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+            LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_submitters"))?;
+        for found in rows {
+            let key = row::key("submitter", found.chain_id, &found.submitter)?;
+            let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
+            let cursor = match (found.start_nonce, found.next_nonce) {
+                (Some(start), Some(next)) => Some(Cursor {
+                    start: row::nonce(cell("start_nonce"), start)?,
+                    next: row::nonce(cell("next_nonce"), next)?,
+                    protect: match found.in_flight_state.as_deref() {
+                        Some("PROTECT") => Some(found.protect_reason.unwrap_or_default()),
+                        _ => None,
+                    },
+                    max_in_flight: found.cursor_window.and_then(|window| u32::try_from(window).ok()).unwrap_or(1),
+                }),
+                _ => None,
+            };
+            let lane = lanes.entry(key).or_default();
+            lane.paused = found.status == "PAUSED";
+            lane.max_in_flight = found.max_in_flight.and_then(|window| u32::try_from(window).ok());
+            lane.cursor = cursor;
+        }
+        Ok(())
+    }
+
+    async fn load_open(
+        &self,
+        keys: &[SubmitterKey],
+        lanes: &mut HashMap<SubmitterKey, LaneRows>,
+    ) -> Result<(), StoreError> {
+        let (chains, submitters) = columns(keys);
+        let rows: Vec<OpenRow> = sqlx::query_as(
+            "-- load_open
+            SELECT t.chain_id, t.submitter, t.tx_id, t.payload, t.state, t.sub_state, t.nonce, t.tx_hash, t.last_error,
+                   t.last_gas_params, t.receipt, t.trace_context,
+                   extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
+                   extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            JOIN managed_tx t ON t.chain_id = u.chain_id AND t.submitter = u.submitter
+            WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL
+            ORDER BY t.chain_id, t.submitter, t.nonce",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_open"))?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let tx_ids: Vec<Uuid> = rows.iter().map(|open| open.tx_id).collect();
+        let attempt_rows: Vec<AttemptRow> = sqlx::query_as(
+            "-- load_attempts
+            SELECT attempt_id, tx_id, nonce, kind, raw_tx, tx_hash, gas_params
+            FROM tx_attempt
+            WHERE tx_id = ANY($1) AND displaced_at IS NULL
+            ORDER BY created_at, attempt_id",
+        )
+        .bind(tx_ids)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_attempts"))?;
+        let mut attempts: HashMap<Uuid, Vec<Attempt>> = HashMap::new();
+        for found in attempt_rows {
+            attempts.entry(found.tx_id).or_default().push(found.try_into()?);
+        }
+        for open in rows {
+            let key = row::key("managed_tx", open.chain_id, &open.submitter)?;
+            let own = attempts.remove(&open.tx_id).unwrap_or_default();
+            lanes.entry(key).or_default().open.push(open.into_intent(own)?);
+        }
+        Ok(())
+    }
+
+    async fn load_actions(
+        &self,
+        keys: &[SubmitterKey],
+        lanes: &mut HashMap<SubmitterKey, LaneRows>,
+    ) -> Result<(), StoreError> {
+        let (chains, submitters) = columns(keys);
+        let rows: Vec<(i64, i64, String, String, String)> = sqlx::query_as(
+            "-- load_actions
+            SELECT a.audit_id, a.chain_id, a.submitter, a.action, a.reason
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            JOIN audit_log a ON a.chain_id = u.chain_id AND a.submitter = u.submitter
+            WHERE a.applied_at IS NULL AND a.action IN ('release', 'adopt')
+            ORDER BY a.audit_id",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_actions"))?;
+        for (audit_id, chain_id, submitter, action, reason) in rows {
+            let action = match action.as_str() {
+                "adopt" => OperatorAction::Adopt,
+                _ => OperatorAction::Release,
+            };
+            let key = row::key("audit_log", chain_id, &submitter)?;
+            lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason });
+        }
+        Ok(())
+    }
+
+    /// The first eligible intents of several queues. Taking part needs a lease, so that only owners prepare.
+    pub async fn queue_heads(
+        &self,
+        wanted: &[(SubmitterKey, u32)],
+    ) -> Result<HashMap<SubmitterKey, Vec<QueuedIntent>>, StoreError> {
+        let (chains, submitters) = columns(&wanted.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        let limits: Vec<i64> = wanted.iter().map(|(_, limit)| i64::from(*limit)).collect();
+        let rows: Vec<QueuedRow> = sqlx::query_as(
+            "-- queue_heads
+            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expired, q.trace_context
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
+            CROSS JOIN LATERAL (
+                SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
+                       coalesce(t.deadline <= clock_timestamp(), FALSE) AS expired
+                FROM managed_tx t
+                WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
+                  AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
+                ORDER BY t.seq
+                LIMIT u.wanted
+            ) q
+            ORDER BY q.chain_id, q.submitter, q.seq",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .bind(limits)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("queue_heads"))?;
+        let mut heads: HashMap<SubmitterKey, Vec<QueuedIntent>> = HashMap::new();
+        for queued in rows {
+            let key = row::key("managed_tx", queued.chain_id, &queued.submitter)?;
+            let id = queued.tx_id.to_string();
+            let payload = Cell { table: "managed_tx", column: "payload", id: &id }.json(queued.payload)?;
+            heads.entry(key).or_default().push(QueuedIntent {
+                tx_id: TxId(queued.tx_id),
+                payload,
+                sub_state: queued.sub_state,
+                last_error: queued.last_error,
+                expired: queued.expired,
+                trace_context: queued.trace_context,
+            });
+        }
+        Ok(heads)
+    }
+}
+
+/// For callers that hold a lease and nothing else.
+impl Lease {
+    pub fn keys(leases: &[Lease]) -> Vec<SubmitterKey> {
+        leases.iter().map(Lease::key).collect()
+    }
+}
+
+/// The database's clock, for the few places that show a time rather than decide by one.
+impl Store {
+    pub async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&self.pool).await.map_err(StoreError::db("now"))
+    }
+}

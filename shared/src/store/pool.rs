@@ -1,0 +1,93 @@
+//! Connections, and the schema they must find.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+use super::error::StoreError;
+use crate::config::Secret;
+
+/// A pool of connections. Opaque outside the store: nobody else writes SQL.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(crate) pool: sqlx::PgPool,
+}
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
+
+/// How long statements may take and locks may be waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    pub statement: Duration,
+    pub acquire: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(5) }
+    }
+}
+
+impl Store {
+    /// Opens no connection yet: the first use does, so that a database that is away is met by one retry path.
+    pub fn new(
+        url: &Secret,
+        application: &str,
+        max_connections: u32,
+        timeouts: Timeouts,
+    ) -> Result<Store, StoreError> {
+        let millis = timeouts.statement.as_millis().to_string();
+        let options = PgConnectOptions::from_str(url.expose())
+            .map_err(StoreError::db("parse database.url"))?
+            .application_name(application)
+            .options([
+                ("statement_timeout", millis.as_str()),
+                ("lock_timeout", millis.as_str()),
+                ("idle_in_transaction_session_timeout", millis.as_str()),
+            ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(max_connections)
+            .acquire_timeout(timeouts.acquire)
+            .connect_lazy_with(options);
+        Ok(Store { pool })
+    }
+
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1").execute(&self.pool).await.map_err(StoreError::db("ping"))?;
+        Ok(())
+    }
+
+    /// Brings the schema up to this program's version. Safe to run from several places at once.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        MIGRATIONS.run(&self.pool).await.map_err(|error| StoreError::Db {
+            operation: "migrate",
+            source: sqlx::Error::Migrate(Box::new(error)),
+        })
+    }
+
+    /// Refuses a schema older than this program. A newer one is fine: migrations only add.
+    pub async fn check_schema(&self) -> Result<(), StoreError> {
+        let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+        let found: Option<i64> = sqlx::query_scalar(
+            "-- check_schema
+            SELECT max(version)
+            FROM _sqlx_migrations
+            WHERE success",
+        )
+        .fetch_one(&self.pool)
+        .await
+        .or_else(|error| match &error {
+            // 42P01: no such table, so nothing was ever migrated.
+            sqlx::Error::Database(db) if db.code().as_deref() == Some("42P01") => Ok(None),
+            _ => Err(StoreError::db("check_schema")(error)),
+        })?;
+        let found = found.unwrap_or(0);
+        if found < needed { Err(StoreError::SchemaTooOld { found, needed }) } else { Ok(()) }
+    }
+
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}

@@ -1,0 +1,249 @@
+//! What clients read of their transactions. Nothing here writes, and nothing here carries a nonce.
+
+use chrono::{DateTime, Utc};
+use ethers_core::types::H256;
+use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
+
+use super::error::StoreError;
+use super::pool::Store;
+use super::row::{self, Cell};
+use crate::domain::{ChainId, Payload, Receipt, SubmitterKey, TxId, TxState};
+
+/// An intent as a client may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxView {
+    pub tx_id: TxId,
+    pub submitter: SubmitterKey,
+    pub request_id: String,
+    pub payload: Payload,
+    pub state: TxState,
+    pub sub_state: Option<String>,
+    pub tx_hash: Option<H256>,
+    pub replaced_by_hash: Option<H256>,
+    pub submit_attempts: u64,
+    pub last_submit_at: Option<DateTime<Utc>>,
+    pub last_error: Option<String>,
+    pub receipt: Option<Receipt>,
+    pub block_number: Option<u64>,
+    pub block_hash: Option<H256>,
+    /// The chain's newest known block.
+    pub head: Option<u64>,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+    pub confirmed_at: Option<DateTime<Utc>>,
+    pub finished_at: Option<DateTime<Utc>>,
+}
+
+impl TxView {
+    /// Blocks that confirm it, its own included. Counts on while it is tracked; once the intent is final the number
+    /// rests at what was required, so that a finished transaction always reads the same.
+    pub fn confirmations(&self, required: u64) -> Option<u64> {
+        let block = self.block_number?;
+        if self.state.is_terminal() {
+            return Some(required);
+        }
+        Some((self.head? + 1).saturating_sub(block))
+    }
+}
+
+/// Which transactions to list. All given conditions hold.
+#[derive(Clone, Debug, Default)]
+pub struct TxFilter {
+    pub chain_id: Option<ChainId>,
+    pub submitter: Option<SubmitterKey>,
+    pub state: Option<TxState>,
+    pub created_after: Option<DateTime<Utc>>,
+    pub created_before: Option<DateTime<Utc>>,
+    /// Only older than this one.
+    pub before: Option<TxId>,
+    pub limit: u32,
+}
+
+#[derive(sqlx::FromRow)]
+struct TxRow {
+    tx_id: Uuid,
+    chain_id: i64,
+    submitter: String,
+    request_id: String,
+    payload: serde_json::Value,
+    state: String,
+    sub_state: Option<String>,
+    tx_hash: Option<String>,
+    replaced_by_hash: Option<String>,
+    submit_attempts: i32,
+    last_submit_at: Option<DateTime<Utc>>,
+    last_error: Option<String>,
+    receipt: Option<serde_json::Value>,
+    block_number: Option<i64>,
+    block_hash: Option<String>,
+    head: Option<i64>,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+    confirmed_at: Option<DateTime<Utc>>,
+    finished_at: Option<DateTime<Utc>>,
+}
+
+/// Every read of this file starts with this list; the head of the chain is one step at the end of an index.
+macro_rules! select_tx {
+    ($name:literal, $rest:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
+            SELECT t.tx_id, t.chain_id, t.submitter, t.request_id, t.payload, t.state, t.sub_state, t.tx_hash,
+                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.receipt, t.block_number,
+                   t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
+                   (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head
+            FROM managed_tx t
+            ",
+            $rest
+        )
+    };
+}
+
+impl Store {
+    pub async fn get_tx(&self, tx_id: TxId) -> Result<Option<TxView>, StoreError> {
+        let row: Option<TxRow> = sqlx::query_as(select_tx!("get_tx", "WHERE t.tx_id = $1"))
+            .bind(tx_id.0)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(StoreError::db("get_tx"))?;
+        row.map(TxView::try_from).transpose()
+    }
+
+    pub async fn get_tx_by_request(
+        &self,
+        submitter: SubmitterKey,
+        request_id: &str,
+    ) -> Result<Option<TxView>, StoreError> {
+        let row: Option<TxRow> = sqlx::query_as(select_tx!(
+            "get_tx_by_request",
+            "WHERE t.chain_id = $1 AND t.submitter = $2 AND t.request_id = $3"
+        ))
+        .bind(submitter.chain_id.as_i64())
+        .bind(submitter.address_text())
+        .bind(request_id)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(StoreError::db("get_tx_by_request"))?;
+        row.map(TxView::try_from).transpose()
+    }
+
+    /// Newest first. Built from parts, because a parameter that may be null would keep the planner from the index.
+    pub async fn list_tx(&self, filter: &TxFilter) -> Result<Vec<TxView>, StoreError> {
+        let mut query = QueryBuilder::<Postgres>::new(select_tx!("list_tx", "WHERE TRUE"));
+        if let Some(chain_id) = filter.submitter.map(|key| key.chain_id).or(filter.chain_id) {
+            query.push(" AND t.chain_id = ").push_bind(chain_id.as_i64());
+        }
+        if let Some(submitter) = filter.submitter {
+            query.push(" AND t.submitter = ").push_bind(submitter.address_text());
+        }
+        if let Some(state) = filter.state {
+            // A literal, from our own list of words: the partial indexes name states.
+            query.push(" AND t.state = '").push(state.as_str()).push("'");
+        }
+        if let Some(after) = filter.created_after {
+            query.push(" AND t.created_at >= ").push_bind(after);
+        }
+        if let Some(before) = filter.created_before {
+            query.push(" AND t.created_at < ").push_bind(before);
+        }
+        if let Some(before) = filter.before {
+            query.push(" AND t.tx_id < ").push_bind(before.0);
+        }
+        query.push(" ORDER BY t.tx_id DESC LIMIT ").push_bind(i64::from(filter.limit));
+        let rows: Vec<TxRow> =
+            query.build_query_as().fetch_all(&self.pool).await.map_err(StoreError::db("list_tx"))?;
+        rows.into_iter().map(TxView::try_from).collect()
+    }
+
+    /// Those of `tx_ids` that have reached a terminal state, or do not exist (any more): nobody needs to wait for them.
+    pub async fn settled(&self, tx_ids: &[TxId]) -> Result<Vec<TxId>, StoreError> {
+        let ids: Vec<Uuid> = sqlx::query_scalar(
+            "-- settled
+            SELECT u.tx_id
+            FROM unnest($1::UUID[]) AS u (tx_id)
+            LEFT JOIN managed_tx t ON t.tx_id = u.tx_id
+            WHERE t.tx_id IS NULL OR t.finished_at IS NOT NULL",
+        )
+        .bind(tx_ids.iter().map(|tx_id| tx_id.0).collect::<Vec<Uuid>>())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("settled"))?;
+        Ok(ids.into_iter().map(TxId).collect())
+    }
+}
+
+impl TryFrom<TxRow> for TxView {
+    type Error = StoreError;
+
+    fn try_from(row: TxRow) -> Result<Self, StoreError> {
+        let id = row.tx_id.to_string();
+        let cell = |column| Cell { table: "managed_tx", column, id: &id };
+        let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
+        let number = |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
+        Ok(TxView {
+            tx_id: TxId(row.tx_id),
+            submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
+            request_id: row.request_id,
+            payload: cell("payload").json(row.payload)?,
+            state: cell("state").parse(&row.state)?,
+            sub_state: row.sub_state,
+            tx_hash: hash("tx_hash", row.tx_hash)?,
+            replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
+            submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
+            last_submit_at: row.last_submit_at,
+            last_error: row.last_error,
+            receipt: row.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
+            block_number: number("block_number", row.block_number)?,
+            block_hash: hash("block_hash", row.block_hash)?,
+            head: number("head", row.head)?,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            confirmed_at: row.confirmed_at,
+            finished_at: row.finished_at,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Address, U256};
+
+    fn mined(state: TxState, block: Option<u64>, head: Option<u64>) -> TxView {
+        let now = DateTime::UNIX_EPOCH;
+        TxView {
+            tx_id: TxId::new(),
+            submitter: SubmitterKey { chain_id: ChainId(1), address: Address::zero() },
+            request_id: "r".into(),
+            payload: Payload::transfer(Address::zero(), U256::zero()),
+            state,
+            sub_state: None,
+            tx_hash: None,
+            replaced_by_hash: None,
+            submit_attempts: 1,
+            last_submit_at: None,
+            last_error: None,
+            receipt: None,
+            block_number: block,
+            block_hash: None,
+            head,
+            created_at: now,
+            updated_at: now,
+            confirmed_at: None,
+            finished_at: None,
+        }
+    }
+
+    #[test]
+    fn confirmations_count_the_own_block_and_rest_when_final() {
+        assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(3), None);
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(3), Some(1));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(3), Some(2));
+        // The chain got shorter and the lane has not noticed yet.
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(3), Some(0));
+        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(3), Some(3));
+    }
+}

@@ -1,0 +1,147 @@
+//! What clients and operators read of submitters.
+
+use chrono::{DateTime, Utc};
+
+use super::error::StoreError;
+use super::operator::SubmitterStatus;
+use super::pool::Store;
+use super::row::{self, Cell};
+use crate::domain::{ChainId, Nonce, SubmitterKey};
+
+/// Queues are counted up to here: an exact count of a long queue costs as much as reading it.
+pub const QUEUE_DEPTH_CAP: u64 = 10_000;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubmitterView {
+    pub key: SubmitterKey,
+    pub signer: String,
+    pub status: SubmitterStatus,
+    pub status_reason: Option<String>,
+    /// Set while the submitter waits for an operator.
+    pub protect_reason: Option<String>,
+    /// At most `QUEUE_DEPTH_CAP`, which then means "or more".
+    pub queue_depth: u64,
+    pub oldest_queued_age_seconds: Option<f64>,
+    pub in_flight: u64,
+    pub max_in_flight: Option<u32>,
+    /// For admins only. Absent before the first use.
+    pub next_nonce: Option<Nonce>,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+}
+
+#[derive(sqlx::FromRow)]
+struct SubmitterRow {
+    chain_id: i64,
+    submitter: String,
+    signer: String,
+    status: String,
+    status_reason: Option<String>,
+    max_in_flight: Option<i32>,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+    protect_reason: Option<String>,
+    next_nonce: Option<i64>,
+    queue_depth: i64,
+    oldest_age: Option<f64>,
+    in_flight: i64,
+}
+
+macro_rules! select_submitter {
+    ($name:literal, $rest:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
+            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.created_at,
+                   s.updated_at, c.protect_reason, c.next_nonce, q.queue_depth, h.oldest_age, f.in_flight
+            FROM submitter s
+            LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS queue_depth
+                FROM (
+                    SELECT
+                    FROM managed_tx t
+                    WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.state = 'QUEUED'
+                    LIMIT $1) capped) q
+            LEFT JOIN LATERAL (
+                SELECT extract(epoch FROM clock_timestamp() - t.created_at)::FLOAT8 AS oldest_age
+                FROM managed_tx t
+                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.state = 'QUEUED'
+                ORDER BY t.seq
+                LIMIT 1) h ON TRUE
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS in_flight
+                FROM managed_tx t
+                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter
+                    AND t.finished_at IS NULL AND t.nonce IS NOT NULL) f
+            ",
+            $rest
+        )
+    };
+}
+
+impl Store {
+    pub async fn get_submitter(&self, key: SubmitterKey) -> Result<Option<SubmitterView>, StoreError> {
+        let row: Option<SubmitterRow> =
+            sqlx::query_as(select_submitter!("get_submitter", "WHERE s.chain_id = $2 AND s.submitter = $3"))
+                .bind(cap())
+                .bind(key.chain_id.as_i64())
+                .bind(key.address_text())
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(StoreError::db("get_submitter"))?;
+        row.map(SubmitterView::try_from).transpose()
+    }
+
+    /// By chain and address, after the given one.
+    pub async fn list_submitters(
+        &self,
+        chain_id: Option<ChainId>,
+        after: Option<SubmitterKey>,
+        limit: u32,
+    ) -> Result<Vec<SubmitterView>, StoreError> {
+        let rows: Vec<SubmitterRow> = sqlx::query_as(select_submitter!(
+            "list_submitters",
+            "WHERE ($2::BIGINT IS NULL OR s.chain_id = $2) AND (s.chain_id, s.submitter) > ($3, $4)
+            ORDER BY s.chain_id, s.submitter
+            LIMIT $5"
+        ))
+        .bind(cap())
+        .bind(chain_id.map(ChainId::as_i64))
+        .bind(after.map_or(0, |key| key.chain_id.as_i64()))
+        .bind(after.map_or_else(String::new, |key| key.address_text()))
+        .bind(i64::from(limit))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("list_submitters"))?;
+        rows.into_iter().map(SubmitterView::try_from).collect()
+    }
+}
+
+fn cap() -> i64 {
+    i64::try_from(QUEUE_DEPTH_CAP).expect("the cap is a small constant")
+}
+
+impl TryFrom<SubmitterRow> for SubmitterView {
+    type Error = StoreError;
+
+    fn try_from(row: SubmitterRow) -> Result<Self, StoreError> {
+        let cell = |column| Cell { table: "submitter", column, id: &row.submitter };
+        let window = row.max_in_flight.map(|window| u32::try_from(window).map_err(|e| cell("max_in_flight").bad(e)));
+        Ok(SubmitterView {
+            key: row::key("submitter", row.chain_id, &row.submitter)?,
+            status: cell("status").parse(&row.status)?,
+            queue_depth: cell("queue_depth").unsigned(row.queue_depth)?,
+            in_flight: cell("in_flight").unsigned(row.in_flight)?,
+            max_in_flight: window.transpose()?,
+            next_nonce: row.next_nonce.map(|nonce| row::nonce(cell("next_nonce"), nonce)).transpose()?,
+            signer: row.signer,
+            status_reason: row.status_reason,
+            protect_reason: row.protect_reason,
+            oldest_queued_age_seconds: row.oldest_age,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! What the duties ask: history to prune, sequences to audit, the backlog to show.
+
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::pool::Store;
+use super::row::{self, Cell};
+use crate::domain::{ChainId, Nonce, SubmitterKey};
+
+/// How much waits on one chain.
+#[derive(Clone, Copy, Debug)]
+pub struct Backlog {
+    pub chain_id: ChainId,
+    pub queued: u64,
+    /// Seconds.
+    pub oldest_age: f64,
+    pub protected: u64,
+}
+
+impl Store {
+    /// Removes some finished intents older than the retention, with their attempts. Zero: none are left.
+    pub async fn prune_finished(&self, retention: Duration) -> Result<u64, StoreError> {
+        let removed: i64 = sqlx::query_scalar(
+            "-- prune_finished
+            WITH old AS (
+                SELECT tx_id FROM managed_tx
+                WHERE finished_at < clock_timestamp() - make_interval(secs => $1)
+                ORDER BY tx_id
+                LIMIT 1000
+                FOR UPDATE SKIP LOCKED
+            ), attempts AS (
+                DELETE FROM tx_attempt a USING old WHERE a.tx_id = old.tx_id
+            ), intents AS (
+                DELETE FROM managed_tx t USING old WHERE t.tx_id = old.tx_id
+                RETURNING 1
+            )
+            SELECT count(*) FROM intents",
+        )
+        .bind(retention.as_secs_f64())
+        .fetch_one(&self.pool)
+        .await
+        .map_err(StoreError::db("prune_finished"))?;
+        Ok(removed.unsigned_abs())
+    }
+
+    /// Sequences of submitters that nobody owns and that are not protected already.
+    pub async fn idle_sequences(&self) -> Result<Vec<(SubmitterKey, Nonce)>, StoreError> {
+        let rows: Vec<(i64, String, i64)> = sqlx::query_as(
+            "-- idle_sequences
+            SELECT c.chain_id, c.submitter, c.next_nonce
+            FROM submitter_nonce_cursor c
+            JOIN submitter_lease l ON l.chain_id = c.chain_id AND l.submitter = c.submitter
+            WHERE l.expires_at <= clock_timestamp() AND c.in_flight_state <> 'PROTECT'
+            ORDER BY c.chain_id, c.submitter",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("idle_sequences"))?;
+        rows.into_iter()
+            .map(|(chain_id, submitter, next)| {
+                let cell = Cell { table: "submitter_nonce_cursor", column: "next_nonce", id: &submitter };
+                Ok((row::key("submitter_nonce_cursor", chain_id, &submitter)?, row::nonce(cell, next)?))
+            })
+            .collect()
+    }
+
+    pub async fn submitters_of(&self, chain: ChainId) -> Result<Vec<SubmitterKey>, StoreError> {
+        let rows: Vec<(i64, String)> = sqlx::query_as(
+            "-- submitters_of
+            SELECT chain_id, submitter
+            FROM submitter
+            WHERE chain_id = $1
+            ORDER BY submitter",
+        )
+        .bind(chain.as_i64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("submitters_of"))?;
+        rows.into_iter().map(|(chain_id, submitter)| row::key("submitter", chain_id, &submitter)).collect()
+    }
+
+    /// What waits, per chain.
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
+        let rows: Vec<(i64, i64, f64, i64)> = sqlx::query_as(
+            "-- backlog
+            SELECT s.chain_id,
+                   coalesce(q.queued, 0),
+                   coalesce(extract(epoch FROM clock_timestamp() - q.oldest), 0)::FLOAT8,
+                   coalesce(p.protected, 0)
+            FROM (SELECT DISTINCT chain_id FROM submitter) s
+            LEFT JOIN (
+                SELECT chain_id, count(*) AS queued, min(created_at) AS oldest
+                FROM managed_tx
+                WHERE state = 'QUEUED'
+                GROUP BY chain_id
+            ) q ON q.chain_id = s.chain_id
+            LEFT JOIN (
+                SELECT chain_id, count(*) AS protected
+                FROM submitter_nonce_cursor
+                WHERE in_flight_state = 'PROTECT'
+                GROUP BY chain_id
+            ) p ON p.chain_id = s.chain_id",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("backlog"))?;
+        rows.into_iter()
+            .map(|(chain_id, queued, oldest_age, protected)| {
+                let chain = Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
+                Ok(Backlog {
+                    chain_id: ChainId(chain),
+                    queued: queued.unsigned_abs(),
+                    oldest_age,
+                    protected: protected.unsigned_abs(),
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,201 @@
+//! What the audit reads: a whole chain as the database has it, at one moment. Never writes, and takes no part in the
+//! fence: a snapshot shows only what was committed, whoever holds the leases.
+
+use std::collections::HashMap;
+
+use ethers_core::types::H256;
+use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
+
+use super::attempt::AttemptKind;
+use super::error::StoreError;
+use super::pool::Store;
+use super::row::{self, Cell};
+use crate::domain::{ChainId, FencingToken, Nonce, SubmitterKey, TxId, TxState};
+
+/// Everything of one submitter that its sequence on chain can be held against.
+#[derive(Clone, Debug, Default)]
+pub struct AuditedSubmitter {
+    /// `None` before its first nonce.
+    pub cursor: Option<AuditedCursor>,
+    pub intents: Vec<AuditedIntent>,
+    pub attempts: Vec<AuditedAttempt>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuditedCursor {
+    pub start: Nonce,
+    pub next: Nonce,
+    /// Stopped, and why.
+    pub protect: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuditedIntent {
+    pub tx_id: TxId,
+    pub state: TxState,
+    pub nonce: Option<Nonce>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuditedAttempt {
+    pub tx_id: TxId,
+    pub nonce: Nonce,
+    pub kind: AttemptKind,
+    pub tx_hash: H256,
+    pub fencing_token: FencingToken,
+    /// Declared dead by an operator.
+    pub displaced: bool,
+}
+
+#[derive(sqlx::FromRow)]
+struct SubmitterRow {
+    submitter: String,
+    start_nonce: Option<i64>,
+    next_nonce: Option<i64>,
+    protect_reason: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct IntentRow {
+    submitter: String,
+    tx_id: Uuid,
+    state: String,
+    nonce: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct AttemptRow {
+    submitter: String,
+    tx_id: Uuid,
+    nonce: i64,
+    kind: String,
+    tx_hash: String,
+    fencing_token: i64,
+    displaced: bool,
+}
+
+type Audited = HashMap<SubmitterKey, AuditedSubmitter>;
+
+impl Store {
+    /// All submitters of a chain with all their rows, in one snapshot. Whoever compares it with the chain reads the
+    /// chain's counts before: what they count was committed before it was sent, so the snapshot has it.
+    pub async fn audit_snapshot(&self, chain_id: ChainId) -> Result<Audited, StoreError> {
+        let failed = || StoreError::db("audit_snapshot");
+        let mut tx =
+            self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(failed())?;
+        let mut audited = Audited::new();
+        read_submitters(&mut tx, chain_id, &mut audited).await?;
+        read_intents(&mut tx, chain_id, &mut audited).await?;
+        read_attempts(&mut tx, chain_id, &mut audited).await?;
+        tx.commit().await.map_err(failed())?;
+        Ok(audited)
+    }
+
+    /// Every address of a chain that the database has rows of.
+    pub async fn audit_submitters(&self, chain_id: ChainId) -> Result<Vec<SubmitterKey>, StoreError> {
+        let rows: Vec<String> = sqlx::query_scalar(
+            "-- audit_submitters
+            SELECT submitter FROM submitter WHERE chain_id = $1
+            UNION
+            SELECT submitter FROM submitter_nonce_cursor WHERE chain_id = $1
+            ORDER BY submitter",
+        )
+        .bind(chain_id.as_i64())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("audit_submitters"))?;
+        rows.iter().map(|submitter| row::key("submitter", chain_id.as_i64(), submitter)).collect()
+    }
+}
+
+async fn read_submitters(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows: Vec<SubmitterRow> = sqlx::query_as(
+        "-- audit_cursors
+        SELECT submitter, c.start_nonce, c.next_nonce, c.protect_reason
+        FROM (SELECT chain_id, submitter FROM submitter WHERE chain_id = $1) s
+        FULL JOIN (SELECT * FROM submitter_nonce_cursor WHERE chain_id = $1) c USING (chain_id, submitter)",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_cursors"))?;
+    for found in rows {
+        let key = row::key("submitter_nonce_cursor", chain_id.as_i64(), &found.submitter)?;
+        let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
+        let cursor = match (found.start_nonce, found.next_nonce) {
+            (Some(start), Some(next)) => Some(AuditedCursor {
+                start: row::nonce(cell("start_nonce"), start)?,
+                next: row::nonce(cell("next_nonce"), next)?,
+                protect: found.protect_reason,
+            }),
+            _ => None,
+        };
+        audited.entry(key).or_default().cursor = cursor;
+    }
+    Ok(())
+}
+
+async fn read_intents(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows: Vec<IntentRow> = sqlx::query_as(
+        "-- audit_intents
+        SELECT submitter, tx_id, state, nonce
+        FROM managed_tx
+        WHERE chain_id = $1
+        ORDER BY submitter, seq",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_intents"))?;
+    for found in rows {
+        let key = row::key("managed_tx", chain_id.as_i64(), &found.submitter)?;
+        let id = found.tx_id.to_string();
+        let cell = |column| Cell { table: "managed_tx", column, id: &id };
+        audited.entry(key).or_default().intents.push(AuditedIntent {
+            tx_id: TxId(found.tx_id),
+            state: cell("state").parse(&found.state)?,
+            nonce: found.nonce.map(|nonce| row::nonce(cell("nonce"), nonce)).transpose()?,
+        });
+    }
+    Ok(())
+}
+
+async fn read_attempts(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows: Vec<AttemptRow> = sqlx::query_as(
+        "-- audit_attempts
+        SELECT submitter, tx_id, nonce, kind, tx_hash, fencing_token, displaced_at IS NOT NULL AS displaced
+        FROM tx_attempt
+        WHERE chain_id = $1
+        ORDER BY submitter, nonce, created_at, attempt_id",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_attempts"))?;
+    for found in rows {
+        let key = row::key("tx_attempt", chain_id.as_i64(), &found.submitter)?;
+        let cell = |column| Cell { table: "tx_attempt", column, id: &found.tx_hash };
+        audited.entry(key).or_default().attempts.push(AuditedAttempt {
+            tx_id: TxId(found.tx_id),
+            nonce: row::nonce(cell("nonce"), found.nonce)?,
+            kind: cell("kind").parse(&found.kind)?,
+            tx_hash: row::hash(cell("tx_hash"), &found.tx_hash)?,
+            fencing_token: row::token(cell("fencing_token"), found.fencing_token)?,
+            displaced: found.displaced,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Warns of submitters that will soon be unable to pay.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gapless::domain::ChainId;
+use gapless::observe::metrics as m;
+use gapless::store::Store;
+
+use crate::chains::Chain;
+
+const AT_ONCE: usize = 100;
+
+pub(super) async fn run(store: Store, chains: Arc<HashMap<ChainId, Arc<Chain>>>) -> anyhow::Result<()> {
+    for (chain_id, chain) in chains.iter() {
+        let Some(low) = chain.config.low_balance else { continue };
+        let mut poor = 0_u32;
+        for group in store.submitters_of(*chain_id).await?.chunks(AT_ONCE) {
+            let balances = futures::future::join_all(
+                group.iter().map(async |key| (*key, chain.connector.balance(key.address).await)),
+            );
+            for (key, balance) in balances.await {
+                let balance = balance?;
+                if balance < low {
+                    poor += 1;
+                    tracing::warn!(chain.id = chain_id.0, submitter = %key.address_text(), %balance, %low,
+                        "balance is low");
+                }
+            }
+        }
+        metrics::gauge!(m::SUBMITTER_BALANCE_LOW, "chain" => chain_id.to_string()).set(f64::from(poor));
+    }
+    Ok(())
+}

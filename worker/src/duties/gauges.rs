@@ -1,0 +1,30 @@
+//! Queue depth, oldest age and protected submitters, as gauges. Every worker shows them: they are facts of the
+//! database, not of a process.
+
+use std::time::Duration;
+
+use gapless::observe::metrics as m;
+use gapless::store::Store;
+use tokio_util::sync::CancellationToken;
+
+const EVERY: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(store: Store, stop: CancellationToken) {
+    loop {
+        match store.backlog().await {
+            Ok(chains) => {
+                for backlog in chains {
+                    let chain = backlog.chain_id.to_string();
+                    metrics::gauge!(m::QUEUE_DEPTH, "chain" => chain.clone()).set(backlog.queued as f64);
+                    metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone()).set(backlog.oldest_age);
+                    metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain).set(backlog.protected as f64);
+                }
+            }
+            Err(error) => tracing::debug!(error = %error, "the backlog could not be counted"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Removes finished intents, with their attempts, once they are older than the retention.
+
+use std::time::Duration;
+
+use gapless::store::Store;
+
+pub(super) async fn run(store: Store, retention: Duration) -> anyhow::Result<()> {
+    let mut removed = 0;
+    loop {
+        let batch = store.prune_finished(retention).await?;
+        removed += batch;
+        if batch == 0 {
+            break;
+        }
+    }
+    if removed > 0 {
+        tracing::info!(removed, "finished intents beyond the retention were removed");
+    }
+    Ok(())
+}

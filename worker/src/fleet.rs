@@ -1,0 +1,302 @@
+//! The fleet's view of one process: which submitters it owns, and the orders its lanes get.
+//!
+//! One loop asks the database for work, claims its share and hands surplus over; another renews, so that a slow
+//! claim never costs a lease. Lanes that end give their lease back here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gapless::config::Config;
+use gapless::domain::{ChainId, SubmitterKey};
+use gapless::observe::metrics as m;
+use gapless::signer::SignerSet;
+use gapless::store::{Lease, LeaseTag, Store, StoreError, Work};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::chains::Chain;
+use crate::lane::{Ended, Lane, Order, Shared};
+use crate::share::{Decision, Facts, decide, fair_share};
+use crate::watcher::{Mailbox, News};
+
+/// A lane from the outside.
+#[derive(Debug)]
+struct LaneHandle {
+    tag: LeaseTag,
+    mailbox: Mailbox,
+    orders: watch::Sender<Order>,
+    paused: bool,
+    /// Had work at the last poll: counts towards the share.
+    busy: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    config: Arc<Config>,
+    store: Store,
+    shared: Arc<Shared>,
+    chains: HashMap<ChainId, Arc<Chain>>,
+    signers: Arc<SignerSet>,
+    lanes: Mutex<HashMap<SubmitterKey, LaneHandle>>,
+    ended: mpsc::UnboundedSender<Ended>,
+    /// Something may be there to do: poll now.
+    pub(crate) wake: Notify,
+}
+
+/// A lane-less submitter whose share nobody claims for this many polls is taken by anyone: its rightful owner may be
+/// full, or lack the key.
+const ORPHAN_POLLS: u32 = 3;
+
+impl Fleet {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        store: Store,
+        shared: Arc<Shared>,
+        chains: HashMap<ChainId, Arc<Chain>>,
+        signers: Arc<SignerSet>,
+    ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
+        let (ended, endings) = mpsc::unbounded_channel();
+        let lanes = Mutex::new(HashMap::new());
+        (Arc::new(Fleet { config, store, shared, chains, signers, lanes, ended, wake: Notify::new() }), endings)
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, HashMap<SubmitterKey, LaneHandle>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for work until told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let mut orphans: HashMap<SubmitterKey, u32> = HashMap::new();
+        let mut failing = false;
+        loop {
+            match self.poll(&mut orphans).await {
+                Ok(()) if failing => {
+                    tracing::info!(node.id = %self.shared.node, "the database answers again");
+                    failing = false;
+                }
+                Ok(()) => {}
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(node.id = %self.shared.node, error = %error, "cannot ask for work; trying on");
+                    }
+                    failing = true;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.config.worker.poll_interval) => {}
+                () = self.wake.notified() => {}
+            }
+        }
+    }
+
+    async fn poll(self: &Arc<Self>, orphans: &mut HashMap<SubmitterKey, u32>) -> Result<(), StoreError> {
+        let lanes = self.lanes().len();
+        metrics::gauge!(m::LANES).set(lanes as f64);
+        let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
+        let peers = self
+            .store
+            .heartbeat(&self.shared.node, &self.signers.fingerprint(), lanes, false, alive_within)
+            .await?;
+        let work = self.store.find_work(&self.config.lease).await?;
+        let ours: Vec<&Work> = work.iter().filter(|work| self.can_work_on(work)).collect();
+        let held = self.tell_lanes(&ours);
+        let busy = ours.iter().filter(|work| is_busy(work)).count();
+        let share = fair_share(busy, peers.len());
+        let facts = Facts {
+            busy,
+            workers: peers.len(),
+            held,
+            someone_has_room: peers
+                .iter()
+                .any(|peer| peer.node != self.shared.node && (peer.lanes as usize) < share),
+            max_leases: self.config.worker.max_leases,
+        };
+        let Decision { claim, shed } = decide(facts);
+        let free: Vec<SubmitterKey> =
+            ours.iter().filter(|work| work.claimable && is_busy(work)).map(|work| work.key).collect();
+        let free = self.without_lane(free);
+        let wanted = self.choose(&free, claim, lanes, orphans);
+        if !wanted.is_empty() {
+            self.claim(&wanted).await?;
+        }
+        self.shed(shed);
+        Ok(())
+    }
+
+    fn can_work_on(&self, work: &Work) -> bool {
+        self.chains.contains_key(&work.key.chain_id) && self.signers.get(&work.key.address).is_some()
+    }
+
+    /// Wakes the lanes that have something new; returns how many busy submitters this process owns.
+    fn tell_lanes(&self, ours: &[&Work]) -> usize {
+        let mut lanes = self.lanes();
+        let mut busy: HashMap<SubmitterKey, &Work> = HashMap::new();
+        for work in ours {
+            busy.insert(work.key, work);
+        }
+        for (key, lane) in lanes.iter_mut() {
+            let work = busy.get(key);
+            lane.busy = work.is_some_and(|work| is_busy(work));
+            let Some(work) = work else { continue };
+            if work.paused != lane.paused {
+                lane.paused = work.paused;
+                lane.mailbox.post(News::Paused(work.paused));
+            }
+            if work.action {
+                lane.mailbox.post(News::Reload);
+            } else if work.queued {
+                lane.mailbox.post(News::Work);
+            }
+        }
+        lanes.values().filter(|lane| lane.busy).count()
+    }
+
+    /// The free submitters to claim now: up to our share, plus those that nobody else took for a while.
+    fn choose(
+        &self,
+        free: &[SubmitterKey],
+        share: usize,
+        lanes: usize,
+        orphans: &mut HashMap<SubmitterKey, u32>,
+    ) -> Vec<SubmitterKey> {
+        let limit = self.config.worker.lanes.min(self.config.worker.max_leases.saturating_sub(lanes));
+        let (own, rest) = free.split_at(share.min(free.len()));
+        let mut waited = HashMap::new();
+        for key in rest {
+            waited.insert(*key, orphans.get(key).copied().unwrap_or(0) + 1);
+        }
+        *orphans = waited;
+        let orphaned = rest.iter().filter(|key| orphans.get(key).is_some_and(|polls| *polls > ORPHAN_POLLS));
+        own.iter().chain(orphaned).take(limit).copied().collect()
+    }
+
+    fn without_lane(&self, mut keys: Vec<SubmitterKey>) -> Vec<SubmitterKey> {
+        let lanes = self.lanes();
+        keys.retain(|key| !lanes.contains_key(key));
+        keys
+    }
+
+    /// Starts lanes for submitters that have no work but deserve a look.
+    pub(crate) async fn look_into(self: &Arc<Self>, keys: Vec<SubmitterKey>) -> Result<(), StoreError> {
+        self.claim(&self.without_lane(keys)).await
+    }
+
+    /// Takes leases and starts their lanes. Only for submitters that have no lane here.
+    async fn claim(self: &Arc<Self>, wanted: &[SubmitterKey]) -> Result<(), StoreError> {
+        let leases = match self.store.claim(&self.shared.node, wanted, &self.config.lease).await {
+            Ok(leases) => leases,
+            Err(error) => {
+                metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "error").increment(1);
+                return Err(error);
+            }
+        };
+        let refused = wanted.len().saturating_sub(leases.len());
+        metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "acquired").increment(leases.len() as u64);
+        metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "not_owner").increment(refused as u64);
+        for lease in leases {
+            self.start_lane(lease);
+        }
+        Ok(())
+    }
+
+    fn start_lane(self: &Arc<Self>, lease: Lease) {
+        let key = lease.key();
+        // Both were checked by `can_work_on`; neither ever goes away.
+        let (Some(chain), Some(signer)) = (self.chains.get(&key.chain_id), self.signers.get(&key.address)) else {
+            return;
+        };
+        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
+            fencing_token = lease.token().0, "lease acquired");
+        let tag = lease.tag();
+        let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
+        let (orders, obeyed) = watch::channel(Order::Run);
+        self.lanes().insert(key, LaneHandle { tag, mailbox, orders, paused: false, busy: true });
+        let ended = self.ended.clone();
+        tokio::spawn(async move {
+            // The receiver lives until the process stops.
+            let _ = ended.send(lane.run(obeyed).await);
+        });
+    }
+
+    /// Asks the lanes with the least claim to stay to hand over.
+    fn shed(&self, count: usize) {
+        let lanes = self.lanes();
+        for (key, lane) in lanes.iter().filter(|(_, lane)| lane.busy).take(count) {
+            tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
+                "handing over: another worker has room");
+            lane.orders.send_replace(Order::HandOver);
+        }
+    }
+
+    /// Collects leases of ended lanes and gives them back, many at a time.
+    pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::UnboundedReceiver<Ended>) {
+        let mut batch = Vec::new();
+        while endings.recv_many(&mut batch, 1_000).await > 0 {
+            let keys: Vec<SubmitterKey> = batch.iter().map(|ended| ended.key).collect();
+            let leases: Vec<Lease> = batch.drain(..).filter_map(|ended| ended.lease).collect();
+            if !leases.is_empty()
+                && let Err(error) = self.store.release(leases).await
+            {
+                tracing::warn!(error = %error, "could not release leases; they will expire");
+            }
+            // Only now may the submitter be claimed again: one lane per submitter and process.
+            let mut lanes = self.lanes();
+            keys.iter().for_each(|key| drop(lanes.remove(key)));
+            self.wake.notify_one();
+        }
+    }
+
+    /// Prolongs every lease, and dismisses the lanes whose lease is gone.
+    pub(crate) async fn renew(self: Arc<Self>, stop: CancellationToken) {
+        let interval = self.config.lease.renew_interval;
+        let mut next = Instant::now() + interval;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep_until(next.into()) => {}
+            }
+            let tags: Vec<LeaseTag> = self.lanes().values().map(|lane| lane.tag.clone()).collect();
+            next = Instant::now() + interval;
+            if tags.is_empty() {
+                continue;
+            }
+            match self.store.renew(&tags, &self.config.lease).await {
+                Ok(lost) => self.dismiss(&lost),
+                Err(error) => {
+                    tracing::warn!(node.id = %self.shared.node, leases = tags.len(), error = %error, "renewal failed");
+                    next = Instant::now() + interval / 5;
+                }
+            }
+        }
+    }
+
+    fn dismiss(&self, lost: &[SubmitterKey]) {
+        let lanes = self.lanes();
+        for key in lost {
+            if let Some(lane) = lanes.get(key) {
+                metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
+                tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
+                    node.id = %self.shared.node, "lease lost");
+                lane.orders.send_replace(Order::Vanish);
+            }
+        }
+    }
+
+    /// Stops every lane where it is and gives all leases back.
+    pub(crate) async fn hand_over(&self, limit: Duration) {
+        for lane in self.lanes().values() {
+            lane.orders.send_replace(Order::HandOver);
+        }
+        let give_up = Instant::now() + limit;
+        while !self.lanes().is_empty() && Instant::now() < give_up {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+/// A paused submitter with nothing open needs nobody.
+fn is_busy(work: &Work) -> bool {
+    work.queued || work.open || work.action
+}

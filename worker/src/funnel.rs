@@ -1,0 +1,127 @@
+//! Many callers, few flushes: a queue that batches by itself.
+//!
+//! A flusher takes whatever waits, up to a limit, and runs it as one batch; the next batch is what came meanwhile.
+//! No timer: a batch of one when idle, of hundreds under load.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc, oneshot};
+
+#[derive(Debug)]
+pub(crate) struct Request<Q, A> {
+    pub(crate) question: Q,
+    answer: oneshot::Sender<A>,
+}
+
+impl<Q, A> Request<Q, A> {
+    /// Splits a batch into its questions and the way back for the answers.
+    pub(crate) fn split(batch: Vec<Request<Q, A>>) -> (Vec<Q>, Vec<Reply<A>>) {
+        batch.into_iter().map(|request| (request.question, Reply(request.answer))).unzip()
+    }
+}
+
+/// The way back to one caller.
+#[derive(Debug)]
+pub(crate) struct Reply<A>(oneshot::Sender<A>);
+
+impl<A> Reply<A> {
+    pub(crate) fn send(self, answer: A) {
+        // The caller may be gone (lane dropped); then nobody misses the answer.
+        let _ = self.0.send(answer);
+    }
+}
+
+/// The funnel is closed: the process is stopping.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the worker is stopping")]
+pub(crate) struct Closed;
+
+#[derive(Debug)]
+pub(crate) struct Funnel<Q, A> {
+    queue: mpsc::UnboundedSender<Request<Q, A>>,
+}
+
+impl<Q, A> Clone for Funnel<Q, A> {
+    fn clone(&self) -> Self {
+        Funnel { queue: self.queue.clone() }
+    }
+}
+
+impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
+    /// Starts `flushers` tasks that run batches of up to `limit`. The queue needs no bound of its own: every caller
+    /// waits for its answer, so it holds at most one request per lane.
+    pub(crate) fn start<F, R>(flushers: usize, limit: usize, flush: F) -> Self
+    where
+        F: Fn(Vec<Request<Q, A>>) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = ()> + Send,
+    {
+        let (queue, waiting) = mpsc::unbounded_channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..flushers {
+            let (waiting, flush) = (waiting.clone(), flush.clone());
+            tokio::spawn(async move {
+                loop {
+                    let mut batch = Vec::new();
+                    if waiting.lock().await.recv_many(&mut batch, limit).await == 0 {
+                        return;
+                    }
+                    flush(batch).await;
+                }
+            });
+        }
+        Funnel { queue }
+    }
+
+    pub(crate) async fn ask(&self, question: Q) -> Result<A, Closed> {
+        let (answer, wait) = oneshot::channel();
+        self.queue.send(Request { question, answer }).map_err(|_| Closed)?;
+        wait.await.map_err(|_| Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::sync::Notify;
+
+    #[tokio::test]
+    async fn what_waits_during_a_flush_is_the_next_batch() {
+        let gate = Arc::new(Notify::new());
+        let (sizes_in, mut sizes) = mpsc::unbounded_channel();
+        let first = Arc::new(AtomicUsize::new(0));
+        let (gate2, first2) = (gate.clone(), first.clone());
+        let funnel: Funnel<u32, u32> = Funnel::start(1, 100, move |batch| {
+            let (gate, first, sizes_in) = (gate2.clone(), first2.clone(), sizes_in.clone());
+            async move {
+                sizes_in.send(batch.len()).unwrap();
+                if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                    gate.notified().await;
+                }
+                let (questions, replies) = Request::split(batch);
+                for (question, reply) in questions.into_iter().zip(replies) {
+                    reply.send(question * 2);
+                }
+            }
+        });
+        let lone = tokio::spawn({
+            let funnel = funnel.clone();
+            async move { funnel.ask(1).await.unwrap() }
+        });
+        assert_eq!(sizes.recv().await, Some(1));
+        let crowd: Vec<_> = (2..12)
+            .map(|n| {
+                let funnel = funnel.clone();
+                tokio::spawn(async move { funnel.ask(n).await.unwrap() })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        gate.notify_one();
+        assert_eq!(lone.await.unwrap(), 2);
+        for (task, n) in crowd.into_iter().zip(2..) {
+            assert_eq!(task.await.unwrap(), n * 2);
+        }
+        assert_eq!(sizes.recv().await, Some(10));
+    }
+}

@@ -1,0 +1,100 @@
+//! /healthz, /readyz and /metrics of the worker.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gapless::observe::{MetricsHandle, install_metrics};
+use poem::http::StatusCode;
+use poem::listener::TcpListener;
+use poem::web::{Data, Json};
+use poem::{EndpointExt, Route, Server, get, handler};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::chains::Chain;
+
+/// What is missing before this process can do its work.
+#[derive(Clone, Debug)]
+pub(crate) struct Health {
+    inner: Arc<Mutex<State>>,
+    metrics: MetricsHandle,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    database_found: bool,
+    signer_problems: Vec<String>,
+    chains: Vec<Arc<Chain>>,
+}
+
+impl Health {
+    pub(crate) fn new() -> Self {
+        Health { inner: Arc::default(), metrics: install_metrics() }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn database_found(&self) {
+        self.with(|state| state.database_found = true);
+    }
+
+    pub(crate) fn note_signer_problem(&self, problem: String) {
+        self.with(|state| state.signer_problems.push(problem));
+    }
+
+    pub(crate) fn watch_chains(&self, chains: Vec<Arc<Chain>>) {
+        self.with(|state| state.chains = chains);
+    }
+
+    fn missing(&self) -> Vec<String> {
+        self.with(|state| {
+            let mut missing = Vec::new();
+            if !state.database_found {
+                missing.push("database".to_owned());
+            }
+            for chain in &state.chains {
+                if let Some(problem) = chain.halted() {
+                    missing.push(format!("chain {}: {problem}", chain.config.name));
+                }
+            }
+            missing
+        })
+    }
+
+    /// Serves until `stop`; at once over if no address is configured.
+    pub(crate) fn serve(self, bind: Option<SocketAddr>, stop: CancellationToken) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            let Some(bind) = bind else { return };
+            let app = Route::new()
+                .at("/healthz", get(healthz))
+                .at("/readyz", get(readyz))
+                .at("/metrics", get(render_metrics))
+                .data(self);
+            let server = Server::new(TcpListener::bind(bind));
+            if let Err(error) = server.run_with_graceful_shutdown(app, stop.cancelled(), None).await {
+                tracing::error!(error = %error, %bind, "cannot serve worker.metrics_bind");
+            }
+        })
+    }
+}
+
+#[handler]
+fn healthz() -> &'static str {
+    "ok"
+}
+
+#[handler]
+fn readyz(Data(health): Data<&Health>) -> (StatusCode, Json<serde_json::Value>) {
+    let missing = health.missing();
+    let signer_problems = health.with(|state| state.signer_problems.clone());
+    let status = if missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = serde_json::json!({ "ready": missing.is_empty(), "missing": missing, "signerProblems": signer_problems });
+    (status, Json(body))
+}
+
+#[handler]
+fn render_metrics(Data(health): Data<&Health>) -> String {
+    health.metrics.render()
+}

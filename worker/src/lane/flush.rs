@@ -1,0 +1,153 @@
+//! From the lane's memory to one fenced write.
+
+use std::time::Instant;
+
+use gapless::domain::TxState;
+use gapless::store::{AttemptKind, CursorWrite, FencedWrite};
+
+use super::error::StepError;
+use super::open::OpenTx;
+use super::{LAZY, Lane};
+use crate::failpoint;
+
+impl Lane {
+    /// Commits everything that differs from the rows. All of it or nothing.
+    pub(crate) async fn flush(&mut self) -> Result<(), StepError> {
+        self.settle_in_flight();
+        let write = self.to_write();
+        self.lazy_since = None;
+        if write.is_empty() {
+            self.publish();
+            return Ok(());
+        }
+        let states: Vec<TxState> = self.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state).collect();
+        if states.iter().any(|state| state.is_terminal()) {
+            failpoint::hit("final");
+        } else if states.contains(&TxState::Tracking) {
+            failpoint::hit("included");
+        }
+        let drafted = self.open.iter().any(|tx| tx.draft().is_some());
+        self.log_write(&write);
+        let mut attempts = self.shared.writer.commit(write).await?;
+        for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
+            let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
+            attempts = others;
+            let own: Vec<_> = own;
+            tx.committed(own.into_iter());
+        }
+        self.stored_sequence = self.sequence.clone();
+        self.queued_moves.clear();
+        self.sent_notes.clear();
+        self.done_actions.clear();
+        self.publish();
+        self.drop_finished();
+        if drafted {
+            failpoint::hit("committed");
+        } else if states.contains(&TxState::Tracking) {
+            failpoint::hit("tracking");
+        } else if states.contains(&TxState::Submitted) {
+            failpoint::hit("submitted");
+        }
+        Ok(())
+    }
+
+    /// Commits now what must not wait, and what has waited long enough.
+    pub(super) async fn flush_if_due(&mut self) -> Result<(), StepError> {
+        let urgent = self.open.iter().any(OpenTx::is_urgent)
+            || !self.queued_moves.is_empty()
+            || !self.done_actions.is_empty()
+            || self.sequence_changed();
+        if urgent {
+            return self.flush().await;
+        }
+        if self.open.iter().any(OpenTx::is_dirty) || !self.events.is_empty() {
+            let since = *self.lazy_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= LAZY {
+                return self.flush().await;
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        for event in self.events.drain(..) {
+            self.shared.events.publish(&event);
+        }
+    }
+
+    fn sequence_changed(&mut self) -> bool {
+        self.settle_in_flight();
+        self.sequence != self.stored_sequence
+    }
+
+    fn to_write(&self) -> FencedWrite {
+        let mut write = FencedWrite::new(&self.lease);
+        for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
+            write.change(tx.to_move());
+            if let Some(draft) = tx.draft() {
+                write.record(tx.intent.tx_id, AttemptKind::Original, draft.clone());
+            }
+            if tx.state() == TxState::Queued {
+                write.displace(tx.intent.tx_id);
+            }
+        }
+        self.queued_moves.iter().for_each(|change| write.change(change.clone()));
+        self.sent_notes.iter().for_each(|note| write.sent(note.clone()));
+        self.done_actions.iter().for_each(|(id, outcome)| write.action_done(*id, outcome.clone()));
+        if self.shared.events.wants_outbox() {
+            self.events.iter().for_each(|event| write.event(event.clone()));
+        }
+        if let Some(sequence) = self.sequence.as_ref().filter(|_| self.sequence != self.stored_sequence) {
+            write.cursor(CursorWrite {
+                expect_next: self.stored_sequence.as_ref().map(|stored| stored.next),
+                start: sequence.start,
+                next: sequence.next,
+                in_flight: sequence.in_flight,
+                protect: sequence.protect.clone(),
+                max_in_flight: sequence.max_in_flight,
+            });
+        }
+        write
+    }
+
+    /// Finished intents, and displaced ones that are back in the queue, are no longer ours to follow.
+    fn drop_finished(&mut self) {
+        let (watcher, mailbox) = (&self.chain.watcher, &self.mailbox);
+        self.open.retain(|tx| {
+            let over = tx.state().is_terminal() || tx.state() == TxState::Queued;
+            if over {
+                watcher.forget(&tx.hashes(), mailbox);
+            }
+            !over
+        });
+    }
+
+    fn log_write(&self, write: &FencedWrite) {
+        for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
+            tracing::info!(
+                chain.id = self.chain.config.id.0,
+                submitter = %self.lease.key().address_text(),
+                tx.id = %tx.intent.tx_id,
+                node.id = %self.shared.node,
+                fencing_token = write.token().0,
+                nonce = tx.intent.nonce.0,
+                tx.hash = ?tx.intent.tx_hash,
+                state = tx.state().as_str(),
+                trace = tx.intent.trace_context.as_deref(),
+                "write"
+            );
+        }
+        for change in &self.queued_moves {
+            tracing::info!(
+                chain.id = self.chain.config.id.0,
+                submitter = %self.lease.key().address_text(),
+                tx.id = %change.tx_id,
+                node.id = %self.shared.node,
+                fencing_token = write.token().0,
+                state = change.to.as_str(),
+                reason = change.last_error.as_deref(),
+                "write"
+            );
+        }
+    }
+}

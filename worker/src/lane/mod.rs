@@ -1,0 +1,372 @@
+//! A lane: the actor that owns one leased submitter. Ordinary sequential code around one loop.
+//!
+//! The rows are the program counter. A lane starts by reading them; whenever something goes wrong it reads them
+//! again. There is no recovery mode, and dropping a lane at any await point is safe.
+
+mod error;
+mod flush;
+mod open;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, SubmitterKey, TxId, U256};
+use gapless::events::EventPublisher;
+use gapless::signer::Signer;
+use gapless::store::{Lease, Move, PendingAction, QueuedIntent, SentNote};
+use tokio::sync::{mpsc, watch};
+
+use crate::chains::Chain;
+use crate::failpoint;
+use crate::reader::Reader;
+use crate::steps;
+use crate::watcher::{Mailbox, News};
+use crate::writer::Writer;
+
+pub(crate) use error::StepError;
+pub(crate) use open::OpenTx;
+
+/// What all lanes of a process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) writer: Writer,
+    pub(crate) reader: Reader,
+    pub(crate) events: Arc<dyn EventPublisher>,
+    pub(crate) linger: Duration,
+}
+
+/// What the fleet tells a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Run,
+    /// Stop where you are and give the lease back.
+    HandOver,
+    /// The lease is someone else's. Stop where you are.
+    Vanish,
+}
+
+/// How a lane ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) key: SubmitterKey,
+    /// To be released; `None` when it is lost.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// The sequence as the lane holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    pub(crate) start: Nonce,
+    pub(crate) next: Nonce,
+    pub(crate) protect: Option<String>,
+    pub(crate) max_in_flight: u32,
+    pub(crate) in_flight: Option<(TxId, Nonce)>,
+}
+
+/// What the sender can still spend, as last read and counted down since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Funds {
+    pub(crate) left: U256,
+    pub(crate) read_at: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) lease: Lease,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) chain: Arc<Chain>,
+    pub(crate) signer: Arc<dyn Signer>,
+    pub(crate) mailbox: Mailbox,
+    inbox: mpsc::UnboundedReceiver<News>,
+    /// In nonce order.
+    pub(crate) open: VecDeque<OpenTx>,
+    /// Heads of the queue, read ahead.
+    pub(crate) queue: VecDeque<QueuedIntent>,
+    /// Whether the database may hold more eligible intents than `queue`.
+    pub(crate) more_queued: bool,
+    pub(crate) sequence: Option<Sequence>,
+    /// What `sequence` is on disk.
+    stored_sequence: Option<Sequence>,
+    pub(crate) paused: bool,
+    own_window: Option<u32>,
+    pub(crate) actions: Vec<PendingAction>,
+    /// Changes of intents that have no nonce.
+    pub(crate) queued_moves: Vec<Move>,
+    pub(crate) sent_notes: Vec<SentNote>,
+    pub(crate) done_actions: Vec<(i64, String)>,
+    events: Vec<Event>,
+    pub(crate) funds: Option<Funds>,
+    /// No preparing before this: funds, signer or node are not there.
+    pub(crate) hold_until: Option<Instant>,
+    /// The chain's count was compared with the sequence since the rows were read.
+    pub(crate) key_checked: bool,
+    /// When the chain's count was first seen above the sequence.
+    pub(crate) key_suspected: Option<Instant>,
+    /// When to look again whether a protected or suspected key is fine after all.
+    pub(crate) recheck_at: Option<Instant>,
+    lazy_since: Option<Instant>,
+    idle_since: Option<Instant>,
+    reload: bool,
+}
+
+/// How long a write that can wait waits for company.
+const LAZY: Duration = Duration::from_millis(25);
+
+impl Lane {
+    pub(crate) fn new(lease: Lease, shared: Arc<Shared>, chain: Arc<Chain>, signer: Arc<dyn Signer>) -> (Lane, Mailbox) {
+        let (mailbox, inbox) = Mailbox::new();
+        let lane = Lane {
+            lease,
+            shared,
+            chain,
+            signer,
+            mailbox: mailbox.clone(),
+            inbox,
+            open: VecDeque::new(),
+            queue: VecDeque::new(),
+            more_queued: true,
+            sequence: None,
+            stored_sequence: None,
+            paused: false,
+            own_window: None,
+            actions: Vec::new(),
+            queued_moves: Vec::new(),
+            sent_notes: Vec::new(),
+            done_actions: Vec::new(),
+            events: Vec::new(),
+            funds: None,
+            hold_until: None,
+            key_checked: false,
+            key_suspected: None,
+            recheck_at: None,
+            lazy_since: None,
+            idle_since: None,
+            reload: true,
+        };
+        (lane, mailbox)
+    }
+
+    /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
+    pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
+        let key = self.lease.key();
+        let keep = tokio::select! {
+            biased;
+            keep = obey(&mut orders) => keep,
+            keep = self.work() => keep,
+        };
+        let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
+        self.chain.watcher.forget(&hashes, &self.mailbox);
+        Ended { key, lease: keep.then_some(self.lease) }
+    }
+
+    /// True: the lease is still ours and can be released.
+    async fn work(&mut self) -> bool {
+        failpoint::hit("claimed");
+        loop {
+            match self.turn().await {
+                Ok(Turn::Again) => {}
+                Ok(Turn::Wait(until)) => self.wait(until).await,
+                Ok(Turn::Done) => return true,
+                Err(StepError::Stop(why)) => {
+                    tracing::info!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                        fencing_token = self.lease.token().0, why, "lane ends");
+                    return false;
+                }
+                Err(StepError::Retry { after, cause }) => {
+                    tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                        fencing_token = self.lease.token().0, cause, "lane reads its rows again");
+                    self.start_over(after).await;
+                }
+                Err(StepError::Park { after, cause }) => {
+                    tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                        fencing_token = self.lease.token().0, cause, "lane parked");
+                    self.start_over(after).await;
+                }
+            }
+        }
+    }
+
+    /// What is in memory may be wrong, and must not be written: forget it and read the rows.
+    async fn start_over(&mut self, after: Duration) {
+        self.forget_everything();
+        self.reload = true;
+        tokio::time::sleep(after).await;
+    }
+
+    fn forget_everything(&mut self) {
+        let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
+        self.chain.watcher.forget(&hashes, &self.mailbox);
+        self.open.clear();
+        self.queue.clear();
+        self.queued_moves.clear();
+        self.sent_notes.clear();
+        self.done_actions.clear();
+        self.events.clear();
+        self.sequence = None;
+        self.stored_sequence = None;
+        self.lazy_since = None;
+    }
+
+    /// One round over everything that could move. Order matters: what is open before what is new.
+    async fn turn(&mut self) -> Result<Turn, StepError> {
+        self.read_mail();
+        if self.reload {
+            self.flush().await?;
+            self.load().await?;
+        }
+        if let Some(problem) = self.chain.halted() {
+            tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
+            return Ok(Turn::Wait(None));
+        }
+        steps::operator::carry_out(self).await?;
+        steps::track::advance(self).await?;
+        let free = steps::protect::key_is_ours(self).await?;
+        if free {
+            steps::submit::advance(self).await?;
+            if steps::prepare::fill(self).await? {
+                return Ok(Turn::Again);
+            }
+        }
+        self.flush_if_due().await?;
+        Ok(self.next_turn(free))
+    }
+
+    /// Reads the submitter as the last owner left it. What was only in memory is forgotten.
+    async fn load(&mut self) -> Result<(), StepError> {
+        let rows = self.shared.reader.lane(self.lease.key()).await?;
+        let now = Instant::now();
+        self.forget_everything();
+        self.more_queued = true;
+        self.paused = rows.paused;
+        self.own_window = rows.max_in_flight;
+        self.actions = rows.actions;
+        self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
+        self.sequence = rows.cursor.map(|cursor| Sequence {
+            start: cursor.start,
+            next: cursor.next,
+            protect: cursor.protect,
+            max_in_flight: cursor.max_in_flight,
+            in_flight: None,
+        });
+        self.settle_in_flight();
+        self.stored_sequence = self.sequence.clone();
+        self.funds = None;
+        self.hold_until = None;
+        self.key_checked = false;
+        self.key_suspected = None;
+        self.recheck_at = None;
+        self.reload = false;
+        // Watched first, looked up second: a block in between is told, one before is found.
+        for tx in &self.open {
+            for hash in tx.hashes() {
+                self.chain.watcher.watch(hash, &self.mailbox);
+            }
+        }
+        steps::track::look_up_all(self).await
+    }
+
+    fn read_mail(&mut self) {
+        while let Ok(news) = self.inbox.try_recv() {
+            self.hear(news);
+        }
+    }
+
+    fn hear(&mut self, news: News) {
+        match news {
+            News::Work => self.more_queued = true,
+            News::Reload => self.reload = true,
+            News::Paused(paused) => self.paused = paused,
+            News::Included(receipt) => steps::track::included(self, receipt),
+            News::Deep => {}
+            News::Reorged { from } => steps::track::reorged(self, from),
+        }
+    }
+
+    async fn wait(&mut self, until: Option<Instant>) {
+        let deadline = until.map(tokio::time::Instant::from_std);
+        let halted = self.chain.halted().is_some();
+        tokio::select! {
+            news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
+            () = sleep_until(deadline) => {}
+            () = self.chain.identity_changed(), if halted => {}
+        }
+    }
+
+    /// When to look again if nothing is heard. `free`: sends and new nonces are allowed at all.
+    fn next_turn(&mut self, free: bool) -> Turn {
+        let now = Instant::now();
+        let lazy = self.lazy_since.map(|since| since + LAZY);
+        let due = steps::submit::next_due(self).filter(|_| free);
+        let stale = steps::track::next_stale(self);
+        let hold = self.hold_until.filter(|until| free && *until > now);
+        let next = [lazy, due, stale, hold, self.recheck_at].into_iter().flatten().min();
+        if !self.is_idle() {
+            self.idle_since = None;
+            return Turn::Wait(next);
+        }
+        let idle_until = *self.idle_since.get_or_insert(now) + self.shared.linger;
+        if now >= idle_until { Turn::Done } else { Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until))) }
+    }
+
+    /// Nothing to follow, nothing to send, nothing to watch over.
+    fn is_idle(&self) -> bool {
+        let waiting = !self.queue.is_empty() && !self.paused;
+        let protected = self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some());
+        self.open.is_empty() && !waiting && !protected && self.key_suspected.is_none() && self.lazy_since.is_none()
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.lease.key().address
+    }
+
+    /// The window in force for this submitter.
+    pub(crate) fn window(&self) -> u32 {
+        self.own_window.unwrap_or(self.chain.config.nonce.max_in_flight)
+    }
+
+    pub(crate) fn in_window(&self) -> usize {
+        let release_at = self.chain.config.nonce.release_at;
+        self.open.iter().filter(|tx| tx.holds_window(release_at)).count()
+    }
+
+    /// Makes the sequence's oldest open nonce agree with the window.
+    pub(crate) fn settle_in_flight(&mut self) {
+        let release_at = self.chain.config.nonce.release_at;
+        let oldest = self.open.iter().find(|tx| tx.holds_window(release_at));
+        let oldest = oldest.map(|tx| (tx.intent.tx_id, tx.intent.nonce));
+        if let Some(sequence) = &mut self.sequence {
+            sequence.in_flight = oldest;
+        }
+    }
+
+    /// Notes a domain event; it is published when the commit that makes it true is through.
+    pub(crate) fn tell(&mut self, tx_id: Option<TxId>, kind: EventKind) {
+        self.events.push(Event { submitter: self.lease.key(), tx_id, kind });
+    }
+}
+
+/// What comes after a turn.
+#[derive(Debug)]
+enum Turn {
+    Again,
+    Wait(Option<Instant>),
+    Done,
+}
+
+/// Returns when the lane has to stop; true if the lease is still ours.
+async fn obey(orders: &mut watch::Receiver<Order>) -> bool {
+    match orders.wait_for(|order| *order != Order::Run).await {
+        Ok(order) => *order == Order::HandOver,
+        // The fleet is gone without a word: keep nothing.
+        Err(_) => false,
+    }
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

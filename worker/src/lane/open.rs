@@ -1,0 +1,195 @@
+//! One open intent as the lane holds it: the stored row, what changed since, and when it is due.
+
+use std::time::{Duration, Instant};
+
+use gapless::config::ReleaseAt;
+use gapless::domain::{H256, Receipt, SignedDraft, TxState};
+use gapless::store::{Attempt, Move, OpenIntent};
+
+/// First wait after a node did not take the bytes; doubles up to the resubmit interval.
+const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub(crate) struct OpenTx {
+    /// The row as it shall be.
+    pub(crate) intent: OpenIntent,
+    /// The state that is on disk.
+    persisted: TxState,
+    /// Something differs from the row on disk.
+    dirty: bool,
+    /// It can wait for company: losing it only resends the same bytes.
+    lazy: bool,
+    /// Bytes that are not on disk yet. Cannot be sent.
+    draft: Option<SignedDraft>,
+    /// Sends claimed since the last commit, and the time of the next that goes with them.
+    claimed: u32,
+    resubmit_in: Option<Duration>,
+    /// A claim is on disk that no send has used yet.
+    pub(crate) may_send: bool,
+    /// When the bytes are due (again).
+    pub(crate) due: Instant,
+    backoff: Duration,
+    pub(crate) prepared_at: Instant,
+    /// When the chain last gave reason to believe the receipt.
+    pub(crate) receipt_seen: Instant,
+    /// When its nonce was first seen consumed by none of our hashes.
+    pub(crate) suspected: Option<Instant>,
+    /// The height the watcher was asked to wake us at.
+    pub(crate) waiting_for: Option<u64>,
+}
+
+impl OpenTx {
+    /// From a row: everything is on disk, and whoever owned it before may or may not have sent it.
+    pub(crate) fn loaded(intent: OpenIntent, now: Instant) -> Self {
+        let due = match intent.state {
+            // Sent or not, nobody knows: send now.
+            TxState::InFlight => now,
+            _ => now + intent.resubmit_in,
+        };
+        OpenTx {
+            persisted: intent.state,
+            dirty: false,
+            lazy: true,
+            draft: None,
+            claimed: 0,
+            resubmit_in: None,
+            may_send: false,
+            due,
+            backoff: FIRST_BACKOFF,
+            prepared_at: now.checked_sub(intent.age).unwrap_or(now),
+            receipt_seen: now,
+            suspected: None,
+            waiting_for: None,
+            intent,
+        }
+    }
+
+    /// Freshly signed: QUEUED on disk, IN_FLIGHT once committed. The commit claims the first send.
+    pub(crate) fn prepared(intent: OpenIntent, draft: SignedDraft, resubmit_in: Duration, now: Instant) -> Self {
+        let mut tx = OpenTx::loaded(intent, now);
+        tx.persisted = TxState::Queued;
+        tx.draft = Some(draft);
+        tx.claim(resubmit_in);
+        tx
+    }
+
+    pub(crate) fn state(&self) -> TxState {
+        self.intent.state
+    }
+
+    pub(crate) fn hashes(&self) -> Vec<H256> {
+        self.intent.attempts.iter().map(Attempt::tx_hash).collect()
+    }
+
+    /// The bytes to send: the latest attempt, once it is on disk.
+    pub(crate) fn attempt(&self) -> Option<&Attempt> {
+        self.intent.attempts.last()
+    }
+
+    pub(crate) fn draft(&self) -> Option<&SignedDraft> {
+        self.draft.as_ref()
+    }
+
+    /// Whether it still counts against the window.
+    pub(crate) fn holds_window(&self, release_at: ReleaseAt) -> bool {
+        match release_at {
+            ReleaseAt::Confirmed => !self.state().is_terminal(),
+            ReleaseAt::Mined => !self.state().is_terminal() && self.state() != TxState::Tracking,
+        }
+    }
+
+    /// Moves on in memory; the next commit writes it.
+    pub(crate) fn enter(&mut self, state: TxState) {
+        debug_assert!(self.state().may_become(state), "{} -> {state}", self.state());
+        self.intent.state = state;
+        self.intent.sub_state = None;
+        self.dirty = true;
+        // Only "a node took it" may be lost: the next owner would merely send the same bytes again.
+        self.lazy &= state == TxState::Submitted && self.persisted == TxState::InFlight;
+    }
+
+    pub(crate) fn mined(&mut self, receipt: Receipt, now: Instant) {
+        self.intent.tx_hash = receipt.tx_hash;
+        self.intent.receipt = Some(receipt);
+        self.receipt_seen = now;
+        self.suspected = None;
+        self.waiting_for = None;
+        self.intent.last_error = None;
+        self.enter(TxState::Tracking);
+    }
+
+    /// The block is gone: the same bytes are due again.
+    pub(crate) fn unmined(&mut self, now: Instant) {
+        self.intent.receipt = None;
+        self.waiting_for = None;
+        self.due = now;
+        self.enter(TxState::Submitted);
+    }
+
+    /// Notes why it waits, if that is news.
+    pub(crate) fn complain(&mut self, sub_state: Option<&str>, error: Option<String>) {
+        if self.intent.sub_state.as_deref() != sub_state || self.intent.last_error != error {
+            self.intent.sub_state = sub_state.map(str::to_owned);
+            self.intent.last_error = error;
+            self.dirty = true;
+        }
+    }
+
+    /// Claims one send; it may happen only after the commit.
+    pub(crate) fn claim(&mut self, resubmit_in: Duration) {
+        self.claimed += 1;
+        self.resubmit_in = Some(resubmit_in);
+        self.dirty = true;
+        self.lazy = false;
+    }
+
+    /// The node took the bytes: the next send is due by the timer.
+    pub(crate) fn taken(&mut self, interval: Duration, now: Instant) {
+        self.backoff = FIRST_BACKOFF;
+        self.suspected = None;
+        self.due = now + interval;
+    }
+
+    /// The node did not take them: again after a growing wait.
+    pub(crate) fn put_off(&mut self, longest: Duration, now: Instant) {
+        self.due = now + self.backoff.min(longest);
+        self.backoff = (self.backoff * 2).min(longest.max(FIRST_BACKOFF));
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.dirty && !self.lazy
+    }
+
+    pub(crate) fn to_move(&self) -> Move {
+        let queued = self.state() == TxState::Queued;
+        Move {
+            tx_id: self.intent.tx_id,
+            from: self.persisted,
+            to: self.state(),
+            sub_state: self.intent.sub_state.clone(),
+            nonce: (!queued).then_some(self.intent.nonce),
+            tx_hash: (!queued).then_some(self.intent.tx_hash),
+            last_error: self.intent.last_error.clone(),
+            gas_params: self.intent.gas_params.clone(),
+            receipt: self.intent.receipt.clone(),
+            sends: self.claimed,
+            resubmit_in: self.resubmit_in,
+        }
+    }
+
+    /// The commit is through: memory and disk agree, and bytes that were drafts are attempts.
+    pub(crate) fn committed(&mut self, attempts: impl Iterator<Item = Attempt>) {
+        self.persisted = self.state();
+        self.dirty = false;
+        self.lazy = true;
+        self.draft = None;
+        self.may_send |= self.claimed > 0;
+        self.claimed = 0;
+        self.resubmit_in = None;
+        self.intent.attempts.extend(attempts);
+    }
+}

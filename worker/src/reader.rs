@@ -1,0 +1,85 @@
+//! Reads of many lanes in one statement: their rows after a claim, and the heads of their queues.
+
+use std::sync::Arc;
+
+use gapless::domain::SubmitterKey;
+use gapless::store::{LaneRows, QueuedIntent, Store, StoreError};
+
+use crate::funnel::{Funnel, Reply, Request};
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+    #[error("the worker is stopping")]
+    Stopping,
+}
+
+type Lanes = Result<LaneRows, ReadError>;
+type Heads = Result<Vec<QueuedIntent>, ReadError>;
+
+const MAX_BATCH: usize = 500;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    lanes: Funnel<SubmitterKey, Lanes>,
+    heads: Funnel<(SubmitterKey, u32), Heads>,
+}
+
+impl Reader {
+    pub(crate) fn start(store: Store) -> Self {
+        let (lanes, heads) = (store.clone(), store);
+        Reader {
+            lanes: Funnel::start(1, MAX_BATCH, move |batch| {
+                let store = lanes.clone();
+                async move { read_lanes(&store, batch).await }
+            }),
+            heads: Funnel::start(1, MAX_BATCH, move |batch| {
+                let store = heads.clone();
+                async move { read_heads(&store, batch).await }
+            }),
+        }
+    }
+
+    pub(crate) async fn lane(&self, key: SubmitterKey) -> Lanes {
+        self.lanes.ask(key).await.unwrap_or(Err(ReadError::Stopping))
+    }
+
+    pub(crate) async fn queue_head(&self, key: SubmitterKey, limit: u32) -> Heads {
+        self.heads.ask((key, limit)).await.unwrap_or(Err(ReadError::Stopping))
+    }
+}
+
+async fn read_lanes(store: &Store, batch: Vec<Request<SubmitterKey, Lanes>>) {
+    let (keys, replies) = Request::split(batch);
+    match store.load_lanes(&keys).await {
+        Ok(rows) => replies.into_iter().zip(rows).for_each(|(reply, rows)| reply.send(Ok(rows))),
+        // One unreadable row must not keep the others from starting.
+        Err(error) if keys.len() > 1 && !error.is_connection() => {
+            for (key, reply) in keys.into_iter().zip(replies) {
+                let alone = store.load_lanes(&[key]).await.map(|mut rows| rows.pop().unwrap_or_default());
+                reply.send(alone.map_err(|error| ReadError::Store(Arc::new(error))));
+            }
+        }
+        Err(error) => refuse(replies, error),
+    }
+}
+
+async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads>>) {
+    let (wanted, replies) = Request::split(batch);
+    match store.queue_heads(&wanted).await {
+        Ok(mut heads) => {
+            for ((key, _), reply) in wanted.iter().zip(replies) {
+                reply.send(Ok(heads.remove(key).unwrap_or_default()));
+            }
+        }
+        Err(error) => refuse(replies, error),
+    }
+}
+
+fn refuse<A>(replies: Vec<Reply<Result<A, ReadError>>>, error: StoreError) {
+    let error = Arc::new(error);
+    for reply in replies {
+        reply.send(Err(ReadError::Store(error.clone())));
+    }
+}

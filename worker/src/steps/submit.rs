@@ -1,0 +1,212 @@
+//! Bytes to the node: the first time, again by timer, again after trouble. Always the same bytes.
+//!
+//! Every send is claimed in the database first. N+1 is sent for the first time only after a node took N.
+
+use std::time::Instant;
+
+use gapless::chain::{SubmitClass, SubmitOutcome};
+use gapless::domain::{EventKind, TxState};
+use gapless::observe::metrics as m;
+use gapless::store::SentNote;
+
+use super::{protect, track};
+use crate::failpoint;
+use crate::lane::{Lane, OpenTx, StepError};
+
+pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
+    let now = Instant::now();
+    alarm_stuck(lane, now);
+    look_up_overdue(lane, now).await?;
+    claim_due(lane, now);
+    if lane.open.iter().any(|tx| is_due(tx, now) && !tx.may_send) {
+        lane.flush().await?;
+    }
+    for index in 0..lane.open.len() {
+        if !is_due(&lane.open[index], now) || !lane.open[index].may_send {
+            continue;
+        }
+        let first_time = lane.open[index].state() == TxState::InFlight;
+        let earlier_waits = lane.open.iter().take(index).any(|tx| tx.state() == TxState::InFlight);
+        if first_time && earlier_waits {
+            break;
+        }
+        send(lane, index).await?;
+    }
+    Ok(())
+}
+
+fn wants_sending(tx: &OpenTx) -> bool {
+    matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
+}
+
+fn is_due(tx: &OpenTx, now: Instant) -> bool {
+    wants_sending(tx) && tx.due <= now
+}
+
+/// When the next send is due. Those behind one that no node took are not: it comes first.
+pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
+    let mut next: Option<Instant> = None;
+    for tx in lane.open.iter().filter(|tx| wants_sending(tx)) {
+        next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
+        if tx.state() == TxState::InFlight {
+            break;
+        }
+    }
+    next
+}
+
+/// Before the same bytes go out by timer, see whether they are mined already.
+async fn look_up_overdue(lane: &mut Lane, now: Instant) -> Result<(), StepError> {
+    let overdue: Vec<_> = lane
+        .open
+        .iter()
+        .filter(|tx| is_due(tx, now) && !tx.may_send && tx.state() != TxState::InFlight)
+        .flat_map(OpenTx::hashes)
+        .collect();
+    track::look_up(lane, &overdue).await
+}
+
+fn claim_due(lane: &mut Lane, now: Instant) {
+    let settings = lane.chain.config.resubmit.clone();
+    for tx in lane.open.iter_mut().filter(|tx| is_due(tx, now) && !tx.may_send) {
+        if tx.state() == TxState::InFlight || settings.enabled {
+            tx.claim(settings.interval);
+        } else {
+            tx.due = now + settings.interval;
+        }
+    }
+}
+
+fn alarm_stuck(lane: &mut Lane, now: Instant) {
+    let patience = lane.chain.config.stuck.after;
+    let mut stuck = Vec::new();
+    for tx in &mut lane.open {
+        let unmined = matches!(tx.state(), TxState::InFlight | TxState::Submitted);
+        if unmined && now.saturating_duration_since(tx.prepared_at) >= patience {
+            tx.enter(TxState::Stuck);
+            tx.complain(Some("unmined"), tx.intent.last_error.clone());
+            stuck.push(tx.intent.tx_id);
+        }
+    }
+    for tx_id in stuck {
+        tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
+            after = ?patience, "stuck: still unmined; it is worked on");
+        lane.tell(Some(tx_id), EventKind::Stuck { reason: format!("unmined for {}", humantime(patience)) });
+    }
+}
+
+fn humantime(duration: std::time::Duration) -> String {
+    format!("{} s", duration.as_secs())
+}
+
+async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    if !lane.lease.may_send() {
+        return Err(StepError::Retry {
+            after: std::time::Duration::from_millis(200),
+            cause: "the lease was not renewed in time to send".to_owned(),
+        });
+    }
+    let tx = &mut lane.open[index];
+    // Unwrap safety: `may_send` is set by the commit that turned the draft into an attempt.
+    let attempt = tx.attempt().cloned().expect("a committed intent has an attempt");
+    tx.may_send = false;
+    lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
+    let answer = lane.chain.connector.broadcast(&attempt).await;
+    failpoint::hit("sent");
+    match answer {
+        Ok(outcome) => {
+            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
+                fencing_token = lane.lease.token().0, class = outcome.class.as_str(), message = outcome.message,
+                "sent");
+            metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
+            lane.sent_notes.push(SentNote { attempt_id: attempt.id(), outcome: outcome.class.as_str() });
+            answered(lane, index, outcome).await
+        }
+        Err(error) => {
+            metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
+            put_off(lane, index, None, error.to_string());
+            Ok(())
+        }
+    }
+}
+
+/// What the node said decides what comes next. It never decides to use another nonce.
+async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Result<(), StepError> {
+    match outcome.class {
+        SubmitClass::Accepted | SubmitClass::AlreadyKnown => {
+            taken(lane, index);
+            Ok(())
+        }
+        SubmitClass::NonceTooLow => nonce_used(lane, index, outcome.message).await,
+        SubmitClass::NonceTooHigh => {
+            resend_lower(lane, index);
+            put_off(lane, index, Some("lower_nonce_missing"), outcome.message);
+            Ok(())
+        }
+        SubmitClass::InsufficientFunds => {
+            put_off(lane, index, Some("waiting_funds"), outcome.message);
+            Ok(())
+        }
+        SubmitClass::Unknown => {
+            let hashes = lane.open[index].hashes();
+            put_off(lane, index, None, outcome.message);
+            track::look_up(lane, &hashes).await
+        }
+        SubmitClass::Fatal => {
+            put_off(lane, index, Some("rejected"), outcome.message);
+            Ok(())
+        }
+        SubmitClass::ReplacementUnderpriced
+        | SubmitClass::Underpriced
+        | SubmitClass::PoolFull
+        | SubmitClass::DelegatedLimit
+        | SubmitClass::FeeCapExceeded
+        | SubmitClass::Unavailable => {
+            put_off(lane, index, None, outcome.message);
+            Ok(())
+        }
+    }
+}
+
+fn taken(lane: &mut Lane, index: usize) {
+    let interval = lane.chain.config.resubmit.interval;
+    let tx = &mut lane.open[index];
+    tx.taken(interval, Instant::now());
+    if tx.state() == TxState::InFlight {
+        tx.enter(TxState::Submitted);
+        tx.complain(None, None);
+        let (tx_id, tx_hash) = (tx.intent.tx_id, tx.intent.tx_hash);
+        lane.tell(Some(tx_id), EventKind::Submitted { tx_hash });
+    }
+    lane.chain.watcher.expect_block();
+}
+
+/// "Nonce too low": one of ours, most likely. If none of ours is found, someone may have used the key.
+async fn nonce_used(lane: &mut Lane, index: usize, message: String) -> Result<(), StepError> {
+    let hashes = lane.open[index].hashes();
+    track::look_up(lane, &hashes).await?;
+    if lane.open[index].state() == TxState::Tracking {
+        return Ok(());
+    }
+    put_off(lane, index, Some("nonce_used"), message);
+    protect::suspect(lane, index).await
+}
+
+/// The node misses a lower nonce: everything below that is not mined goes out again, in order.
+fn resend_lower(lane: &mut Lane, index: usize) {
+    let now = Instant::now();
+    for tx in lane.open.iter_mut().take(index).filter(|tx| wants_sending(tx)) {
+        tx.due = now;
+    }
+}
+
+fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, message: String) {
+    let longest = lane.chain.config.resubmit.interval;
+    let tx = &mut lane.open[index];
+    tx.put_off(longest, Instant::now());
+    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, message, sub_state,
+        retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; the same bytes go out again");
+    tx.complain(sub_state, Some(message));
+}

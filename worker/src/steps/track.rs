@@ -1,0 +1,177 @@
+//! From "in a block" to "deep enough", and back when the block goes.
+
+use std::time::Instant;
+
+use gapless::chain::{BlockTag, CallOutcome, RpcError};
+use gapless::domain::{EventKind, H256, Receipt, TxState};
+
+use crate::lane::{Lane, OpenTx, StepError};
+
+/// One of our hashes is in a canonical block. Whichever attempt it was, it decides.
+pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
+    let now = Instant::now();
+    let Some(tx) = lane.open.iter_mut().find(|tx| tx.hashes().contains(&receipt.tx_hash)) else { return };
+    let known = tx.intent.receipt.as_ref().is_some_and(|old| old.block_hash == receipt.block_hash);
+    if known || tx.state().is_terminal() {
+        tx.receipt_seen = now;
+        return;
+    }
+    if tx.state() == TxState::Protect {
+        // A false alarm: the lane's protection is lifted by the protect step, which sees this state.
+        tracing::info!(tx.id = %tx.intent.tx_id, tx.hash = ?receipt.tx_hash, "the protected nonce is ours after all");
+    }
+    let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
+    tx.mined(receipt.clone(), now);
+    if moved_block {
+        let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
+        lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
+    }
+    lane.tell(
+        Some(tx_id),
+        EventKind::ReceiptUpdated {
+            tx_hash: receipt.tx_hash,
+            block_number: receipt.block_number,
+            succeeded: receipt.succeeded,
+        },
+    );
+}
+
+/// Blocks from a height on were replaced: whatever was in them has to be mined again, with the same bytes.
+pub(crate) fn reorged(lane: &mut Lane, from: u64) {
+    let now = Instant::now();
+    let mut gone = Vec::new();
+    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
+        let Some(receipt) = tx.intent.receipt.clone() else { continue };
+        let canonical = lane.chain.watcher.canonical_hash(receipt.block_number);
+        if receipt.block_number >= from && canonical != Some(receipt.block_hash) {
+            tx.unmined(now);
+            gone.push((tx.intent.tx_id, receipt));
+        }
+    }
+    for (tx_id, receipt) in gone {
+        note_reorg(lane, tx_id, &receipt);
+    }
+}
+
+fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) {
+    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
+        tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; sending the same bytes again");
+    let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
+    lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
+}
+
+/// Asks for the receipts of everything that is not known to be mined. After reading the rows: what happened while
+/// nobody watched, on a chain that may not produce another block for hours, is still noticed.
+pub(crate) async fn look_up_all(lane: &mut Lane) -> Result<(), StepError> {
+    let hashes: Vec<H256> =
+        lane.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
+    look_up(lane, &hashes).await
+}
+
+pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), StepError> {
+    if hashes.is_empty() || lane.chain.halted().is_some() {
+        return Ok(());
+    }
+    for receipt in lane.chain.connector.receipts(hashes).await? {
+        included(lane, receipt);
+    }
+    Ok(())
+}
+
+/// Finishes what is deep enough, asks to be woken for the rest.
+pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
+    for index in 0..lane.open.len() {
+        let tx = &lane.open[index];
+        let (TxState::Tracking, Some(receipt)) = (tx.state(), tx.intent.receipt.clone()) else { continue };
+        let target = receipt.block_number + lane.chain.finality_depth();
+        if lane.chain.watcher.head().is_some_and(|head| head >= target) {
+            conclude(lane, index, receipt).await?;
+        } else if tx.waiting_for != Some(target) {
+            lane.chain.watcher.wake_at(target, &lane.mailbox);
+            lane.open[index].waiting_for = Some(target);
+        }
+        if lane.open[index].receipt_seen.elapsed() >= lane.chain.config.confirmations.stale_receipt_timeout {
+            recheck(lane, index).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn next_stale(lane: &Lane) -> Option<Instant> {
+    let patience = lane.chain.config.confirmations.stale_receipt_timeout;
+    lane.open.iter().filter(|tx| tx.state() == TxState::Tracking).map(|tx| tx.receipt_seen + patience).min()
+}
+
+/// The depth is reached. Final if the receipt's block is the canonical one at its height.
+async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
+    match canonical_hash(lane, receipt.block_number).await? {
+        Some(hash) if hash == receipt.block_hash => finish(lane, index, receipt).await,
+        Some(_) => {
+            let tx = &mut lane.open[index];
+            tx.unmined(Instant::now());
+            let (tx_id, hashes) = (tx.intent.tx_id, tx.hashes());
+            note_reorg(lane, tx_id, &receipt);
+            // It may sit in a sibling block that nobody told us of.
+            look_up(lane, &hashes).await
+        }
+        // The node does not have that height (it lags): no evidence of anything. The next block asks again.
+        None => {
+            lane.chain.watcher.wake_at(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.mailbox);
+            Ok(())
+        }
+    }
+}
+
+async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcError> {
+    match lane.chain.watcher.canonical_hash(number) {
+        Some(hash) => Ok(Some(hash)),
+        None => Ok(lane.chain.connector.block(BlockTag::Number(number)).await?.map(|block| block.block.hash)),
+    }
+}
+
+async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
+    let head = lane.chain.watcher.head().unwrap_or(receipt.block_number);
+    let tx_id = lane.open[index].intent.tx_id;
+    if receipt.succeeded {
+        lane.open[index].enter(TxState::Confirmed);
+        let confirmations = head.saturating_sub(receipt.block_number) + 1;
+        let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
+        lane.tell(Some(tx_id), EventKind::Confirmed { tx_hash, block_number, confirmations });
+    } else {
+        let reason = revert_reason(lane, index, &receipt).await;
+        let tx = &mut lane.open[index];
+        tx.enter(TxState::Failed);
+        tx.complain(Some("reverted"), Some(reason.clone()));
+        lane.tell(Some(tx_id), EventKind::Failed { reason });
+    }
+    Ok(())
+}
+
+/// Executes it again as of the block before. Best effort: the state in the middle of a block may have been another.
+async fn revert_reason(lane: &Lane, index: usize, receipt: &Receipt) -> String {
+    let payload = &lane.open[index].intent.payload;
+    let before = BlockTag::Number(receipt.block_number.saturating_sub(1));
+    match lane.chain.connector.call(lane.address(), payload, before).await {
+        Ok(CallOutcome::Reverted { reason }) => format!("reverted: {reason}"),
+        _ => "reverted".to_owned(),
+    }
+}
+
+/// No progress for a long time: is the receipt still there?
+async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    let Some(receipt) = lane.open[index].intent.receipt.clone() else { return Ok(()) };
+    match lane.chain.connector.receipt(receipt.tx_hash).await? {
+        Some(current) => {
+            lane.open[index].receipt_seen = Instant::now();
+            included(lane, current);
+        }
+        None if lane.chain.connector.block_by_hash(receipt.block_hash).await?.is_none() => {
+            let tx = &mut lane.open[index];
+            tx.unmined(Instant::now());
+            let tx_id = tx.intent.tx_id;
+            note_reorg(lane, tx_id, &receipt);
+        }
+        None => lane.open[index].receipt_seen = Instant::now(),
+    }
+    Ok(())
+}

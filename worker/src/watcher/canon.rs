@@ -1,0 +1,116 @@
+//! The canonical chain as far back as it matters. Pure: blocks go in, changes come out.
+
+use std::collections::VecDeque;
+
+use gapless::domain::{BlockRef, H256};
+
+#[derive(Debug)]
+pub(crate) struct Canon {
+    blocks: VecDeque<BlockRef>,
+    keep: usize,
+}
+
+/// What a new branch changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Grew,
+    /// Blocks from this height on were replaced.
+    Forked { from: u64 },
+}
+
+impl Canon {
+    pub(crate) fn new(keep: usize) -> Self {
+        Canon { blocks: VecDeque::new(), keep: keep.max(1) }
+    }
+
+    pub(crate) fn head(&self) -> Option<BlockRef> {
+        self.blocks.back().copied()
+    }
+
+    pub(crate) fn hash_at(&self, number: u64) -> Option<H256> {
+        let first = self.blocks.front()?.number;
+        let index = usize::try_from(number.checked_sub(first)?).ok()?;
+        self.blocks.get(index).map(|block| block.hash)
+    }
+
+    /// Whether `block` is already part of the chain: an answer from a node that lags, not news.
+    pub(crate) fn contains(&self, block: &BlockRef) -> bool {
+        self.hash_at(block.number) == Some(block.hash)
+    }
+
+    /// Whether `block` can be put on top of a block we have.
+    pub(crate) fn attaches(&self, block: &BlockRef) -> bool {
+        block.number.checked_sub(1).is_some_and(|below| self.hash_at(below) == Some(block.parent))
+    }
+
+    /// Puts an attaching, contiguous branch on; what it contradicts goes.
+    pub(crate) fn graft(&mut self, branch: &[BlockRef]) -> Change {
+        let Some(root) = branch.first() else { return Change::Grew };
+        let forked = self.hash_at(root.number).is_some();
+        while self.blocks.back().is_some_and(|block| block.number >= root.number) {
+            self.blocks.pop_back();
+        }
+        self.blocks.extend(branch);
+        while self.blocks.len() > self.keep {
+            self.blocks.pop_front();
+        }
+        if forked { Change::Forked { from: root.number } } else { Change::Grew }
+    }
+
+    /// Starts over from one block, when the distance to it is too long to walk.
+    pub(crate) fn restart(&mut self, head: BlockRef) {
+        self.blocks.clear();
+        self.blocks.push_back(head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u64, tag: u64, parent_tag: u64) -> BlockRef {
+        let hash = |number: u64, tag: u64| H256::from_low_u64_be(number * 1_000 + tag);
+        BlockRef { number, hash: hash(number, tag), parent: hash(number.wrapping_sub(1), parent_tag) }
+    }
+
+    fn canon(upto: u64) -> Canon {
+        let mut canon = Canon::new(8);
+        canon.restart(block(0, 0, 0));
+        for number in 1..=upto {
+            assert!(canon.attaches(&block(number, 0, 0)));
+            assert_eq!(canon.graft(&[block(number, 0, 0)]), Change::Grew);
+        }
+        canon
+    }
+
+    #[test]
+    fn a_lagging_node_shows_nothing_new() {
+        assert!(canon(5).contains(&block(3, 0, 0)));
+        assert!(!canon(5).contains(&block(3, 1, 0)));
+    }
+
+    #[test]
+    fn a_fork_replaces_what_it_contradicts() {
+        let mut canon = canon(5);
+        let branch = [block(4, 1, 0), block(5, 1, 1), block(6, 1, 1)];
+        assert!(canon.attaches(&branch[0]));
+        assert_eq!(canon.graft(&branch), Change::Forked { from: 4 });
+        assert_eq!(canon.hash_at(5), Some(branch[1].hash));
+        assert_eq!(canon.head(), Some(branch[2]));
+        assert_eq!(canon.hash_at(3), Some(block(3, 0, 0).hash));
+    }
+
+    #[test]
+    fn a_shorter_fork_leaves_no_orphans_above_it() {
+        let mut canon = canon(5);
+        canon.graft(&[block(4, 1, 0)]);
+        assert_eq!(canon.hash_at(5), None);
+    }
+
+    #[test]
+    fn the_window_is_bounded() {
+        let canon = canon(20);
+        assert_eq!(canon.hash_at(12), None);
+        assert!(canon.hash_at(13).is_some());
+    }
+}

@@ -1,0 +1,340 @@
+//! One per chain and worker: turns new blocks into "your hash is in block B" for every lane.
+//!
+//! Inclusion costs per block, not per transaction. The watcher keeps the recent canonical chain, and calls a block
+//! replaced only when it has seen another one at its height; a node that merely lags shows nothing new.
+
+mod canon;
+mod registry;
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use gapless::chain::{BlockTag, BlockWithHashes, ChainConnector, RpcError};
+use gapless::domain::{BlockRef, H256, NodeId};
+use gapless::observe::metrics as m;
+use gapless::store::Store;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use canon::{Canon, Change};
+pub(crate) use registry::{Mailbox, News};
+use registry::Registry;
+
+/// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
+const MAX_WALK: u64 = 128;
+/// From this many of our transactions in one block on, the block's receipts come in one call.
+const BLOCK_RECEIPTS_FROM: usize = 4;
+/// Canonical blocks kept in memory and in `chain_block`.
+const KEEP_BLOCKS: usize = 512;
+/// Bounds of the shortest pause between two looks at the head, however eagerly lanes ask.
+const MIN_GAP: Duration = Duration::from_millis(2);
+const MAX_GAP: Duration = Duration::from_millis(50);
+
+/// What lanes use of the watcher.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    connector: Arc<dyn ChainConnector>,
+    registry: Registry,
+    canon: RwLock<Canon>,
+    nudge: Notify,
+    poll_interval: Duration,
+}
+
+impl Watcher {
+    pub(crate) fn new(connector: Arc<dyn ChainConnector>, poll_interval: Duration) -> Arc<Self> {
+        Arc::new(Watcher {
+            connector,
+            registry: Registry::default(),
+            canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
+            nudge: Notify::new(),
+            poll_interval,
+        })
+    }
+
+    /// Has the lane told when the hash is in a block. Watched before it is sent, so that no block is missed.
+    pub(crate) fn watch(&self, hash: H256, mailbox: &Mailbox) {
+        self.registry.watch(hash, mailbox);
+    }
+
+    pub(crate) fn forget(&self, hashes: &[H256], mailbox: &Mailbox) {
+        self.registry.forget(hashes, mailbox);
+    }
+
+    /// Has the lane woken at a height; at once if it is reached already.
+    pub(crate) fn wake_at(&self, height: u64, mailbox: &Mailbox) {
+        self.registry.wake_at(height, mailbox);
+        if let Some(head) = self.head().filter(|head| *head >= height) {
+            self.registry.reached(head);
+        }
+    }
+
+    /// A block may be there any moment: look now.
+    pub(crate) fn expect_block(&self) {
+        self.nudge.notify_one();
+    }
+
+    pub(crate) fn head(&self) -> Option<u64> {
+        self.read_canon(|canon| canon.head().map(|head| head.number))
+    }
+
+    /// The canonical hash at a height, if it is within the kept window.
+    pub(crate) fn canonical_hash(&self, number: u64) -> Option<H256> {
+        self.read_canon(|canon| canon.hash_at(number))
+    }
+
+    fn read_canon<T>(&self, read: impl FnOnce(&Canon) -> T) -> T {
+        read(&self.canon.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write_canon<T>(&self, write: impl FnOnce(&mut Canon) -> T) -> T {
+        write(&mut self.canon.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The task behind a `Watcher`.
+#[derive(Debug)]
+pub(crate) struct WatchTask {
+    watcher: Arc<Watcher>,
+    store: Store,
+    node: NodeId,
+    duty: String,
+    duty_duration: Duration,
+    elected_until: Option<Instant>,
+    unsaved: Vec<BlockRef>,
+    last_save: Instant,
+    /// Hashes seen in a block whose receipts no node could show yet.
+    owed: HashSet<H256>,
+    /// Mean time between blocks: how long it is worth waiting before looking again.
+    block_interval: Duration,
+    last_block_at: Instant,
+}
+
+impl WatchTask {
+    pub(crate) fn new(watcher: Arc<Watcher>, store: Store, node: NodeId, duty_duration: Duration) -> Self {
+        let duty = format!("head:{}", watcher.connector.chain_id());
+        WatchTask {
+            block_interval: watcher.poll_interval,
+            watcher,
+            store,
+            node,
+            duty,
+            duty_duration,
+            elected_until: None,
+            unsaved: Vec::new(),
+            last_save: Instant::now(),
+            owed: HashSet::new(),
+            last_block_at: Instant::now(),
+        }
+    }
+
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut failing = false;
+        let mut pause = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wait(pause) => {}
+            }
+            match self.look().await {
+                Ok(found_block) => {
+                    if failing {
+                        tracing::info!(chain.id = self.watcher.connector.chain_id().0, "the node answers again");
+                        failing = false;
+                    }
+                    pause = self.next_pause(found_block, pause);
+                }
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(chain.id = self.watcher.connector.chain_id().0, error = %error,
+                            "the head of the chain cannot be read; trying on");
+                        failing = true;
+                    }
+                    pause = self.watcher.poll_interval;
+                }
+            }
+            self.save().await;
+        }
+    }
+
+    /// Waits for the pause to end or for a lane that expects a block, but always for the shortest gap: lanes ask with
+    /// every send, and the answer changes once per block.
+    async fn wait(&self, pause: Duration) {
+        tokio::time::sleep(self.gap()).await;
+        tokio::select! {
+            () = self.watcher.nudge.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    fn gap(&self) -> Duration {
+        (self.block_interval / 20).clamp(MIN_GAP, MAX_GAP)
+    }
+
+    /// Looks again soon while somebody waits for a block, then ever later; at the common interval when nobody does.
+    fn next_pause(&self, found_block: bool, last: Duration) -> Duration {
+        let poll = self.watcher.poll_interval;
+        match () {
+            () if self.watcher.registry.is_idle() => poll,
+            () if found_block => self.gap().min(poll),
+            () => (last * 2).max(self.gap()).min(poll),
+        }
+    }
+
+    /// One look at the head. True: there were new blocks.
+    async fn look(&mut self) -> Result<bool, RpcError> {
+        self.pay_owed().await?;
+        let Some(latest) = self.watcher.connector.block(BlockTag::Latest).await? else { return Ok(false) };
+        if self.watcher.read_canon(|canon| canon.contains(&latest.block)) {
+            return Ok(false);
+        }
+        let Some(head) = self.watcher.read_canon(Canon::head) else {
+            return self.restart(latest).await;
+        };
+        if latest.block.number > head.number + MAX_WALK {
+            return self.restart(latest).await;
+        }
+        let Some(branch) = self.branch_to(latest, head).await? else { return Ok(false) };
+        self.adopt(branch).await?;
+        Ok(true)
+    }
+
+    /// First sight of the chain, or a gap too wide to walk: start here, and look every watched hash up.
+    async fn restart(&mut self, latest: BlockWithHashes) -> Result<bool, RpcError> {
+        let watched = self.watcher.registry.watched();
+        self.deliver(&watched).await?;
+        self.watcher.write_canon(|canon| canon.restart(latest.block));
+        self.unsaved = vec![latest.block];
+        self.watcher.registry.reached(latest.block.number);
+        // Lanes whose receipts lie below the window compare block hashes themselves.
+        Ok(true)
+    }
+
+    /// The blocks that lead from the canonical chain to `latest`, oldest first. `None`: it cannot be walked now.
+    async fn branch_to(&self, latest: BlockWithHashes, head: BlockRef) -> Result<Option<Vec<BlockWithHashes>>, RpcError> {
+        let connector = &self.watcher.connector;
+        let between = (head.number + 1)..latest.block.number;
+        let fetched =
+            futures::future::try_join_all(between.map(|number| connector.block(BlockTag::Number(number)))).await?;
+        let mut branch: Vec<BlockWithHashes> = fetched.into_iter().flatten().collect();
+        branch.push(latest);
+        if !branch.windows(2).all(|pair| pair[1].block.parent == pair[0].block.hash) {
+            // The chain moved under us, or the nodes disagree: walk by hash from the top.
+            branch.drain(..branch.len() - 1);
+        }
+        for _ in 0..MAX_WALK {
+            let root = &branch[0].block;
+            if self.watcher.read_canon(|canon| canon.attaches(root)) {
+                return Ok(Some(branch));
+            }
+            if root.number == 0 {
+                break;
+            }
+            match connector.block_by_hash(root.parent).await? {
+                Some(parent) => branch.insert(0, parent),
+                None => return Ok(None),
+            }
+        }
+        // No common block within the window: either a very deep reorg or another chain. The identity check tells.
+        Ok(Some(branch))
+    }
+
+    async fn adopt(&mut self, branch: Vec<BlockWithHashes>) -> Result<(), RpcError> {
+        let blocks: Vec<BlockRef> = branch.iter().map(|block| block.block).collect();
+        let mut ours = Vec::new();
+        for block in &branch {
+            ours.push(self.watcher.registry.among(&block.tx_hashes));
+        }
+        let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
+        if let Change::Forked { from } = change {
+            metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
+            tracing::warn!(chain.id = self.watcher.connector.chain_id().0, from_block = from, "blocks were replaced");
+            self.watcher.registry.reorged(from);
+        }
+        self.pace(blocks.len());
+        self.unsaved.retain(|block| block.number < blocks[0].number);
+        self.unsaved.extend(&blocks);
+        for (block, ours) in branch.iter().zip(ours) {
+            // Owed until delivered: if a node fails now, the next look pays.
+            self.owed.extend(&ours);
+            self.deliver_block(block.block.hash, &ours).await?;
+        }
+        if let Some(head) = blocks.last() {
+            self.watcher.registry.reached(head.number);
+        }
+        Ok(())
+    }
+
+    fn pace(&mut self, blocks: usize) {
+        let since = self.last_block_at.elapsed() / u32::try_from(blocks.max(1)).unwrap_or(1);
+        self.last_block_at = Instant::now();
+        self.block_interval = (self.block_interval * 3 + since.min(Duration::from_secs(15))) / 4;
+    }
+
+    async fn deliver_block(&mut self, block: H256, ours: &[H256]) -> Result<(), RpcError> {
+        if ours.len() >= BLOCK_RECEIPTS_FROM
+            && let Some(receipts) = self.watcher.connector.block_receipts(block).await?
+        {
+            let wanted: HashSet<H256> = ours.iter().copied().collect();
+            for receipt in receipts.into_iter().filter(|receipt| wanted.contains(&receipt.tx_hash)) {
+                self.tell(receipt);
+            }
+            return Ok(());
+        }
+        self.deliver(ours).await
+    }
+
+    async fn deliver(&mut self, hashes: &[H256]) -> Result<(), RpcError> {
+        if hashes.is_empty() {
+            return Ok(());
+        }
+        let receipts = self.watcher.connector.receipts(hashes).await.inspect_err(|_| {
+            metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "error").increment(1);
+        })?;
+        let missing = hashes.len().saturating_sub(receipts.len());
+        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "missing").increment(missing as u64);
+        for receipt in receipts {
+            self.tell(receipt);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, receipt: gapless::domain::Receipt) {
+        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "found").increment(1);
+        self.owed.remove(&receipt.tx_hash);
+        self.watcher.registry.included(receipt);
+    }
+
+    async fn pay_owed(&mut self) -> Result<(), RpcError> {
+        let owed = self.watcher.registry.among(&self.owed.iter().copied().collect::<Vec<_>>());
+        self.owed.retain(|hash| owed.contains(hash));
+        self.deliver(&owed).await
+    }
+
+    /// Keeps `chain_block` for the API, if this worker is the one elected for it. Not needed for any promise.
+    async fn save(&mut self) {
+        /// Often enough for people, rare enough for a chain with a block per transaction.
+        const SAVE_EVERY: Duration = Duration::from_millis(200);
+        if self.unsaved.is_empty() || self.last_save.elapsed() < SAVE_EVERY {
+            return;
+        }
+        self.last_save = Instant::now();
+        if self.elected_until.is_none_or(|until| until < Instant::now()) {
+            let asked_at = Instant::now();
+            match self.store.hold_duty(&self.duty, &self.node, self.duty_duration).await {
+                Ok(true) => self.elected_until = Some(asked_at + self.duty_duration / 2),
+                Ok(false) => {
+                    let keep_from = self.unsaved.len().saturating_sub(KEEP_BLOCKS);
+                    self.unsaved.drain(..keep_from);
+                    return;
+                }
+                Err(error) => return tracing::debug!(error = %error, "could not ask for the duty of the head"),
+            }
+        }
+        let chain = self.watcher.connector.chain_id();
+        match self.store.save_blocks(chain, &self.unsaved, KEEP_BLOCKS as u64).await {
+            Ok(()) => self.unsaved.clear(),
+            Err(error) => tracing::debug!(error = %error, "could not save blocks"),
+        }
+    }
+}

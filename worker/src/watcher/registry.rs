@@ -1,0 +1,118 @@
+//! Who waits for what: hashes that lanes want to hear of, and heights that they wait for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gapless::domain::{H256, Receipt};
+use tokio::sync::mpsc;
+
+/// What a lane hears from outside.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// There may be new work.
+    Work,
+    /// An operator asked for something: read the rows again.
+    Reload,
+    /// Paused or resumed.
+    Paused(bool),
+    /// One of its hashes is in a canonical block.
+    Included(Receipt),
+    /// A height it waited for is reached.
+    Deep,
+    /// Blocks from this height on were replaced.
+    Reorged { from: u64 },
+}
+
+/// A lane's mailbox, from the sending side.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    id: u64,
+    sender: mpsc::UnboundedSender<News>,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> (Mailbox, mpsc::UnboundedReceiver<News>) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Mailbox { id: NEXT.fetch_add(1, Ordering::Relaxed), sender }, receiver)
+    }
+
+    pub(crate) fn post(&self, news: News) {
+        // A lane that is gone needs no news: whoever comes next reads the rows.
+        let _ = self.sender.send(news);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    hashes: HashMap<H256, Mailbox>,
+    heights: BTreeMap<u64, Vec<Mailbox>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: Mutex<Entries>,
+}
+
+impl Registry {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // Nothing panics while holding it; and if it did, the maps would still be whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn watch(&self, hash: H256, mailbox: &Mailbox) {
+        self.entries().hashes.insert(hash, mailbox.clone());
+    }
+
+    /// Forgets hashes, unless a newer lane of the same submitter watches them now.
+    pub(crate) fn forget(&self, hashes: &[H256], mailbox: &Mailbox) {
+        let mut entries = self.entries();
+        for hash in hashes {
+            if entries.hashes.get(hash).is_some_and(|owner| owner.id == mailbox.id) {
+                entries.hashes.remove(hash);
+            }
+        }
+    }
+
+    pub(crate) fn wake_at(&self, height: u64, mailbox: &Mailbox) {
+        self.entries().heights.entry(height).or_default().push(mailbox.clone());
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        let entries = self.entries();
+        entries.hashes.is_empty() && entries.heights.is_empty()
+    }
+
+    pub(crate) fn watched(&self) -> Vec<H256> {
+        self.entries().hashes.keys().copied().collect()
+    }
+
+    pub(crate) fn among(&self, hashes: &[H256]) -> Vec<H256> {
+        let entries = self.entries();
+        hashes.iter().filter(|hash| entries.hashes.contains_key(hash)).copied().collect()
+    }
+
+    pub(crate) fn included(&self, receipt: Receipt) {
+        if let Some(mailbox) = self.entries().hashes.get(&receipt.tx_hash) {
+            mailbox.post(News::Included(receipt));
+        }
+    }
+
+    /// Wakes everyone who waited for this height or a lower one.
+    pub(crate) fn reached(&self, height: u64) {
+        let mut entries = self.entries();
+        let later = entries.heights.split_off(&(height + 1));
+        for mailbox in std::mem::replace(&mut entries.heights, later).into_values().flatten() {
+            mailbox.post(News::Deep);
+        }
+    }
+
+    pub(crate) fn reorged(&self, from: u64) {
+        let entries = self.entries();
+        let lanes: HashMap<u64, &Mailbox> = entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
+        for mailbox in lanes.into_values() {
+            mailbox.post(News::Reorged { from });
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Group commit: the fenced writes of many lanes, a few transactions at a time.
+//!
+//! A batch that fails because of a row is split in halves until the guilty write stands alone; only its lane hears of
+//! it. A batch that fails because the database is away fails as a whole: splitting would not help.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use gapless::observe::metrics as m;
+use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
+
+use crate::funnel::{Funnel, Reply, Request};
+
+/// How one write ended for its lane.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// Someone else owns the submitter. Nothing was written.
+    #[error("the lease is lost")]
+    LeaseLost,
+    /// A row was not as the lane believed. Nothing was written.
+    #[error("the write was refused: {0}")]
+    Refused(Arc<StoreError>),
+    /// The database could not be asked, or COMMIT's answer was lost.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(Arc<StoreError>),
+    #[error("the worker is stopping")]
+    Stopping,
+}
+
+type Answer = Result<Vec<Attempt>, WriteError>;
+
+/// Writes in one transaction at the most: beyond it the gain is small and the locks are held longer.
+const MAX_BATCH: usize = 500;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    funnel: Funnel<FencedWrite, Answer>,
+}
+
+impl Writer {
+    pub(crate) fn start(store: Store, writers: usize) -> Self {
+        let funnel = Funnel::start(writers, MAX_BATCH, move |batch| {
+            let store = store.clone();
+            async move {
+                let (writes, replies) = Request::split(batch);
+                flush(&store, writes, replies).await;
+            }
+        });
+        Writer { funnel }
+    }
+
+    /// Commits one lane's write. The attempts that come back are on disk.
+    pub(crate) async fn commit(&self, write: FencedWrite) -> Answer {
+        self.funnel.ask(write).await.unwrap_or(Err(WriteError::Stopping))
+    }
+}
+
+async fn flush(store: &Store, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
+    // Depth-first over halves; a list instead of recursion, because async recursion would box.
+    let mut parts = vec![(writes, replies)];
+    while let Some((mut writes, mut replies)) = parts.pop() {
+        let started = Instant::now();
+        let result = store.apply(&writes).await;
+        metrics::histogram!(m::WRITER_BATCH_SIZE).record(writes.len() as f64);
+        metrics::histogram!(m::WRITER_FLUSH_SECONDS).record(started.elapsed().as_secs_f64());
+        match result {
+            Ok(answers) => {
+                for ((write, reply), answer) in writes.iter().zip(replies).zip(answers) {
+                    reply.send(told(write, answer));
+                }
+            }
+            Err(error) if error.is_connection() => {
+                tracing::warn!(error = %error, writes = writes.len(), "the database did not take a batch");
+                let error = Arc::new(error);
+                for reply in replies {
+                    reply.send(Err(WriteError::Unknown(error.clone())));
+                }
+            }
+            Err(error) if writes.len() == 1 => {
+                let submitter = writes[0].submitter();
+                tracing::error!(error = %error, chain.id = submitter.chain_id.0,
+                    submitter = %submitter.address_text(), fencing_token = writes[0].token().0,
+                    "a write was refused; its lane is parked");
+                let error = Arc::new(error);
+                for reply in replies {
+                    reply.send(Err(WriteError::Refused(error.clone())));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, writes = writes.len(), "a batch was refused; looking for the row");
+                let half = writes.len() / 2;
+                let rest = (writes.split_off(half), replies.split_off(half));
+                parts.push(rest);
+                parts.push((writes, replies));
+            }
+        }
+    }
+}
+
+fn told(write: &FencedWrite, answer: Applied) -> Answer {
+    match answer {
+        Applied::Yes(attempts) => Ok(attempts),
+        Applied::LeaseLost => {
+            let submitter = write.submitter();
+            metrics::counter!(m::LEASE_FENCED_TOTAL).increment(1);
+            tracing::info!(chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
+                fencing_token = write.token().0, "fenced: the lease is someone else's");
+            Err(WriteError::LeaseLost)
+        }
+    }
+}
