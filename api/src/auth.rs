@@ -50,7 +50,8 @@ pub(crate) struct Admin {
     pub(crate) actor: String,
 }
 
-/// Anybody, and perhaps an admin. A wrong token is refused rather than ignored.
+/// Anybody, and an admin if they say so: only who presents a token is shown more than others, even where any token
+/// will do. A wrong one is refused rather than ignored.
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) admin: Option<Admin>,
@@ -132,11 +133,11 @@ impl<'a> ApiExtractor<'a> for Caller {
         _body: &mut RequestBody,
         _options: ExtractParamOptions<()>,
     ) -> poem::Result<Self> {
-        let token = presented(request);
-        match admin(request, token.as_deref()) {
+        let Some(token) = presented(request) else { return Ok(Caller { admin: None }) };
+        match admin(request, Some(&token)) {
             Ok(admin) => Ok(Caller { admin: Some(admin) }),
-            Err(error @ ApiError::Unauthorized) if token.is_some() => Err(error.into()),
-            Err(_) => Ok(Caller { admin: None }),
+            Err(ApiError::AdminDisabled) => Ok(Caller { admin: None }),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -6,7 +6,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use gapless::domain::SubmitterKey;
+use gapless::domain::{Event, EventKind, SubmitterKey};
+use gapless::events::EventPublisher;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -44,11 +45,11 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    pub(crate) fn start(store: &Store, notifier: &Notifier) -> Intake {
+    pub(crate) fn start(store: &Store, notifier: &Notifier, events: &Arc<dyn EventPublisher>) -> Intake {
         let flushers = (0..FLUSHERS)
             .map(|_| {
                 let (sender, receiver) = mpsc::unbounded_channel();
-                tokio::spawn(flusher(store.clone(), notifier.clone(), receiver));
+                tokio::spawn(flusher(store.clone(), notifier.clone(), events.clone(), receiver));
                 sender
             })
             .collect();
@@ -108,7 +109,12 @@ impl Intake {
     }
 }
 
-async fn flusher(store: Store, notifier: Notifier, mut queue: mpsc::UnboundedReceiver<Unit>) {
+async fn flusher(
+    store: Store,
+    notifier: Notifier,
+    events: Arc<dyn EventPublisher>,
+    mut queue: mpsc::UnboundedReceiver<Unit>,
+) {
     while let Some(first) = queue.recv().await {
         let mut rows = first.rows;
         let mut units = vec![(rows.len(), first.answer, first._room)];
@@ -119,11 +125,11 @@ async fn flusher(store: Store, notifier: Notifier, mut queue: mpsc::UnboundedRec
             rows.extend(next.rows);
         }
         metrics::histogram!(INTAKE_BATCH_SIZE).record(rows.len() as f64);
-        let mut answers = insert(&store, &rows).await.into_iter();
-        let mut created = false;
+        let answers = insert(&store, &rows, events.wants_outbox()).await;
+        let created = announce(&*events, &rows, &answers);
+        let mut answers = answers.into_iter();
         for (count, answer, _room) in units {
             let part: Answers = answers.by_ref().take(count).collect();
-            created |= part.iter().any(|outcome| matches!(outcome, Ok(IntakeOutcome::Created(_))));
             // A client that went away needs no answer; its row stands and a retry finds it.
             let _ = answer.send(part);
         }
@@ -133,13 +139,29 @@ async fn flusher(store: Store, notifier: Notifier, mut queue: mpsc::UnboundedRec
     }
 }
 
+/// Tells of every new row. True if there is one.
+fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> bool {
+    let mut created = false;
+    for (row, answer) in rows.iter().zip(answers) {
+        if let Ok(IntakeOutcome::Created(tx_id)) = answer {
+            created = true;
+            events.publish(&Event {
+                submitter: row.submitter,
+                tx_id: Some(*tx_id),
+                kind: EventKind::Accepted,
+            });
+        }
+    }
+    created
+}
+
 /// An answer for every row, whatever happens.
-async fn insert(store: &Store, rows: &[NewIntent]) -> Answers {
+async fn insert(store: &Store, rows: &[NewIntent], outbox: bool) -> Answers {
     let mut answers = Answers::with_capacity(rows.len());
     // A stack with the leftmost part on top, so that answers and queue order come out left to right.
     let mut parts = vec![rows];
     while let Some(part) = parts.pop() {
-        match store.insert_group(part).await {
+        match store.insert_group(part, outbox).await {
             Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
             Err(error) if error.is_connection() => {
                 tracing::warn!(%error, rows = part.len(), "requests were refused: the database is away");

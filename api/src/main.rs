@@ -1,6 +1,7 @@
 //! `gapless-api`: configuration, logging, signals; the rest is the library.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
@@ -21,7 +22,18 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
+    match serve().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Also for people who start it by hand: one line, the cause included, no backtrace.
+            eprintln!("gapless-api: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve() -> anyhow::Result<()> {
     let options = Options::parse();
     if options.print_openapi {
         print(&gapless_api::spec_yaml());

@@ -13,7 +13,7 @@ pub(crate) async fn missing(store: &Store) -> Vec<String> {
     match store.check_schema().await {
         Ok(()) => Vec::new(),
         Err(error @ StoreError::SchemaTooOld { .. }) => vec![format!("schema: {error}")],
-        Err(error) => vec![format!("database: {error}")],
+        Err(error) => vec![format!("database: cannot be used ({error})")],
     }
 }
 

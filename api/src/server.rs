@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gapless::config::Config;
+use gapless::events::publisher;
 use gapless::observe::install_metrics;
 use gapless::store::{Store, StoreError, Timeouts};
 use poem::listener::{Acceptor, Listener, TcpListener};
@@ -46,8 +47,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         .into_acceptor()
         .await
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
-    for address in acceptor.local_addr() {
-        tracing::info!(address = %address, "the API is listening");
+    for address in acceptor.local_addr().iter().filter_map(|address| address.as_socket_addr()) {
+        tracing::info!(%address, "the API is listening");
     }
     let stop = CancellationToken::new();
     let served = Server::new_with_acceptor(acceptor).run_with_graceful_shutdown(
@@ -72,7 +73,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
 fn app(config: &Config, store: Store, notify_store: Store, shutdown: CancellationToken) -> SharedApp {
     let metrics = install_metrics();
     let notifier = Notifier::start(notify_store);
-    let intake = Intake::start(&store, &notifier);
+    let intake = Intake::start(&store, &notifier, &publisher(config.events.mode));
     let settled = Settled::start(store.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());

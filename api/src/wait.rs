@@ -26,7 +26,7 @@ mod tests {
         assert_eq!(parse("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(parse("2m"), Ok(Duration::from_secs(60)));
         assert_eq!(parse_wait(None, Duration::MAX).unwrap(), Duration::ZERO);
-        for bad in ["", "30", "-1s", "s", "1.5s", "forever"] {
+        for bad in ["", "30", "-1s", "s", "forever"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -66,6 +66,14 @@ pub enum Command {
     #[command(after_help = "For an address with history, or after somebody else used its key. \
                             Example:\n  gapless adopt 0xAb… --reason 'moved from the old service'")]
     Adopt(Admin),
+    /// Audit: hold the database against the chain; nothing is written
+    #[command(
+        after_help = "Reads every submitter's rows and the chain itself, and checks that nonces on chain are \
+                            contiguous and ours, that no nonce carries two requests and no request has two effects, \
+                            and that nothing is lost. Can run while workers work.\n\n\
+                            Example:\n  gapless --config gapless.toml verify && echo sound"
+    )]
+    Verify(Verify),
     /// Make or import keys for the worker's keystore
     #[command(subcommand)]
     Keys(Keys),
@@ -188,6 +196,25 @@ pub struct Admin {
     /// Kept in the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Verify {
+    /// Only this chain
+    #[arg(long, value_name = "ID")]
+    pub chain: Option<u64>,
+    /// Read every block for transactions of our addresses, however long the chain is
+    #[arg(long, conflicts_with = "no_scan")]
+    pub scan: bool,
+    /// Read no blocks; by default they are read when there are fewer than 100,000
+    #[arg(long)]
+    pub no_scan: bool,
+    /// First block to read
+    #[arg(long, value_name = "BLOCK", default_value_t = 0, conflicts_with = "no_scan")]
+    pub from_block: u64,
+    /// Also insist that nothing is left unfinished
+    #[arg(long)]
+    pub all_final: bool,
 }
 
 #[derive(Debug, Subcommand)]

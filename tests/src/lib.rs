@@ -1,1 +1,30 @@
+//! The harness of the end-to-end tests: a whole Gapless on a real PostgreSQL and a real chain, whose processes can be
+//! killed, stopped and continued, and whose end is always the audit.
+//!
+//! Tests run in parallel: each `Stack` has a database, a chain, ports and a directory of its own. Nothing sleeps; every
+//! wait is for something, and says what it last saw when it gives up.
+//!
+//! A harness fails by panicking, so that the line that failed is the test's.
+#![allow(clippy::unwrap_used)]
 
+mod client;
+mod eventually;
+mod node;
+pub mod proxy;
+mod rows;
+mod servers;
+mod service;
+mod settings;
+mod stack;
+mod submitter;
+
+pub use client::{Answer, Client};
+pub use eventually::{LIMIT, eventually, eventually_within};
+pub use gapless::domain::{Address, H256, TxId, TxState, U256};
+pub use gapless_cli::localnet::Mining;
+pub use node::Node;
+pub use proxy::{Fault, Proxy};
+pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
+pub use service::{Service, ServiceBuilder};
+pub use stack::{CliOutput, Stack, StackBuilder, Verdict};
+pub use submitter::{Submitter, payload};

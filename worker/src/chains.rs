@@ -110,9 +110,8 @@ async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, 
     // Some nodes do not keep block 0; then the id has to do.
     let Some(genesis) = chain.connector.genesis_hash().await? else { return Ok(None) };
     let known = store.remember_genesis(wanted, genesis).await?;
-    Ok((known != genesis).then(|| {
-        format!("the chain was reset: block 0 is {genesis:#x}, this database knows {known:#x}")
-    }))
+    Ok((known != genesis)
+        .then(|| format!("the chain was reset: block 0 is {genesis:#x}, this database knows {known:#x}")))
 }
 
 fn settle(chain: &Chain, verdict: Option<String>) {
@@ -121,7 +120,9 @@ fn settle(chain: &Chain, verdict: Option<String>) {
             return false;
         }
         match &verdict {
-            Some(problem) => tracing::error!(chain.id = chain.config.id.0, problem, "chain halted: nothing is sent"),
+            Some(problem) => {
+                tracing::error!(chain.id = chain.config.id.0, problem, "chain halted: nothing is sent")
+            }
             None => tracing::info!(chain.id = chain.config.id.0, name = chain.config.name, "chain checked"),
         }
         *current = verdict;

@@ -58,7 +58,10 @@ impl Fleet {
     ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
         let (ended, endings) = mpsc::unbounded_channel();
         let lanes = Mutex::new(HashMap::new());
-        (Arc::new(Fleet { config, store, shared, chains, signers, lanes, ended, wake: Notify::new() }), endings)
+        (
+            Arc::new(Fleet { config, store, shared, chains, signers, lanes, ended, wake: Notify::new() }),
+            endings,
+        )
     }
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<SubmitterKey, LaneHandle>> {
@@ -204,7 +207,8 @@ impl Fleet {
     fn start_lane(self: &Arc<Self>, lease: Lease) {
         let key = lease.key();
         // Both were checked by `can_work_on`; neither ever goes away.
-        let (Some(chain), Some(signer)) = (self.chains.get(&key.chain_id), self.signers.get(&key.address)) else {
+        let (Some(chain), Some(signer)) = (self.chains.get(&key.chain_id), self.signers.get(&key.address))
+        else {
             return;
         };
         tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,

@@ -76,7 +76,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         events: events::publisher(config.events.mode),
         linger: config.worker.linger,
     });
-    let (fleet, endings) = Fleet::new(config.clone(), fleet_store.clone(), shared, chains.clone(), signers.clone());
+    let (fleet, endings) =
+        Fleet::new(config.clone(), fleet_store.clone(), shared, chains.clone(), signers.clone());
     let renewing = CancellationToken::new();
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));
@@ -111,7 +112,11 @@ fn node_id(config: &Config) -> NodeId {
 }
 
 /// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
-async fn wait_for_database(store: &Store, health: &health::Health, stop: &CancellationToken) -> anyhow::Result<bool> {
+async fn wait_for_database(
+    store: &Store,
+    health: &health::Health,
+    stop: &CancellationToken,
+) -> anyhow::Result<bool> {
     let mut pause = Duration::from_millis(200);
     loop {
         match store.check_schema().await {

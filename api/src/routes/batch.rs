@@ -10,7 +10,7 @@ use super::create::{AcceptedTx, accept, count, validate};
 use crate::app::SharedApp;
 use crate::error::{ApiError, Failure, OnBatch};
 use crate::intake::IntakeError;
-use crate::wire::{BatchRequest, BatchResponse, BatchResult};
+use crate::wire::{BatchRequest, BatchResponse, BatchResult, Body};
 
 #[derive(Debug)]
 pub(crate) struct Batch;
@@ -31,7 +31,7 @@ impl Batch {
         &self,
         app: Data<&SharedApp>,
         trace: Data<&TraceContext>,
-        body: Json<BatchRequest>,
+        body: Body<BatchRequest>,
     ) -> Result<Json<BatchResponse>, Failure<OnBatch>> {
         let items = body.0.items;
         if items.len() > app.max_batch {

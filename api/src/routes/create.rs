@@ -13,7 +13,7 @@ use poem_openapi::{ApiResponse, OpenApi};
 use super::Tag;
 use crate::app::{App, SharedApp};
 use crate::error::{ApiError, Failure, OnCreate};
-use crate::wire::{Accepted, CreateTx};
+use crate::wire::{Accepted, Body, CreateTx};
 
 #[derive(ApiResponse)]
 pub(crate) enum Created {
@@ -51,7 +51,7 @@ impl Create {
         /// May carry the requestId. If both are given they must be the same.
         #[oai(name = "Idempotency-Key")]
         idempotency_key: Header<Option<String>>,
-        body: Json<CreateTx>,
+        body: Body<CreateTx>,
     ) -> Result<Created, Failure<OnCreate>> {
         let accepted = match validate(&app, body.0, idempotency_key.0, &trace) {
             Ok(intent) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
@@ -104,7 +104,7 @@ pub(super) fn accept(
 ) -> Result<AcceptedTx, ApiError> {
     match outcome? {
         IntakeOutcome::Created(tx_id) => {
-            tracing::info!(chain.id = submitter.chain_id.0, submitter = submitter.address_text(), tx.id = %tx_id,
+            tracing::debug!(chain.id = submitter.chain_id.0, submitter = submitter.address_text(), tx.id = %tx_id,
                 "accepted");
             Ok(AcceptedTx { tx_id, new: true })
         }

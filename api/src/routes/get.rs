@@ -5,7 +5,6 @@ use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;
-use uuid::Uuid;
 
 use super::Tag;
 use crate::app::{App, SharedApp};
@@ -25,12 +24,13 @@ impl Get {
     async fn get(
         &self,
         app: Data<&SharedApp>,
-        #[oai(name = "txId")] tx_id: Path<Uuid>,
+        #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait, for example `500ms`, `30s`, `2m`. The server has a maximum (`api.max_wait`).
         wait: Query<Option<String>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let wait = parse_wait(wait.0.as_deref(), app.max_wait)?;
-        let tx_id = TxId(tx_id.0);
+        let tx_id: TxId =
+            tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
         let mut view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
         if !wait.is_zero() && !view.state.is_terminal() {
             tokio::select! {

@@ -17,7 +17,7 @@ use crate::app::{App, SharedApp};
 use crate::auth::Admin;
 use crate::error::{ApiError, Failure, OnAdmin};
 use crate::wait::parse_wait;
-use crate::wire::{ActionResult, ActionStatus, OperatorReason};
+use crate::wire::{ActionResult, ActionStatus, Body, OperatorReason};
 
 /// A lane that is awake carries a request out within this time.
 const DEFAULT_WAIT: Duration = Duration::from_secs(5);
@@ -38,12 +38,12 @@ type Answer = Result<Operated, Failure<OnAdmin>>;
 #[derive(Debug)]
 pub(crate) struct Operate;
 
-#[OpenApi(prefix_path = "/api/v1/submitters/:address", tag = "Tag::Submitters")]
+#[OpenApi(tag = "Tag::Submitters")]
 impl Operate {
     /// Pause a submitter
     ///
     /// What is on its way is followed to its end; nothing new is sent until `resume`. New requests are still taken.
-    #[oai(path = "/pause", method = "post", operation_id = "pauseSubmitter")]
+    #[oai(path = "/api/v1/submitters/:address/pause", method = "post", operation_id = "pauseSubmitter")]
     async fn pause(
         &self,
         app: Data<&SharedApp>,
@@ -52,14 +52,14 @@ impl Operate {
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
-        body: Json<OperatorReason>,
+        body: Body<OperatorReason>,
     ) -> Answer {
         let key = app.chains.submitter(chain_id.0, &address.0)?;
-        set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.reason).await
+        set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.0.reason).await
     }
 
     /// Resume a paused submitter
-    #[oai(path = "/resume", method = "post", operation_id = "resumeSubmitter")]
+    #[oai(path = "/api/v1/submitters/:address/resume", method = "post", operation_id = "resumeSubmitter")]
     async fn resume(
         &self,
         app: Data<&SharedApp>,
@@ -68,16 +68,16 @@ impl Operate {
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
-        body: Json<OperatorReason>,
+        body: Body<OperatorReason>,
     ) -> Answer {
         let key = app.chains.submitter(chain_id.0, &address.0)?;
-        set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.reason).await
+        set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.0.reason).await
     }
 
     /// Release a submitter from PROTECT, as it is
     ///
     /// For false alarms: the sequence goes on where it stood.
-    #[oai(path = "/release", method = "post", operation_id = "releaseSubmitter")]
+    #[oai(path = "/api/v1/submitters/:address/release", method = "post", operation_id = "releaseSubmitter")]
     async fn release(
         &self,
         app: Data<&SharedApp>,
@@ -88,16 +88,17 @@ impl Operate {
         chain_id: Query<Option<u64>>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
-        body: Json<OperatorReason>,
+        body: Body<OperatorReason>,
     ) -> Answer {
         let key = app.chains.submitter(chain_id.0, &address.0)?;
-        request(&app, &admin, key, OperatorAction::Release, "release", &body.reason, wait.0.as_deref()).await
+        request(&app, &admin, key, OperatorAction::Release, "release", &body.0.reason, wait.0.as_deref())
+            .await
     }
 
     /// Adopt the chain's count for a submitter
     ///
     /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands.
-    #[oai(path = "/adopt", method = "post", operation_id = "adoptSubmitter")]
+    #[oai(path = "/api/v1/submitters/:address/adopt", method = "post", operation_id = "adoptSubmitter")]
     async fn adopt(
         &self,
         app: Data<&SharedApp>,
@@ -108,10 +109,10 @@ impl Operate {
         chain_id: Query<Option<u64>>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
-        body: Json<OperatorReason>,
+        body: Body<OperatorReason>,
     ) -> Answer {
         let key = app.chains.submitter(chain_id.0, &address.0)?;
-        request(&app, &admin, key, OperatorAction::Adopt, "adopt", &body.reason, wait.0.as_deref()).await
+        request(&app, &admin, key, OperatorAction::Adopt, "adopt", &body.0.reason, wait.0.as_deref()).await
     }
 }
 

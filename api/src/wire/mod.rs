@@ -1,12 +1,14 @@
 //! What goes over the wire, in the shapes and words clients see. No rule lives here: requests are checked by the
 //! domain, answers come from the store's views.
 
+mod body;
 mod operator;
 mod problem;
 mod request;
 mod submitter;
 mod tx;
 
+pub(crate) use body::Body;
 pub(crate) use operator::{ActionResult, ActionStatus, OperatorReason};
 pub(crate) use problem::Problem;
 pub(crate) use request::{BatchRequest, CreateTx};

@@ -2,10 +2,12 @@
 
 use chrono::{DateTime, Utc};
 use poem_openapi::{Enum, Object};
+use serde::Deserialize;
 
 /// Why. Goes to the audit log.
-#[derive(Clone, Debug, Object)]
+#[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OperatorReason {
     /// 1 to 1000 characters, for whoever reads the audit log.
     #[oai(validator(min_length = 1, max_length = 1000))]

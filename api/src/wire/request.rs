@@ -5,13 +5,18 @@ use std::borrow::Cow;
 use chrono::{DateTime, Utc};
 use gapless::domain::{Payload, RequestedAccess, RequestedTx, TxKind};
 use poem_openapi::registry::{MetaSchemaRef, Registry};
-use poem_openapi::types::{Any, Example, ParseFromJSON, ParseResult, Type};
+use poem_openapi::types::{Any, Example, ParseFromJSON, ParseResult, ToJSON, Type};
 use poem_openapi::{Enum, Object};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::body::parse;
+
 /// A transaction to send.
-#[derive(Clone, Debug, Object)]
+#[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields, example)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CreateTx {
     /// May be left out when the server serves one chain only.
     pub(crate) chain_id: Option<u64>,
@@ -24,8 +29,9 @@ pub(crate) struct CreateTx {
 }
 
 /// What the transaction does. Amounts are strings, decimal or 0x hex: a JSON number would lose digits.
-#[derive(Clone, Debug, Default, Object)]
+#[derive(Clone, Debug, Default, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields, skip_serializing_if_is_none)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct TxPayload {
     /// The recipient or contract. Absent: `data` is init code and a contract is deployed. A mixed-case address must
     /// have a valid checksum (EIP-55).
@@ -43,6 +49,7 @@ pub(crate) struct TxPayload {
     pub(crate) gas_limit: Option<String>,
     /// Absent: `eip1559`, or `legacy` if `gasPrice` is given.
     #[oai(rename = "type")]
+    #[serde(rename = "type")]
     pub(crate) kind: Option<TxType>,
     /// Wei per gas, `legacy` only. Absent: the server prices it.
     pub(crate) gas_price: Option<String>,
@@ -59,24 +66,28 @@ pub(crate) struct TxPayload {
 }
 
 /// The envelope of the transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum, Deserialize)]
 #[oai(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum TxType {
     Legacy,
     Eip1559,
 }
 
-#[derive(Clone, Debug, Object)]
+#[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AccessListEntry {
     pub(crate) address: String,
     #[oai(default)]
+    #[serde(default)]
     pub(crate) storage_keys: Vec<String>,
 }
 
 /// Several transactions to send. Each is accepted or refused on its own.
-#[derive(Clone, Debug, Object)]
+#[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct BatchRequest {
     /// Those of one submitter are queued in this order.
     pub(crate) items: Vec<BatchItem>,
@@ -112,15 +123,23 @@ impl Type for BatchItem {
     }
 }
 
-impl ParseFromJSON for BatchItem {
-    fn parse_from_json(value: Option<Value>) -> ParseResult<Self> {
-        Ok(BatchItem(CreateTx::parse_from_json(value).map_err(|error| error.into_message())))
+impl<'de> Deserialize<'de> for BatchItem {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // The item's own text, so that it is read as strictly as a request of its own.
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Ok(BatchItem(parse(raw.get().as_bytes())))
     }
 }
 
-impl poem_openapi::types::ToJSON for BatchItem {
+impl ParseFromJSON for BatchItem {
+    fn parse_from_json(value: Option<Value>) -> ParseResult<Self> {
+        Ok(BatchItem(parse(value.unwrap_or_default().to_string().as_bytes())))
+    }
+}
+
+impl ToJSON for BatchItem {
     fn to_json(&self) -> Option<Value> {
-        self.0.as_ref().ok().and_then(poem_openapi::types::ToJSON::to_json)
+        self.0.as_ref().ok().and_then(ToJSON::to_json)
     }
 }
 
@@ -225,14 +244,41 @@ mod tests {
         }
     }
 
+    fn item(payload: Value) -> Value {
+        json!({"submitter": "0x00", "requestId": "r", "payload": payload})
+    }
+
+    fn refusal(request: &str) -> String {
+        parse::<CreateTx>(request.as_bytes()).unwrap_err()
+    }
+
     #[test]
-    fn unknown_fields_are_refused_and_spoil_only_their_item() {
-        let good = poem_openapi::types::ToJSON::to_json(&CreateTx::example()).unwrap();
-        let mut bad = good.clone();
-        bad["payload"]["nonce"] = json!("5");
-        assert!(CreateTx::parse_from_json(Some(bad.clone())).is_err());
-        let batch = BatchRequest::parse_from_json(Some(json!({"items": [bad, good]}))).unwrap();
-        assert!(batch.items[0].0.as_ref().unwrap_err().contains("nonce"));
-        assert!(batch.items[1].0.is_ok());
+    fn what_is_not_understood_exactly_is_refused_by_name() {
+        for (request, words) in [
+            (item(json!({"nonce": "5"})).to_string(), "payload.nonce: unknown field `nonce`"),
+            (
+                item(json!({"value": 5})).to_string(),
+                "payload.value: invalid type: integer `5`, expected a string",
+            ),
+            (item(json!({"value": true})).to_string(), "payload.value: invalid type"),
+            (item(json!({"type": "blob"})).to_string(), "payload.type: unknown variant `blob`"),
+            (item(json!({"accessList": [{}]})).to_string(), "payload.accessList[0]: missing field `address`"),
+            (r#"{"payload": {}}"#.into(), "missing field `submitter`"),
+            (r#"{"submitter": "a", "submitter": "b"}"#.into(), "duplicate field `submitter`"),
+            (format!("{} x", item(json!({}))), "trailing characters"),
+            (String::new(), "EOF"),
+        ] {
+            let refusal = refusal(&request);
+            assert!(refusal.contains(words), "{request}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_item_spoils_only_itself() {
+        let batch = json!({"items": [item(json!({"nonce": "5"})), item(json!({})), 7]}).to_string();
+        let items = parse::<BatchRequest>(batch.as_bytes()).unwrap().items;
+        assert!(items[0].0.as_ref().unwrap_err().contains("nonce"));
+        assert!(items[1].0.is_ok());
+        assert!(items[2].0.is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The invariants, each a function of the facts about one submitter. No database, no node, no clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gapless::domain::TxState;
 
@@ -18,8 +18,9 @@ pub struct Rules {
 type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 
 /// In the order they are printed. Each answers the violations it found, in words.
-pub const CHECKS: [(&str, Check); 7] = [
+pub const CHECKS: [(&str, Check); 8] = [
     ("nonces on chain are contiguous and all ours", contiguous_on_chain),
+    ("every transaction in the blocks is recorded", blocks_are_recorded),
     ("every nonce given has its bytes", given_nonces_have_bytes),
     ("no nonce carries two intents", one_intent_per_nonce),
     ("no intent has two effects", one_effect_per_intent),
@@ -68,6 +69,20 @@ fn contiguous_on_chain(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
         }
     }
     violations
+}
+
+/// The same from the other side: whatever the blocks hold from this address is one of our attempts. Strangers are
+/// excused before the sequence began, and where the submitter has stopped because of them.
+fn blocks_are_recorded(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
+    let (Some(in_blocks), Some(cursor)) = (&facts.in_blocks, &facts.cursor) else { return Vec::new() };
+    let recorded: HashSet<&str> = facts.attempts.iter().map(|attempt| attempt.tx_hash.as_str()).collect();
+    let first = first_kept(facts, cursor.start, rules);
+    let strangers = in_blocks.iter().filter(|found| {
+        found.nonce >= first && cursor.protect.is_none() && !recorded.contains(found.tx_hash.as_str())
+    });
+    strangers
+        .map(|found| format!("block {}: {} at nonce {} is unknown", found.block, found.tx_hash, found.nonce))
+        .collect()
 }
 
 fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
@@ -179,7 +194,7 @@ fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{CursorFacts, IntentFacts, Mined};
+    use super::super::facts::{CursorFacts, InBlock, IntentFacts, Mined};
     use super::*;
 
     fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
@@ -212,9 +227,16 @@ mod tests {
                 .iter()
                 .map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true }))
                 .collect(),
+            in_blocks: Some(
+                attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect(),
+            ),
             attempts,
             chain_count: 3,
         }
+    }
+
+    fn in_block(tx_hash: &str, nonce: u64) -> InBlock {
+        InBlock { tx_hash: tx_hash.into(), nonce, block: nonce + 1 }
     }
 
     fn broken(facts: &SubmitterFacts, rules: Rules) -> Vec<&'static str> {
@@ -245,6 +267,8 @@ mod tests {
         breaks(|f| f.chain_count = 4, "contiguous");
         breaks(|f| assert!(f.mined.remove("0xb1").is_some()), "contiguous");
         breaks(|f| assert!(f.mined.remove("0xc2").is_some()), "final states");
+        breaks(|f| f.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3)), "is recorded");
+        breaks(|f| drop(f.attempts.remove(2)), "is recorded");
         breaks(|f| f.cursor.as_mut().unwrap().next = 4, "has its bytes");
         breaks(|f| f.cursor.as_mut().unwrap().next = 2, "has its bytes");
         breaks(|f| f.attempts.push(attempt("d", 2)), "two intents");
@@ -267,6 +291,8 @@ mod tests {
     fn a_stranger_is_excused_only_where_the_submitter_has_stopped() {
         let mut facts = sound();
         facts.chain_count = 4;
+        facts.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3));
+        assert!(!broken(&facts, Rules::default()).is_empty());
         facts.cursor.as_mut().unwrap().protect = Some("nonce 3 was used by somebody else".into());
         assert!(broken(&facts, Rules::default()).is_empty());
     }
@@ -276,6 +302,7 @@ mod tests {
         let mut facts = sound();
         facts.cursor = Some(CursorFacts { start: 5, next: 6, protect: None });
         facts.chain_count = 6;
+        facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block("0xstranger", 4)]);
         let fresh = attempt("e", 5);
         facts.mined.insert(fresh.tx_hash.clone(), Mined { succeeded: true });
         facts.attempts.push(fresh);

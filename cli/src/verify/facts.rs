@@ -15,6 +15,16 @@ pub struct SubmitterFacts {
     pub chain_count: u64,
     /// By transaction hash; read after the database. Attempts that are not in it are not mined.
     pub mined: HashMap<String, Mined>,
+    /// What the blocks hold from this address, read before the database; `None`: the blocks were not read.
+    pub in_blocks: Option<Vec<InBlock>>,
+}
+
+/// A transaction from one of our addresses, as found in a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InBlock {
+    pub tx_hash: String,
+    pub nonce: u64,
+    pub block: u64,
 }
 
 #[derive(Clone, Debug)]

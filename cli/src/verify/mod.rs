@@ -1,7 +1,69 @@
-//! The independent audit: what the database claims against what the chain shows.
+//! `gapless verify`, the independent audit: what the database claims against what the chain shows.
 //!
 //! It reads and never writes, shares no code with the worker beyond names, and trusts neither side.
 
 pub mod checks;
 pub mod facts;
+mod gather;
 pub mod node;
+mod report;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gapless::config::{ChainConfig, Config};
+use gapless::store::{Store, Timeouts};
+
+use self::checks::Rules;
+use self::gather::Scan;
+use self::node::Node;
+use self::report::{ChainReport, Report};
+use crate::args;
+
+/// A snapshot reads every row of a chain.
+const STATEMENT_LIMIT: Duration = Duration::from_secs(600);
+
+pub async fn run(config: Option<&Path>, args: &args::Verify, json: bool) -> Result<ExitCode> {
+    let config = Config::load(config)?;
+    let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
+    let store = Store::new(&config.database.url, "gapless-verify", 1, timeouts)?;
+    store.check_schema().await?;
+    let rules = Rules { all_final: args.all_final, pruned: config.duties.retention.is_some() };
+    let mut chains = Vec::new();
+    for chain in config.chains.values().filter(|chain| args.chain.is_none_or(|id| chain.id.0 == id)) {
+        let audited = audit(chain, &store, args, rules).await;
+        chains.push(audited.with_context(|| format!("chain {} ({})", chain.name, chain.id))?);
+    }
+    store.close().await;
+    if chains.is_empty() {
+        bail!("no such chain is configured");
+    }
+    let report = Report { chains };
+    report.print(json);
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn audit(chain: &ChainConfig, store: &Store, args: &args::Verify, rules: Rules) -> Result<ChainReport> {
+    let node = connect(chain).await?;
+    let scan = match (args.scan, args.no_scan) {
+        (true, _) => Scan::Always { from: args.from_block },
+        (_, true) => Scan::Never,
+        _ => Scan::IfShort { from: args.from_block },
+    };
+    let gathered = gather::gather(store, &node, chain.id, scan).await?;
+    Ok(ChainReport::new(chain.name.clone(), gathered, rules))
+}
+
+/// The first node that answers and is of this chain.
+async fn connect(chain: &ChainConfig) -> Result<Node> {
+    let mut problem = anyhow::anyhow!("no rpc.urls are configured");
+    for url in &chain.urls {
+        match Node::connect(url.expose(), chain.id.0).await {
+            Ok(node) => return Ok(node),
+            Err(error) => problem = error,
+        }
+    }
+    Err(problem.context("cannot ask the chain"))
+}

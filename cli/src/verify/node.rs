@@ -1,14 +1,16 @@
 //! The chain's side of the audit, read by plain JSON-RPC: nothing of the worker's client is trusted here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::facts::Mined;
+use super::facts::{InBlock, Mined};
 
 /// Small enough for every provider.
 const BATCH: usize = 50;
+/// Blocks are large.
+const BLOCKS_AT_ONCE: u64 = 20;
 
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -32,6 +34,38 @@ impl Node {
     pub async fn counts(&self, addresses: &[String]) -> Result<Vec<u64>> {
         let params: Vec<Value> = addresses.iter().map(|address| json!([address, "latest"])).collect();
         self.ask("eth_getTransactionCount", &params).await?.iter().map(quantity).collect()
+    }
+
+    /// Number of the newest block.
+    pub async fn head(&self) -> Result<u64> {
+        quantity(self.ask("eth_blockNumber", &[json!([])]).await?.first().context("no answer")?)
+    }
+
+    /// Reads the blocks `from..=to` for transactions of `senders` (lower-case). Answers them by sender.
+    pub async fn in_blocks(
+        &self,
+        senders: &HashSet<String>,
+        from: u64,
+        to: u64,
+    ) -> Result<HashMap<String, Vec<InBlock>>> {
+        let mut found: HashMap<String, Vec<InBlock>> = HashMap::new();
+        let mut next = from;
+        while next <= to {
+            let last = to.min(next.saturating_add(BLOCKS_AT_ONCE - 1));
+            let params: Vec<Value> =
+                (next..=last).map(|number| json!([format!("{number:#x}"), true])).collect();
+            for (number, block) in (next..=last).zip(self.ask("eth_getBlockByNumber", &params).await?) {
+                let transactions = block["transactions"].as_array();
+                for tx in transactions.with_context(|| format!("the node has no block {number}"))? {
+                    let (sender, entry) = in_block(number, tx).with_context(|| format!("block {number}"))?;
+                    if senders.contains(&sender) {
+                        found.entry(sender).or_default().push(entry);
+                    }
+                }
+            }
+            next = last + 1;
+        }
+        Ok(found)
     }
 
     /// Those of `hashes` that are mined.
@@ -80,6 +114,13 @@ fn in_order(method: &str, answers: Vec<Value>, asked: usize) -> Result<Vec<Value
         *slot.with_context(|| format!("{method}: an answer to no question"))? = Some(answer["result"].take());
     }
     results.into_iter().collect::<Option<_>>().with_context(|| format!("{method}: an answer is missing"))
+}
+
+fn in_block(block: u64, tx: &Value) -> Result<(String, InBlock)> {
+    let text = |field: &str| tx[field].as_str().map(str::to_ascii_lowercase);
+    let sender = text("from").context("a transaction without a sender")?;
+    let tx_hash = text("hash").context("a transaction without a hash")?;
+    Ok((sender, InBlock { tx_hash, nonce: quantity(&tx["nonce"])?, block }))
 }
 
 fn quantity(value: &Value) -> Result<u64> {

@@ -54,11 +54,17 @@ pub struct FeeHistory {
 pub enum CallOutcome<T> {
     Ok(T),
     /// The chain executed it and it failed; the text is the decoded reason where there is one.
-    Reverted { reason: String },
+    Reverted {
+        reason: String,
+    },
     /// The sender cannot pay for it now.
-    InsufficientFunds { message: String },
+    InsufficientFunds {
+        message: String,
+    },
     /// The chain would never take it (for example: more gas than a block holds).
-    Fatal { message: String },
+    Fatal {
+        message: String,
+    },
 }
 
 /// One node's view, taken in one batch, of whether a nonce is used up and by whom.
@@ -98,7 +104,17 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn balance(&self, address: Address) -> Result<U256, RpcError>;
     async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError>;
     /// Executes the payload as of `tag` without sending it: how a revert reason is found after the fact.
-    async fn call(&self, from: Address, payload: &Payload, tag: BlockTag) -> Result<CallOutcome<()>, RpcError>;
+    async fn call(
+        &self,
+        from: Address,
+        payload: &Payload,
+        tag: BlockTag,
+    ) -> Result<CallOutcome<()>, RpcError>;
     /// Count at the head, count `depth` blocks below it, and the receipts of `hashes`, all from one node.
-    async fn consumed_nonce(&self, address: Address, depth: u64, hashes: &[H256]) -> Result<ConsumedNonce, RpcError>;
+    async fn consumed_nonce(
+        &self,
+        address: Address,
+        depth: u64,
+        hashes: &[H256],
+    ) -> Result<ConsumedNonce, RpcError>;
 }

@@ -35,12 +35,17 @@ pub struct ChainConfig {
 
 impl ChainConfig {
     pub(super) fn from_table(name: String, table: ChainTable) -> Result<ChainConfig, ConfigError> {
-        let bad = |key: &str, problem: String| Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem });
+        let bad = |key: &str, problem: String| {
+            Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem })
+        };
         if table.id == 0 || i64::try_from(table.id).is_err() {
             return bad("id", format!("{} is not a chain id", table.id));
         }
         if table.confirmations.required == 0 {
-            return bad("confirmations.required", "must be at least 1: the block that holds the transaction".into());
+            return bad(
+                "confirmations.required",
+                "must be at least 1: the block that holds the transaction".into(),
+            );
         }
         if table.nonce.max_in_flight == 0 {
             return bad("nonce.max_in_flight", "must be at least 1".into());
@@ -64,7 +69,11 @@ impl ChainConfig {
                 Err(_) => return bad("balance.low", format!("`{text}` is not a decimal number of wei")),
             },
         };
-        let urls = if table.rpc.urls.is_empty() { table.rpc.url.clone().into_iter().collect() } else { table.rpc.urls.clone() };
+        let urls = if table.rpc.urls.is_empty() {
+            table.rpc.url.clone().into_iter().collect()
+        } else {
+            table.rpc.urls.clone()
+        };
         Ok(ChainConfig {
             name,
             id: ChainId(table.id),

@@ -105,7 +105,8 @@ fn single_chain(figment: &Figment, file: &File) -> Result<Option<(String, ChainC
 }
 
 fn check(config: &Config) -> Result<(), ConfigError> {
-    let bad = |key: &str, problem: &str| Err(ConfigError::Invalid { key: key.into(), problem: problem.into() });
+    let bad =
+        |key: &str, problem: &str| Err(ConfigError::Invalid { key: key.into(), problem: problem.into() });
     if config.database.url == Secret::default() {
         return bad("database.url", "missing; set it in the file or in DATABASE_URL");
     }
@@ -119,7 +120,10 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         return bad("chain", "two tables have the same id");
     }
     if config.lease.renew_interval * 2 > config.lease.duration {
-        return bad("lease.renew_interval", "must be at most half of lease.duration, or one slow renewal loses the lease");
+        return bad(
+            "lease.renew_interval",
+            "must be at most half of lease.duration, or one slow renewal loses the lease",
+        );
     }
     if !(1..=8).contains(&config.worker.writers) {
         return bad("worker.writers", "must be between 1 and 8");
@@ -129,10 +133,15 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         ("duties.audit_nonces", &config.duties.audit_nonces),
         ("duties.check_balances", &config.duties.check_balances),
     ] {
-        if let Err(error) = expression.is_empty().then_some(Ok(())).unwrap_or_else(|| {
-            expression.parse::<cron::Schedule>().map(|_| ())
-        }) {
-            return Err(ConfigError::Invalid { key: key.into(), problem: format!("`{expression}`: {error}") });
+        if let Err(error) = expression
+            .is_empty()
+            .then_some(Ok(()))
+            .unwrap_or_else(|| expression.parse::<cron::Schedule>().map(|_| ()))
+        {
+            return Err(ConfigError::Invalid {
+                key: key.into(),
+                problem: format!("`{expression}`: {error}"),
+            });
         }
     }
     Ok(())

@@ -256,7 +256,12 @@ pub struct Nonce {
 
 impl Default for Nonce {
     fn default() -> Self {
-        Nonce { strict: NonceStrict::default(), start_from: 0, max_in_flight: 1, release_at: ReleaseAt::Confirmed }
+        Nonce {
+            strict: NonceStrict::default(),
+            start_from: 0,
+            max_in_flight: 1,
+            release_at: ReleaseAt::Confirmed,
+        }
     }
 }
 

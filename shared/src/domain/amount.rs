@@ -60,9 +60,10 @@ mod tests {
 
     #[test]
     fn everything_ambiguous_or_lossy_is_refused() {
-        for text in
-            ["", " 1", "1 ", "+1", "-1", "1.0", "1e18", "1_000", "1,000", "0x", "0X1", "x1", "0x1g", "٣", "ff", "1\n"]
-        {
+        for text in [
+            "", " 1", "1 ", "+1", "-1", "1.0", "1e18", "1_000", "1,000", "0x", "0X1", "x1", "0x1g", "٣",
+            "ff", "1\n",
+        ] {
             assert_eq!(parse_amount(text), Err(NotAnAmount::Malformed), "{text:?}");
         }
     }

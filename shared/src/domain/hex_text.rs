@@ -7,7 +7,8 @@ use ethers_core::utils::to_checksum;
 pub fn parse_address(text: &str) -> Result<Address, &'static str> {
     let address = parse_address_any_case(text)?;
     let digits = &text[2..];
-    let mixed = digits.bytes().any(|b| b.is_ascii_lowercase()) && digits.bytes().any(|b| b.is_ascii_uppercase());
+    let mixed =
+        digits.bytes().any(|b| b.is_ascii_lowercase()) && digits.bytes().any(|b| b.is_ascii_uppercase());
     if mixed && to_checksum(&address, None)[2..] != *digits {
         return Err("has a wrong checksum (EIP-55); write it in lower case if it is right");
     }

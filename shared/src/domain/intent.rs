@@ -94,12 +94,14 @@ impl RequestedTx {
         let implied = if gas_price.is_some() { TxKind::Legacy } else { TxKind::Eip1559 };
         let kind = self.kind.unwrap_or(implied);
         match kind {
-            TxKind::Legacy if cap.is_some() => {
-                Err(InvalidIntent::new("payload.maxFeePerGas", "is not for legacy transactions; use gasPrice"))
-            }
-            TxKind::Legacy if tip.is_some() => {
-                Err(InvalidIntent::new("payload.maxPriorityFeePerGas", "is not for legacy transactions; use gasPrice"))
-            }
+            TxKind::Legacy if cap.is_some() => Err(InvalidIntent::new(
+                "payload.maxFeePerGas",
+                "is not for legacy transactions; use gasPrice",
+            )),
+            TxKind::Legacy if tip.is_some() => Err(InvalidIntent::new(
+                "payload.maxPriorityFeePerGas",
+                "is not for legacy transactions; use gasPrice",
+            )),
             TxKind::Legacy => Ok(Price { kind, cap: gas_price, tip: None }),
             TxKind::Eip1559 if gas_price.is_some() => Err(InvalidIntent::new(
                 "payload.gasPrice",
@@ -135,7 +137,8 @@ fn address(field: &str, text: &str) -> Result<Address, InvalidIntent> {
 }
 
 fn amount(field: &str, text: Option<&str>) -> Result<Option<U256>, InvalidIntent> {
-    text.map(|text| parse_amount(text).map_err(|error| InvalidIntent::new(field, error.to_string()))).transpose()
+    text.map(|text| parse_amount(text).map_err(|error| InvalidIntent::new(field, error.to_string())))
+        .transpose()
 }
 
 fn call_data(
@@ -145,10 +148,15 @@ fn call_data(
     args: Option<&[Value]>,
 ) -> Result<Bytes, InvalidIntent> {
     let bytes: Bytes = match (data, method) {
-        (Some(_), Some(_)) => return Err(InvalidIntent::new("payload.data", "give either data or method, not both")),
+        (Some(_), Some(_)) => {
+            return Err(InvalidIntent::new("payload.data", "give either data or method, not both"));
+        }
         (_, None) if args.is_some() => return Err(InvalidIntent::new("payload.args", "needs method")),
         (None, Some(_)) if to.is_none() => {
-            return Err(InvalidIntent::new("payload.method", "needs `to`; a deployment takes its init code in data"));
+            return Err(InvalidIntent::new(
+                "payload.method",
+                "needs `to`; a deployment takes its init code in data",
+            ));
         }
         (None, Some(method)) => encode_call(method, args.unwrap_or_default())?,
         (Some(text), None) => {
@@ -157,12 +165,18 @@ fn call_data(
         (None, None) => Bytes::new(),
     };
     if to.is_none() && bytes.is_empty() {
-        return Err(InvalidIntent::new("payload.to", "is missing; without it, data must hold the init code to deploy"));
+        return Err(InvalidIntent::new(
+            "payload.to",
+            "is missing; without it, data must hold the init code to deploy",
+        ));
     }
     let limit = if to.is_none() { MAX_INIT_CODE_BYTES } else { MAX_DATA_BYTES };
     if bytes.len() > limit {
         let field = if method.is_some() { "payload.args" } else { "payload.data" };
-        return Err(InvalidIntent::new(field, format!("{} bytes given, at most {limit} allowed", bytes.len())));
+        return Err(InvalidIntent::new(
+            field,
+            format!("{} bytes given, at most {limit} allowed", bytes.len()),
+        ));
     }
     Ok(bytes)
 }
@@ -246,8 +260,14 @@ mod tests {
         assert_eq!((legacy.kind, legacy.max_fee_per_gas), (TxKind::Legacy, Some(7.into())));
         assert!(validate(json!({"to": TO, "maxFeePerGas": "7", "maxPriorityFeePerGas": "7"})).is_ok());
         assert_eq!(refused_field(json!({"to": TO, "type": "eip1559", "gasPrice": "7"})), "payload.gasPrice");
-        assert_eq!(refused_field(json!({"to": TO, "type": "legacy", "maxFeePerGas": "7"})), "payload.maxFeePerGas");
-        assert_eq!(refused_field(json!({"to": TO, "gasPrice": "7", "maxFeePerGas": "7"})), "payload.maxFeePerGas");
+        assert_eq!(
+            refused_field(json!({"to": TO, "type": "legacy", "maxFeePerGas": "7"})),
+            "payload.maxFeePerGas"
+        );
+        assert_eq!(
+            refused_field(json!({"to": TO, "gasPrice": "7", "maxFeePerGas": "7"})),
+            "payload.maxFeePerGas"
+        );
         assert_eq!(
             refused_field(json!({"to": TO, "maxFeePerGas": "6", "maxPriorityFeePerGas": "7"})),
             "payload.maxPriorityFeePerGas"

@@ -2,8 +2,8 @@
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{
-    Address, Bytes, Eip1559TransactionRequest, Eip2930TransactionRequest, H256, NameOrAddress, TransactionRequest,
-    U256,
+    Address, Bytes, Eip1559TransactionRequest, Eip2930TransactionRequest, H256, NameOrAddress,
+    TransactionRequest, U256,
 };
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,10 @@ impl UnsignedTx {
                 if self.payload.access_list.0.is_empty() {
                     TypedTransaction::Legacy(legacy)
                 } else {
-                    TypedTransaction::Eip2930(Eip2930TransactionRequest::new(legacy, self.payload.access_list.clone()))
+                    TypedTransaction::Eip2930(Eip2930TransactionRequest::new(
+                        legacy,
+                        self.payload.access_list.clone(),
+                    ))
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Where log lines go and what they look like.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -18,7 +20,10 @@ pub struct LoggingError {
 pub fn init_logging(config: &Log) -> Result<(), LoggingError> {
     let filter = EnvFilter::try_new(&config.level)
         .map_err(|source| LoggingError { level: config.level.clone(), source })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let installed = match config.format {
         LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).finish().try_init(),
         LogFormat::Text => builder.finish().try_init(),

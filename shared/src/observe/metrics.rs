@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// API. `result`: created, existing, conflict, unknown_submitter, protected, invalid, unavailable, error.
+/// API. `result`: created, existing, or the `code` of the problem.
 pub const TX_CREATE_TOTAL: &str = "tx_create_total";
 /// API. `route`: operation id or `other`; `status`: HTTP status.
 pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
@@ -106,9 +106,16 @@ fn describe() {
     describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost");
     describe_counter!(TX_SUBMIT_TOTAL, "Broadcasts by class of the node's answer");
     describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups by result");
-    describe_counter!(CONFIRMATIONS_NEW_FORK_TOTAL, "Mined transactions whose block left the canonical chain");
+    describe_counter!(
+        CONFIRMATIONS_NEW_FORK_TOTAL,
+        "Mined transactions whose block left the canonical chain"
+    );
     describe_histogram!(WRITER_BATCH_SIZE, Unit::Count, "Fenced writes per transaction");
-    describe_histogram!(WRITER_FLUSH_SECONDS, Unit::Seconds, "Transactions of fenced writes, commit included");
+    describe_histogram!(
+        WRITER_FLUSH_SECONDS,
+        Unit::Seconds,
+        "Transactions of fenced writes, commit included"
+    );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Intents without a nonce");
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
@@ -132,6 +139,9 @@ mod tests {
         metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => "createTx", "status" => "202").record(0.003);
         let text = handle.render();
         assert!(text.contains("tx_create_total{result=\"created\"} 2"), "{text}");
-        assert!(text.contains("http_request_seconds_bucket{route=\"createTx\",status=\"202\",le=\"0.005\"} 1"), "{text}");
+        assert!(
+            text.contains("http_request_seconds_bucket{route=\"createTx\",status=\"202\",le=\"0.005\"} 1"),
+            "{text}"
+        );
     }
 }

@@ -72,8 +72,11 @@ impl FromStr for TraceContext {
         if version == 0xff || (version == 0 && parts.next().is_some()) {
             return Err(NotATraceparent);
         }
-        let context =
-            TraceContext { trace_id: lower_hex(trace_id)?, span_id: lower_hex(span_id)?, flags: lower_hex::<1>(flags)?[0] };
+        let context = TraceContext {
+            trace_id: lower_hex(trace_id)?,
+            span_id: lower_hex(span_id)?,
+            flags: lower_hex::<1>(flags)?[0],
+        };
         if context.trace_id == [0; 16] || context.span_id == [0; 8] {
             return Err(NotATraceparent);
         }

@@ -21,17 +21,23 @@ impl Store {
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("remember_genesis"))?;
-        let known: String = sqlx::query_scalar("-- known_genesis\nSELECT genesis_hash FROM chain WHERE chain_id = $1")
-            .bind(chain.as_i64())
-            .fetch_one(&self.pool)
-            .await
-            .map_err(StoreError::db("known_genesis"))?;
+        let known: String =
+            sqlx::query_scalar("-- known_genesis\nSELECT genesis_hash FROM chain WHERE chain_id = $1")
+                .bind(chain.as_i64())
+                .fetch_one(&self.pool)
+                .await
+                .map_err(StoreError::db("known_genesis"))?;
         row::hash(Cell { table: "chain", column: "genesis_hash", id: &chain.to_string() }, &known)
     }
 
     /// Makes `blocks` (ascending, contiguous) the canonical ones from the first of them on, and forgets blocks
     /// further than `keep` below the last.
-    pub async fn save_blocks(&self, chain: ChainId, blocks: &[BlockRef], keep: u64) -> Result<(), StoreError> {
+    pub async fn save_blocks(
+        &self,
+        chain: ChainId,
+        blocks: &[BlockRef],
+        keep: u64,
+    ) -> Result<(), StoreError> {
         let Some(last) = blocks.last() else { return Ok(()) };
         let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
         let mut tx = self.pool.begin().await.map_err(StoreError::db("save_blocks"))?;

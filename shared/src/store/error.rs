@@ -20,7 +20,9 @@ pub enum StoreError {
     /// A stored cell that no code of this version writes.
     #[error("{table}.{column} of {id}: {problem}")]
     Inconsistency { table: &'static str, column: &'static str, id: String, problem: String },
-    #[error("the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`")]
+    #[error(
+        "the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`"
+    )]
     SchemaTooOld { found: i64, needed: i64 },
 }
 

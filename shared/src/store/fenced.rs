@@ -1,23 +1,14 @@
-//! The fence, and everything that may be written behind it.
-//!
-//! A `FencedWrite` is what one lane wants changed, all or nothing. `apply` commits many of them in one transaction:
-//! the first statement locks the lease rows and tells who still owns what; the rest, with fresh snapshots, are a few
-//! `unnest` statements. A write whose lease is lost is left out; any row that is not as its writer believed
-//! fails the whole transaction, and the caller bisects.
+//! A `FencedWrite` is what one lane wants changed, all or nothing. It is made from a lease; `fence` applies it.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use ethers_core::types::H256;
-use sqlx::{Postgres, Transaction};
-use uuid::Uuid;
 
 use super::attempt::{Attempt, AttemptKind};
-use super::error::{StoreError, ensure_rows};
 use super::lease::{Fence, Lease};
-use super::pool::Store;
-use super::row::hash_text;
-use crate::domain::{AttemptId, Event, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState};
+use crate::domain::{
+    AttemptId, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
+};
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
 #[derive(Clone, Debug)]
@@ -57,24 +48,24 @@ pub struct SentNote {
 }
 
 #[derive(Debug)]
-struct NewAttempt {
-    id: AttemptId,
-    tx_id: TxId,
-    kind: AttemptKind,
-    draft: SignedDraft,
+pub(super) struct NewAttempt {
+    pub(super) id: AttemptId,
+    pub(super) tx_id: TxId,
+    pub(super) kind: AttemptKind,
+    pub(super) draft: SignedDraft,
 }
 
 /// What one lane wants changed. Without a lease there is none.
 #[derive(Debug)]
 pub struct FencedWrite {
-    fence: Fence,
-    moves: Vec<Move>,
-    attempts: Vec<NewAttempt>,
-    cursor: Option<CursorWrite>,
-    sent: Vec<SentNote>,
-    displaced: Vec<TxId>,
-    done_actions: Vec<(i64, String)>,
-    events: Vec<Event>,
+    pub(super) fence: Fence,
+    pub(super) moves: Vec<Move>,
+    pub(super) attempts: Vec<NewAttempt>,
+    pub(super) cursor: Option<CursorWrite>,
+    pub(super) sent: Vec<SentNote>,
+    pub(super) displaced: Vec<TxId>,
+    pub(super) done_actions: Vec<(i64, String)>,
+    pub(super) events: Vec<Event>,
 }
 
 /// What became of a write.
@@ -104,7 +95,7 @@ impl FencedWrite {
         self.fence.key
     }
 
-    pub fn token(&self) -> crate::domain::FencingToken {
+    pub fn token(&self) -> FencingToken {
         self.fence.token
     }
 
@@ -115,11 +106,6 @@ impl FencedWrite {
             && self.displaced.is_empty()
             && self.done_actions.is_empty()
             && self.events.is_empty()
-    }
-
-    /// Intents this write changes, for the log.
-    pub fn tx_ids(&self) -> impl Iterator<Item = TxId> + '_ {
-        self.moves.iter().map(|change| change.tx_id)
     }
 
     pub fn change(&mut self, change: Move) {
@@ -154,7 +140,8 @@ impl FencedWrite {
         self.events.push(event);
     }
 
-    fn committed_attempts(&self) -> Vec<Attempt> {
+    /// Call after COMMIT only: this is where bytes become an `Attempt`.
+    pub(super) fn committed_attempts(&self) -> Vec<Attempt> {
         self.attempts
             .iter()
             .map(|new| Attempt {
@@ -168,330 +155,4 @@ impl FencedWrite {
             })
             .collect()
     }
-}
-
-impl Store {
-    /// Commits the writes of all lanes that still own their submitter. The answers are in the order of the batch.
-    ///
-    /// An error means that nothing was written, or, if the connection broke at COMMIT, that it is unknown: either way
-    /// the lanes read their rows again and go on from what they find.
-    pub async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
-        let mut tx = self.pool.begin().await.map_err(StoreError::db("fence"))?;
-        let owned = lock_leases(&mut tx, batch).await?;
-        let live: Vec<&FencedWrite> = batch.iter().filter(|write| owned.contains_key(&write.fence.lease_id)).collect();
-        if !live.is_empty() {
-            write_cursors(&mut tx, &live).await?;
-            displace_attempts(&mut tx, &live).await?;
-            write_moves(&mut tx, &live).await?;
-            insert_attempts(&mut tx, &live).await?;
-            note_sent(&mut tx, &live).await?;
-            finish_actions(&mut tx, &live).await?;
-            insert_events(&mut tx, &live).await?;
-        }
-        tx.commit().await.map_err(StoreError::db("commit"))?;
-        Ok(batch
-            .iter()
-            .map(|write| match owned.contains_key(&write.fence.lease_id) {
-                true => Applied::Yes(write.committed_attempts()),
-                false => Applied::LeaseLost,
-            })
-            .collect())
-    }
-}
-
-type Tx = Transaction<'static, Postgres>;
-
-/// Statement 1. Holds each lease row, until commit, in a mode that conflicts with changing it; a takeover that came
-/// first makes the row's newest version fail the comparison, and it is not returned.
-async fn lock_leases(tx: &mut Tx, batch: &[FencedWrite]) -> Result<HashMap<Uuid, ()>, StoreError> {
-    let keys: Vec<SubmitterKey> = batch.iter().map(|write| write.fence.key).collect();
-    let (chains, submitters) = super::lease::columns(&keys);
-    let lease_ids: Vec<Uuid> = batch.iter().map(|write| write.fence.lease_id).collect();
-    let rows: Vec<(Uuid,)> = sqlx::query_as(
-        "-- fence
-        SELECT l.lease_id
-        FROM submitter_lease l
-        JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
-          ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
-        ORDER BY l.chain_id, l.submitter
-        FOR NO KEY UPDATE OF l",
-    )
-    .bind(chains)
-    .bind(submitters)
-    .bind(lease_ids)
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(StoreError::db("fence"))?;
-    Ok(rows.into_iter().map(|(id,)| (id, ())).collect())
-}
-
-async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let cursors: Vec<(&Fence, &CursorWrite)> =
-        live.iter().filter_map(|write| write.cursor.as_ref().map(|cursor| (&write.fence, cursor))).collect();
-    let (new, moved): (Vec<_>, Vec<_>) = cursors.into_iter().partition(|(_, cursor)| cursor.expect_next.is_none());
-    if !new.is_empty() {
-        let done = bind_cursors(
-            sqlx::query(
-                "-- write_cursors: create
-                INSERT INTO submitter_nonce_cursor
-                    (chain_id, submitter, fencing_token, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce,
-                     in_flight_state, protect_reason, max_in_flight)
-                SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
-                       u.state, u.reason, u.max_in_flight
-                FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[])
-                  AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight)
-                ON CONFLICT (chain_id, submitter) DO NOTHING",
-            ),
-            &new,
-        )
-        .execute(&mut **tx)
-        .await
-        .map_err(StoreError::db("write_cursors"))?;
-        ensure_rows("write_cursors: create", new.len(), done.rows_affected() as usize)?;
-    }
-    if !moved.is_empty() {
-        let done = bind_cursors(
-            sqlx::query(
-                "-- write_cursors: move
-                UPDATE submitter_nonce_cursor c
-                SET fencing_token = u.token,
-                    start_nonce = u.start_nonce,
-                    next_nonce = u.next_nonce,
-                    in_flight_tx_id = u.tx_id,
-                    in_flight_nonce = u.nonce,
-                    in_flight_state = u.state,
-                    protect_reason = u.reason,
-                    max_in_flight = u.max_in_flight,
-                    updated_at = clock_timestamp()
-                FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[])
-                  AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight)
-                WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.next_nonce = u.expect_next",
-            ),
-            &moved,
-        )
-        .execute(&mut **tx)
-        .await
-        .map_err(StoreError::db("write_cursors"))?;
-        ensure_rows("write_cursors: move", moved.len(), done.rows_affected() as usize)?;
-    }
-    Ok(())
-}
-
-type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
-
-fn bind_cursors<'q>(query: Query<'q>, cursors: &[(&Fence, &CursorWrite)]) -> Query<'q> {
-    let column = |get: fn(&Fence, &CursorWrite) -> i64| -> Vec<i64> {
-        cursors.iter().map(|(fence, cursor)| get(fence, cursor)).collect()
-    };
-    query
-        .bind(column(|fence, _| fence.key.chain_id.as_i64()))
-        .bind(cursors.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-        .bind(column(|fence, _| fence.token.as_i64()))
-        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_next.map(Nonce::as_i64)).collect::<Vec<_>>())
-        .bind(column(|_, cursor| cursor.start.as_i64()))
-        .bind(column(|_, cursor| cursor.next.as_i64()))
-        .bind(cursors.iter().map(|(_, cursor)| cursor.in_flight.map(|(tx_id, _)| tx_id.0)).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| cursor.in_flight.map(|(_, nonce)| nonce.as_i64())).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| cursor_state(cursor).to_owned()).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| cursor.protect.clone()).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| i32::try_from(cursor.max_in_flight).unwrap_or(i32::MAX)).collect::<Vec<_>>())
-}
-
-fn cursor_state(cursor: &CursorWrite) -> &'static str {
-    match (&cursor.protect, cursor.in_flight) {
-        (Some(_), _) => "PROTECT",
-        (None, Some(_)) => "IN_FLIGHT",
-        (None, None) => "IDLE",
-    }
-}
-
-async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let moves: Vec<(&Fence, &Move)> =
-        live.iter().flat_map(|write| write.moves.iter().map(|change| (&write.fence, change))).collect();
-    if moves.is_empty() {
-        return Ok(());
-    }
-    let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
-        moves.iter().map(|(_, change)| get(change)).collect()
-    };
-    let done = sqlx::query(
-        "-- write_moves
-        UPDATE managed_tx t
-        SET state = u.to_state,
-            sub_state = u.sub_state,
-            nonce = u.nonce,
-            tx_hash = u.tx_hash,
-            last_error = u.last_error,
-            last_gas_params = u.gas_params,
-            receipt = u.receipt,
-            block_number = u.block_number,
-            block_hash = u.block_hash,
-            submit_attempts = t.submit_attempts + u.sends,
-            last_submit_at = CASE WHEN u.sends > 0 THEN clock_timestamp() ELSE t.last_submit_at END,
-            next_resubmit_at = CASE
-                WHEN u.to_state IN ('QUEUED', 'CONFIRMED', 'FAILED', 'CANCELLED') THEN NULL
-                WHEN u.resubmit_in IS NULL THEN t.next_resubmit_at
-                ELSE clock_timestamp() + make_interval(secs => u.resubmit_in) END,
-            prepared_at = CASE
-                WHEN u.to_state = 'QUEUED' THEN NULL
-                WHEN u.from_state = 'QUEUED' AND u.to_state = 'IN_FLIGHT' THEN clock_timestamp()
-                ELSE t.prepared_at END,
-            confirmed_at = CASE WHEN u.to_state = 'CONFIRMED' THEN clock_timestamp() END,
-            finished_at = CASE WHEN u.to_state IN ('CONFIRMED', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
-            fencing_token = u.token,
-            updated_at = clock_timestamp()
-        FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[], $8::TEXT[],
-                    $9::TEXT[], $10::JSONB[], $11::JSONB[], $12::BIGINT[], $13::TEXT[], $14::INT[], $15::FLOAT8[])
-          AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
-                last_error, gas_params, receipt, block_number, block_hash, sends, resubmit_in)
-        WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state",
-    )
-    .bind(moves.iter().map(|(_, change)| change.tx_id.0).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.from.as_str()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.to.as_str()).collect::<Vec<_>>())
-    .bind(text(|change| change.sub_state.clone()))
-    .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
-    .bind(text(|change| change.tx_hash.map(hash_text)))
-    .bind(text(|change| change.last_error.clone()))
-    .bind(moves.iter().map(|(_, change)| change.gas_params.clone()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(receipt_json)).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(block_number)).collect::<Vec<_>>())
-    .bind(text(|change| change.receipt.as_ref().map(|receipt| hash_text(receipt.block_hash))))
-    .bind(moves.iter().map(|(_, change)| i32::try_from(change.sends).unwrap_or(i32::MAX)).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.resubmit_in.map(|wait| wait.as_secs_f64())).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("write_moves"))?;
-    ensure_rows("write_moves", moves.len(), done.rows_affected() as usize)
-}
-
-fn receipt_json(receipt: &Receipt) -> serde_json::Value {
-    // Unwrap safety: plain data with string keys.
-    serde_json::to_value(receipt).expect("a receipt serialises")
-}
-
-fn block_number(receipt: &Receipt) -> i64 {
-    i64::try_from(receipt.block_number).unwrap_or(i64::MAX)
-}
-
-async fn insert_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let attempts: Vec<(&Fence, &NewAttempt)> =
-        live.iter().flat_map(|write| write.attempts.iter().map(|attempt| (&write.fence, attempt))).collect();
-    if attempts.is_empty() {
-        return Ok(());
-    }
-    let done = sqlx::query(
-        "-- insert_attempts
-        INSERT INTO tx_attempt
-            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-        SELECT *
-        FROM unnest($1::UUID[], $2::UUID[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::TEXT[], $7::BYTEA[], $8::TEXT[],
-                    $9::JSONB[], $10::BIGINT[])",
-    )
-    .bind(attempts.iter().map(|(_, new)| new.id.0).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.tx_id.0).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.key.chain_id.as_i64()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.nonce.as_i64()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.kind.as_str()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.raw.to_vec()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| hash_text(new.draft.tx_hash)).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.gas_params()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("insert_attempts"))?;
-    ensure_rows("insert_attempts", attempts.len(), done.rows_affected() as usize)
-}
-
-async fn note_sent(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let notes: Vec<&SentNote> = live.iter().flat_map(|write| &write.sent).collect();
-    if notes.is_empty() {
-        return Ok(());
-    }
-    let done = sqlx::query(
-        "-- note_sent
-        UPDATE tx_attempt a
-        SET first_sent_at = coalesce(a.first_sent_at, clock_timestamp()),
-            last_sent_at = clock_timestamp(),
-            last_outcome = u.outcome
-        FROM unnest($1::UUID[], $2::TEXT[]) AS u (attempt_id, outcome)
-        WHERE a.attempt_id = u.attempt_id",
-    )
-    .bind(notes.iter().map(|note| note.attempt_id.0).collect::<Vec<_>>())
-    .bind(notes.iter().map(|note| note.outcome).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("note_sent"))?;
-    ensure_rows("note_sent", notes.len(), done.rows_affected() as usize)
-}
-
-async fn displace_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let displaced: Vec<Uuid> = live.iter().flat_map(|write| write.displaced.iter().map(|tx_id| tx_id.0)).collect();
-    if displaced.is_empty() {
-        return Ok(());
-    }
-    // No row count: an intent has as many attempts as it was given, and all of them are dead.
-    sqlx::query(
-        "-- displace_attempts
-        UPDATE tx_attempt
-        SET displaced_at = clock_timestamp()
-        WHERE tx_id = ANY($1) AND displaced_at IS NULL",
-    )
-    .bind(displaced)
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("displace_attempts"))?;
-    Ok(())
-}
-
-async fn finish_actions(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let done: Vec<(&Fence, &(i64, String))> =
-        live.iter().flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action))).collect();
-    if done.is_empty() {
-        return Ok(());
-    }
-    let result = sqlx::query(
-        "-- finish_actions
-        UPDATE audit_log a
-        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome
-        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS u (audit_id, token, outcome)
-        WHERE a.audit_id = u.audit_id AND a.applied_at IS NULL",
-    )
-    .bind(done.iter().map(|(_, (id, _))| *id).collect::<Vec<_>>())
-    .bind(done.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(done.iter().map(|(_, (_, outcome))| outcome.clone()).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("finish_actions"))?;
-    ensure_rows("finish_actions", done.len(), result.rows_affected() as usize)
-}
-
-async fn insert_events(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let events: Vec<&Event> = live.iter().flat_map(|write| &write.events).collect();
-    if events.is_empty() {
-        return Ok(());
-    }
-    let done = sqlx::query(
-        "-- insert_events
-        INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
-        SELECT *
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::UUID[], $4::TEXT[], $5::JSONB[])",
-    )
-    .bind(events.iter().map(|event| event.submitter.chain_id.as_i64()).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.submitter.address_text()).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.tx_id.map(|tx_id| tx_id.0)).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.kind.name()).collect::<Vec<_>>())
-    // Unwrap safety: plain data with string keys.
-    .bind(events.iter().map(|event| serde_json::to_value(&event.kind).expect("an event serialises")).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("insert_events"))?;
-    ensure_rows("insert_events", events.len(), done.rows_affected() as usize)
 }

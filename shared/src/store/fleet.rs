@@ -137,7 +137,10 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("peers"))?;
-        Ok(rows.into_iter().map(|(node, lanes)| Peer { node: NodeId(node), lanes: lanes.max(0).unsigned_abs() }).collect())
+        Ok(rows
+            .into_iter()
+            .map(|(node, lanes)| Peer { node: NodeId(node), lanes: lanes.max(0).unsigned_abs() })
+            .collect())
     }
 
     /// Forgets a process that stopped in good order, and those nobody has heard of for a day.

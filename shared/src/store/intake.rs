@@ -14,7 +14,7 @@ use super::error::StoreError;
 use super::fleet::WORK_CHANNEL;
 use super::pool::Store;
 use super::row::Cell;
-use crate::domain::{Payload, SubmitterKey, TxId};
+use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
 
 /// A submitter that is released, or a row that is pruned, between the insert and the look-up sends its request round
 /// once more. Three rounds of that are not a race but a defect.
@@ -70,15 +70,20 @@ struct Refused {
 }
 
 impl Store {
-    /// Answers stand in the order of `group`; rows of one submitter are queued in that order.
-    pub async fn insert_group(&self, group: &[NewIntent]) -> Result<Vec<IntakeOutcome>, StoreError> {
+    /// Answers stand in the order of `group`; rows of one submitter are queued in that order. With `outbox`, the event of
+    /// each new row is written in the same commit.
+    pub async fn insert_group(
+        &self,
+        group: &[NewIntent],
+        outbox: bool,
+    ) -> Result<Vec<IntakeOutcome>, StoreError> {
         let mut outcomes: Vec<Option<IntakeOutcome>> = vec![None; group.len()];
         for _ in 0..MAX_ROUNDS {
             let open: Vec<usize> = (0..group.len()).filter(|index| outcomes[*index].is_none()).collect();
             if open.is_empty() {
                 break;
             }
-            let created = self.insert_new(group, &open).await?;
+            let created = self.insert_new(group, &open, outbox).await?;
             let mut refused = Vec::new();
             for index in open {
                 match created.contains(&group[index].tx_id.0) {
@@ -96,27 +101,43 @@ impl Store {
     }
 
     /// The ids of the rows this call inserted.
-    async fn insert_new(&self, group: &[NewIntent], open: &[usize]) -> Result<HashSet<Uuid>, StoreError> {
+    async fn insert_new(
+        &self,
+        group: &[NewIntent],
+        open: &[usize],
+        outbox: bool,
+    ) -> Result<HashSet<Uuid>, StoreError> {
+        let accepted = EventKind::Accepted;
         let mut deadlocks = 0;
         loop {
             let rows = || open.iter().map(|index| &group[*index]);
             let inserted: Result<Vec<Uuid>, sqlx::Error> = sqlx::query_scalar(
                 "-- insert_group
-                INSERT INTO managed_tx
-                    (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context)
-                SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before,
-                       u.deadline, u.trace_context
-                FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[],
-                            $7::TIMESTAMPTZ[], $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
-                    AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
-                          trace_context, ord)
-                JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
-                LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-                WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT'
-                -- seq is given out in this order: a submitter's queue is the order of the requests
-                ORDER BY u.ord
-                ON CONFLICT (chain_id, submitter, request_id) DO NOTHING
-                RETURNING tx_id",
+                WITH accepted AS (
+                    INSERT INTO managed_tx
+                        (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
+                         trace_context)
+                    SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before,
+                           u.deadline, u.trace_context
+                    FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[],
+                                $7::TIMESTAMPTZ[], $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
+                        AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
+                              trace_context, ord)
+                    JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+                    LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+                    WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT'
+                    -- seq is given out in this order: a submitter's queue is the order of the requests
+                    ORDER BY u.ord
+                    ON CONFLICT (chain_id, submitter, request_id) DO NOTHING
+                    RETURNING tx_id, chain_id, submitter, seq),
+                told AS (
+                    INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
+                    SELECT chain_id, submitter, tx_id, $11, $12
+                    FROM accepted
+                    WHERE $10
+                    ORDER BY seq)
+                SELECT tx_id
+                FROM accepted",
             )
             .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
             .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
@@ -127,6 +148,9 @@ impl Store {
             .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
             .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
             .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>())
+            .bind(outbox)
+            .bind(accepted.name())
+            .bind(Json(&accepted))
             .fetch_all(&self.pool)
             .await;
             match inserted {
@@ -166,9 +190,14 @@ impl Store {
         found
             .into_iter()
             .map(|row| {
-                let index = usize::try_from(row.ord - 1).ok().and_then(|ord| refused.get(ord)).copied().ok_or(
-                    StoreError::RowsAffected { operation: "explain_refused", expected: refused.len(), found: 0 },
-                )?;
+                let index =
+                    usize::try_from(row.ord - 1).ok().and_then(|ord| refused.get(ord)).copied().ok_or(
+                        StoreError::RowsAffected {
+                            operation: "explain_refused",
+                            expected: refused.len(),
+                            found: 0,
+                        },
+                    )?;
                 Ok((index, row.outcome(&group[index])?))
             })
             .collect()

@@ -3,15 +3,14 @@
 //! Reads need no fence. The claim came first, and a claim waits for every write of the owner before.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use chrono::{DateTime, Utc};
 use ethers_core::types::{H256, U256};
 use uuid::Uuid;
 
 use super::attempt::Attempt;
 use super::error::StoreError;
-use super::lease::{Lease, columns};
+use super::lease::columns;
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{AttemptId, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
@@ -46,8 +45,8 @@ pub struct QueuedIntent {
     pub payload: Payload,
     pub sub_state: Option<String>,
     pub last_error: Option<String>,
-    /// Its deadline passed, by the database's clock.
-    pub expired: bool,
+    /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
+    pub expires: Option<Instant>,
     pub trace_context: Option<String>,
 }
 
@@ -136,7 +135,7 @@ struct QueuedRow {
     payload: serde_json::Value,
     sub_state: Option<String>,
     last_error: Option<String>,
-    expired: bool,
+    expires_in: Option<f64>,
     trace_context: Option<String>,
 }
 
@@ -145,8 +144,8 @@ impl TryFrom<AttemptRow> for Attempt {
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
         let id = row.attempt_id.to_string();
         let cell = |column| Cell { table: "tx_attempt", column, id: &id };
-        let fees: Fees =
-            cell("gas_params").json(row.gas_params.get("fees").cloned().unwrap_or(serde_json::Value::Null))?;
+        let fees: Fees = cell("gas_params")
+            .json(row.gas_params.get("fees").cloned().unwrap_or(serde_json::Value::Null))?;
         Ok(Attempt {
             id: AttemptId(row.attempt_id),
             tx_id: TxId(row.tx_id),
@@ -175,7 +174,10 @@ impl OpenRow {
             nonce: row::nonce(cell("nonce"), self.nonce)?,
             tx_hash: row::hash(cell("tx_hash"), &self.tx_hash)?,
             last_error: self.last_error,
-            max_cost: max_cost.map(|cost| cell("last_gas_params").json(cost)).transpose()?.unwrap_or_default(),
+            max_cost: max_cost
+                .map(|cost| cell("last_gas_params").json(cost))
+                .transpose()?
+                .unwrap_or_default(),
             gas_params: self.last_gas_params,
             receipt: self.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
             resubmit_in: seconds(self.resubmit_in),
@@ -231,7 +233,10 @@ impl Store {
                         Some("PROTECT") => Some(found.protect_reason.unwrap_or_default()),
                         _ => None,
                     },
-                    max_in_flight: found.cursor_window.and_then(|window| u32::try_from(window).ok()).unwrap_or(1),
+                    max_in_flight: found
+                        .cursor_window
+                        .and_then(|window| u32::try_from(window).ok())
+                        .unwrap_or(1),
                 }),
                 _ => None,
             };
@@ -328,14 +333,15 @@ impl Store {
         wanted: &[(SubmitterKey, u32)],
     ) -> Result<HashMap<SubmitterKey, Vec<QueuedIntent>>, StoreError> {
         let (chains, submitters) = columns(&wanted.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        let read_at = Instant::now();
         let limits: Vec<i64> = wanted.iter().map(|(_, limit)| i64::from(*limit)).collect();
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
-            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expired, q.trace_context
+            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.trace_context
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
-                       coalesce(t.deadline <= clock_timestamp(), FALSE) AS expired
+                       extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
                 FROM managed_tx t
                 WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
                   AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
@@ -360,24 +366,10 @@ impl Store {
                 payload,
                 sub_state: queued.sub_state,
                 last_error: queued.last_error,
-                expired: queued.expired,
+                expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
                 trace_context: queued.trace_context,
             });
         }
         Ok(heads)
-    }
-}
-
-/// For callers that hold a lease and nothing else.
-impl Lease {
-    pub fn keys(leases: &[Lease]) -> Vec<SubmitterKey> {
-        leases.iter().map(Lease::key).collect()
-    }
-}
-
-/// The database's clock, for the few places that show a time rather than decide by one.
-impl Store {
-    pub async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
-        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&self.pool).await.map_err(StoreError::db("now"))
     }
 }

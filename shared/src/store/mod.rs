@@ -4,31 +4,32 @@
 //! (docs/adr/0002). There is no other way to spell one.
 
 pub mod attempt;
-mod error;
-mod pool;
 mod blocks;
+mod error;
+mod fence;
 mod fenced;
 mod fleet;
 mod intake;
 mod lease;
 mod load;
 mod operator;
+mod pool;
 mod query;
 mod row;
-mod upkeep;
 mod submitters;
+mod upkeep;
 mod verify;
 
 pub use attempt::{Attempt, AttemptKind};
 pub use error::StoreError;
-pub use pool::{Store, Timeouts};
 pub use fenced::{Applied, CursorWrite, FencedWrite, Move, SentNote};
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};
+pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Lease, LeaseTag};
 pub use load::{Cursor, LaneRows, OpenIntent, OperatorAction, PendingAction, QueuedIntent};
-pub use intake::{IntakeOutcome, NewIntent};
 pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus};
+pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
 pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};
-pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedSubmitter};
 pub use upkeep::Backlog;
+pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedSubmitter};

@@ -182,7 +182,8 @@ impl TryFrom<TxRow> for TxView {
         let id = row.tx_id.to_string();
         let cell = |column| Cell { table: "managed_tx", column, id: &id };
         let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
-        let number = |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
+        let number =
+            |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,

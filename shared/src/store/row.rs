@@ -30,7 +30,10 @@ impl Cell<'_> {
         text.parse().map_err(|error: T::Err| self.bad(error))
     }
 
-    pub(crate) fn json<T: serde::de::DeserializeOwned>(&self, value: serde_json::Value) -> Result<T, StoreError> {
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(
+        &self,
+        value: serde_json::Value,
+    ) -> Result<T, StoreError> {
         serde_json::from_value(value).map_err(|error| self.bad(error))
     }
 

@@ -128,7 +128,8 @@ impl TryFrom<SubmitterRow> for SubmitterView {
 
     fn try_from(row: SubmitterRow) -> Result<Self, StoreError> {
         let cell = |column| Cell { table: "submitter", column, id: &row.submitter };
-        let window = row.max_in_flight.map(|window| u32::try_from(window).map_err(|e| cell("max_in_flight").bad(e)));
+        let window =
+            row.max_in_flight.map(|window| u32::try_from(window).map_err(|e| cell("max_in_flight").bad(e)));
         Ok(SubmitterView {
             key: row::key("submitter", row.chain_id, &row.submitter)?,
             status: cell("status").parse(&row.status)?,

@@ -106,7 +106,8 @@ impl Store {
         .map_err(StoreError::db("backlog"))?;
         rows.into_iter()
             .map(|(chain_id, queued, oldest_age, protected)| {
-                let chain = Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
+                let chain =
+                    Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
                     chain_id: ChainId(chain),
                     queued: queued.unsigned_abs(),

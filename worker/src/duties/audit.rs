@@ -32,7 +32,10 @@ pub(super) async fn run(
     if suspects.is_empty() {
         return Ok(());
     }
-    tracing::warn!(submitters = suspects.len(), "the chain counts more transactions than our sequences explain");
+    tracing::warn!(
+        submitters = suspects.len(),
+        "the chain counts more transactions than our sequences explain"
+    );
     // A lane reads the rows, looks twice and stops the submitter behind the fence.
     fleet.look_into(suspects).await?;
     Ok(())

@@ -16,7 +16,8 @@ pub(super) async fn run(store: Store, stop: CancellationToken) {
                 for backlog in chains {
                     let chain = backlog.chain_id.to_string();
                     metrics::gauge!(m::QUEUE_DEPTH, "chain" => chain.clone()).set(backlog.queued as f64);
-                    metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone()).set(backlog.oldest_age);
+                    metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone())
+                        .set(backlog.oldest_age);
                     metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain).set(backlog.protected as f64);
                 }
             }

@@ -87,7 +87,11 @@ impl Duty {
             let outcome = if result.is_ok() { "ok" } else { "error" };
             metrics::counter!(m::DUTY_RUNS_TOTAL, "duty" => self.name, "result" => outcome).increment(1);
             if let Err(error) = result {
-                tracing::warn!(duty = self.name, error = format!("{error:#}"), "a duty failed; next time again");
+                tracing::warn!(
+                    duty = self.name,
+                    error = format!("{error:#}"),
+                    "a duty failed; next time again"
+                );
             }
         }
     }

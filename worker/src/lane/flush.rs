@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gapless::domain::TxState;
+use gapless::domain::{FencingToken, TxState};
 use gapless::store::{AttemptKind, CursorWrite, FencedWrite};
 
 use super::error::StepError;
@@ -27,8 +27,9 @@ impl Lane {
             failpoint::hit("included");
         }
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
-        self.log_write(&write);
+        let token = write.token();
         let mut attempts = self.shared.writer.commit(write).await?;
+        self.log_write(token);
         for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
             attempts = others;
@@ -122,19 +123,19 @@ impl Lane {
         });
     }
 
-    fn log_write(&self, write: &FencedWrite) {
+    fn log_write(&self, token: FencingToken) {
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
             tracing::info!(
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
                 tx.id = %tx.intent.tx_id,
                 node.id = %self.shared.node,
-                fencing_token = write.token().0,
+                fencing_token = token.0,
                 nonce = tx.intent.nonce.0,
                 tx.hash = ?tx.intent.tx_hash,
                 state = tx.state().as_str(),
                 trace = tx.intent.trace_context.as_deref(),
-                "write"
+                "committed"
             );
         }
         for change in &self.queued_moves {
@@ -143,10 +144,10 @@ impl Lane {
                 submitter = %self.lease.key().address_text(),
                 tx.id = %change.tx_id,
                 node.id = %self.shared.node,
-                fencing_token = write.token().0,
+                fencing_token = token.0,
                 state = change.to.as_str(),
                 reason = change.last_error.as_deref(),
-                "write"
+                "committed"
             );
         }
     }

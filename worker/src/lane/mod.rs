@@ -115,7 +115,12 @@ pub(crate) struct Lane {
 const LAZY: Duration = Duration::from_millis(25);
 
 impl Lane {
-    pub(crate) fn new(lease: Lease, shared: Arc<Shared>, chain: Arc<Chain>, signer: Arc<dyn Signer>) -> (Lane, Mailbox) {
+    pub(crate) fn new(
+        lease: Lease,
+        shared: Arc<Shared>,
+        chain: Arc<Chain>,
+        signer: Arc<dyn Signer>,
+    ) -> (Lane, Mailbox) {
         let (mailbox, inbox) = Mailbox::new();
         let lane = Lane {
             lease,
@@ -307,14 +312,22 @@ impl Lane {
             return Turn::Wait(next);
         }
         let idle_until = *self.idle_since.get_or_insert(now) + self.shared.linger;
-        if now >= idle_until { Turn::Done } else { Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until))) }
+        if now >= idle_until {
+            Turn::Done
+        } else {
+            Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until)))
+        }
     }
 
     /// Nothing to follow, nothing to send, nothing to watch over.
     fn is_idle(&self) -> bool {
         let waiting = !self.queue.is_empty() && !self.paused;
         let protected = self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some());
-        self.open.is_empty() && !waiting && !protected && self.key_suspected.is_none() && self.lazy_since.is_none()
+        self.open.is_empty()
+            && !waiting
+            && !protected
+            && self.key_suspected.is_none()
+            && self.lazy_since.is_none()
     }
 
     pub(crate) fn address(&self) -> Address {

@@ -65,7 +65,12 @@ impl OpenTx {
     }
 
     /// Freshly signed: QUEUED on disk, IN_FLIGHT once committed. The commit claims the first send.
-    pub(crate) fn prepared(intent: OpenIntent, draft: SignedDraft, resubmit_in: Duration, now: Instant) -> Self {
+    pub(crate) fn prepared(
+        intent: OpenIntent,
+        draft: SignedDraft,
+        resubmit_in: Duration,
+        now: Instant,
+    ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
         tx.persisted = TxState::Queued;
         tx.draft = Some(draft);

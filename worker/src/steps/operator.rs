@@ -52,7 +52,8 @@ async fn adopt(lane: &mut Lane) -> Result<String, StepError> {
     let (connector, address) = (lane.chain.connector.clone(), lane.address());
     let latest = connector.transaction_count(address, BlockTag::Latest).await?;
     let pending = connector.transaction_count(address, BlockTag::Pending).await?;
-    let ours = lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count();
+    let ours =
+        lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count();
     if pending > latest + ours as u64 {
         return Ok(format!(
             "refused: {} transactions of others are still pending; ask again when they are mined",

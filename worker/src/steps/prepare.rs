@@ -25,9 +25,18 @@ const TRANSFER_GAS: u64 = 21_000;
 enum Prepared {
     Ready(Box<(SignedDraft, QueuedIntent)>),
     /// It can never be sent. No nonce was used.
-    Dead { intent: QueuedIntent, state: TxState, sub_state: &'static str, reason: String },
+    Dead {
+        intent: QueuedIntent,
+        state: TxState,
+        sub_state: &'static str,
+        reason: String,
+    },
     /// Not now. It stays at the head.
-    Hold { intent: QueuedIntent, sub_state: &'static str, reason: String },
+    Hold {
+        intent: QueuedIntent,
+        sub_state: &'static str,
+        reason: String,
+    },
 }
 
 /// Fills the window from the queue and commits. True: something is ready to be sent.
@@ -49,7 +58,9 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
-            Prepared::Dead { intent, state, sub_state, reason } => bury(lane, intent, state, sub_state, reason),
+            Prepared::Dead { intent, state, sub_state, reason } => {
+                bury(lane, intent, state, sub_state, reason)
+            }
             Prepared::Hold { intent, sub_state, reason } => {
                 hold(lane, intent, sub_state, reason);
                 break;
@@ -78,28 +89,41 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
 }
 
 async fn prepare(lane: &mut Lane, intent: QueuedIntent) -> Result<Prepared, StepError> {
-    if intent.expired {
+    if intent.expires.is_some_and(|at| at <= Instant::now()) {
         let reason = "its deadline passed before it had a nonce".to_owned();
         return Ok(Prepared::Dead { intent, state: TxState::Cancelled, sub_state: "deadline", reason });
     }
     let gas_limit = match gas_limit(lane, &intent.payload).await {
         Ok(CallOutcome::Ok(gas)) => gas,
+        // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
+        Ok(CallOutcome::Reverted { reason }) if lane.open.iter().any(|tx| tx.intent.receipt.is_none()) => {
+            return Ok(Prepared::Hold { intent, sub_state: "waiting_earlier", reason });
+        }
         Ok(CallOutcome::Reverted { reason }) => {
             let reason = format!("would revert: {reason}");
             return Ok(Prepared::Dead { intent, state: TxState::Failed, sub_state: "would_revert", reason });
         }
         Ok(CallOutcome::Fatal { message }) => {
-            return Ok(Prepared::Dead { intent, state: TxState::Failed, sub_state: "invalid", reason: message });
+            return Ok(Prepared::Dead {
+                intent,
+                state: TxState::Failed,
+                sub_state: "invalid",
+                reason: message,
+            });
         }
         Ok(CallOutcome::InsufficientFunds { message }) => {
             return Ok(Prepared::Hold { intent, sub_state: "waiting_funds", reason: message });
         }
-        Err(error) => return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() }),
+        Err(error) => {
+            return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() });
+        }
     };
     let head = lane.chain.watcher.head().unwrap_or_default();
     let fees = match lane.chain.fees.quote(lane.chain.connector.as_ref(), head, &intent.payload).await {
         Ok(fees) => fees,
-        Err(error) => return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() }),
+        Err(error) => {
+            return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() });
+        }
     };
     let unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
@@ -116,7 +140,9 @@ async fn prepare(lane: &mut Lane, intent: QueuedIntent) -> Result<Prepared, Step
     match can_pay(lane, cost).await {
         Ok(None) => {}
         Ok(Some(reason)) => return Ok(Prepared::Hold { intent, sub_state: "waiting_funds", reason }),
-        Err(error) => return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() }),
+        Err(error) => {
+            return Ok(Prepared::Hold { intent, sub_state: "waiting_node", reason: error.to_string() });
+        }
     }
     failpoint::hit("prepared");
     Ok(match lane.signer.sign(&unsigned).await {
@@ -124,7 +150,9 @@ async fn prepare(lane: &mut Lane, intent: QueuedIntent) -> Result<Prepared, Step
             spend(lane, cost);
             Prepared::Ready(Box::new((draft, intent)))
         }
-        Err(SignerError::Unavailable { reason, .. }) => Prepared::Hold { intent, sub_state: "waiting_signer", reason },
+        Err(SignerError::Unavailable { reason, .. }) => {
+            Prepared::Hold { intent, sub_state: "waiting_signer", reason }
+        }
         Err(SignerError::Refused { reason, .. }) => {
             Prepared::Dead { intent, state: TxState::Failed, sub_state: "signer_refused", reason }
         }

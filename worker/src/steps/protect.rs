@@ -55,13 +55,8 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     }
     let start = Nonce(lane.chain.config.nonce.start_from);
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
-    lane.sequence = Some(Sequence {
-        start,
-        next: start,
-        protect: None,
-        max_in_flight: lane.window(),
-        in_flight: None,
-    });
+    lane.sequence =
+        Some(Sequence { start, next: start, protect: None, max_in_flight: lane.window(), in_flight: None });
     lane.key_checked = true;
     if count == start.0 {
         // Created at once, and alone: the write that gives the first nonce compares against it.
@@ -82,7 +77,8 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
 pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let tx = &lane.open[index];
     let (nonce, hashes) = (tx.intent.nonce, tx.hashes());
-    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view =
+        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
     if let Some(receipt) = view.receipts.into_iter().next() {
         track::included(lane, receipt);
         return Ok(());
@@ -102,7 +98,9 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     }
     let tx_id = tx.intent.tx_id;
     tx.enter(TxState::Protect);
-    let reason = format!("the key was used outside: the nonce of intent {tx_id} was consumed by an unknown transaction");
+    let reason = format!(
+        "the key was used outside: the nonce of intent {tx_id} was consumed by an unknown transaction"
+    );
     lane.open[index].complain(Some("nonce_taken"), Some(reason.clone()));
     protect(lane, reason);
     lane.flush().await
@@ -123,7 +121,8 @@ fn protect(lane: &mut Lane, reason: String) {
 async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), StepError> {
     let taken: Vec<usize> =
         (0..lane.open.len()).filter(|index| lane.open[*index].state() == TxState::Protect).collect();
-    let was_taken = sequence.in_flight.is_some() && taken.is_empty() && lane.open.iter().any(|tx| tx.is_dirty());
+    let was_taken =
+        sequence.in_flight.is_some() && taken.is_empty() && lane.open.iter().any(|tx| tx.is_dirty());
     if was_taken {
         return lift(lane, "the protected nonce was found to be ours").await;
     }
@@ -132,7 +131,8 @@ async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), Ste
     }
     lane.recheck_at = Some(Instant::now() + RECHECK * 3);
     let hashes: Vec<_> = taken.iter().flat_map(|index| lane.open[*index].hashes()).collect();
-    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view =
+        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
     let found = view.receipts.len();
     view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
     let all_found = !taken.is_empty() && found >= taken.len();

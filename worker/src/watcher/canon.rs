@@ -15,7 +15,9 @@ pub(crate) struct Canon {
 pub(crate) enum Change {
     Grew,
     /// Blocks from this height on were replaced.
-    Forked { from: u64 },
+    Forked {
+        from: u64,
+    },
 }
 
 impl Canon {

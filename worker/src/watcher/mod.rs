@@ -18,8 +18,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use canon::{Canon, Change};
-pub(crate) use registry::{Mailbox, News};
 use registry::Registry;
+pub(crate) use registry::{Mailbox, News};
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
 const MAX_WALK: u64 = 128;
@@ -139,7 +139,10 @@ impl WatchTask {
             match self.look().await {
                 Ok(found_block) => {
                     if failing {
-                        tracing::info!(chain.id = self.watcher.connector.chain_id().0, "the node answers again");
+                        tracing::info!(
+                            chain.id = self.watcher.connector.chain_id().0,
+                            "the node answers again"
+                        );
                         failing = false;
                     }
                     pause = self.next_pause(found_block, pause);
@@ -211,11 +214,16 @@ impl WatchTask {
     }
 
     /// The blocks that lead from the canonical chain to `latest`, oldest first. `None`: it cannot be walked now.
-    async fn branch_to(&self, latest: BlockWithHashes, head: BlockRef) -> Result<Option<Vec<BlockWithHashes>>, RpcError> {
+    async fn branch_to(
+        &self,
+        latest: BlockWithHashes,
+        head: BlockRef,
+    ) -> Result<Option<Vec<BlockWithHashes>>, RpcError> {
         let connector = &self.watcher.connector;
         let between = (head.number + 1)..latest.block.number;
         let fetched =
-            futures::future::try_join_all(between.map(|number| connector.block(BlockTag::Number(number)))).await?;
+            futures::future::try_join_all(between.map(|number| connector.block(BlockTag::Number(number))))
+                .await?;
         let mut branch: Vec<BlockWithHashes> = fetched.into_iter().flatten().collect();
         branch.push(latest);
         if !branch.windows(2).all(|pair| pair[1].block.parent == pair[0].block.hash) {
@@ -248,7 +256,11 @@ impl WatchTask {
         let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
         if let Change::Forked { from } = change {
             metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
-            tracing::warn!(chain.id = self.watcher.connector.chain_id().0, from_block = from, "blocks were replaced");
+            tracing::warn!(
+                chain.id = self.watcher.connector.chain_id().0,
+                from_block = from,
+                "blocks were replaced"
+            );
             self.watcher.registry.reorged(from);
         }
         self.pace(blocks.len());
@@ -328,7 +340,9 @@ impl WatchTask {
                     self.unsaved.drain(..keep_from);
                     return;
                 }
-                Err(error) => return tracing::debug!(error = %error, "could not ask for the duty of the head"),
+                Err(error) => {
+                    return tracing::debug!(error = %error, "could not ask for the duty of the head");
+                }
             }
         }
         let chain = self.watcher.connector.chain_id();

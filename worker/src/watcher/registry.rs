@@ -110,7 +110,8 @@ impl Registry {
 
     pub(crate) fn reorged(&self, from: u64) {
         let entries = self.entries();
-        let lanes: HashMap<u64, &Mailbox> = entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
+        let lanes: HashMap<u64, &Mailbox> =
+            entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
         for mailbox in lanes.into_values() {
             mailbox.post(News::Reorged { from });
         }

@@ -18,7 +18,12 @@ const FIRST_INEXACT: u64 = 1 << 53;
 pub(super) fn tokens(params: &[Param], args: &[Value], root: &str) -> Result<Vec<Token>, InvalidIntent> {
     let root = At::Root(root);
     expect_count(params.len(), args.len(), &root)?;
-    params.iter().zip(args).enumerate().map(|(index, (param, arg))| token(&param.kind, arg, &At::Item(&root, index))).collect()
+    params
+        .iter()
+        .zip(args)
+        .enumerate()
+        .map(|(index, (param, arg))| token(&param.kind, arg, &At::Item(&root, index)))
+        .collect()
 }
 
 /// Where in the arguments we are; only spelled out when something is wrong.
@@ -46,7 +51,9 @@ impl At<'_> {
 
 fn token(kind: &AbiType, value: &Value, at: &At<'_>) -> Result<Token, InvalidIntent> {
     match kind {
-        AbiType::Address => parse_address(text(value, at, "an address")?).map(Token::Address).map_err(|e| at.bad(e)),
+        AbiType::Address => {
+            parse_address(text(value, at, "an address")?).map(Token::Address).map_err(|e| at.bad(e))
+        }
         AbiType::Bool => value.as_bool().map(Token::Bool).ok_or_else(|| at.bad("must be true or false")),
         AbiType::String => Ok(Token::String(text(value, at, "a string")?.to_owned())),
         AbiType::Bytes => bytes(value, at).map(Token::Bytes),

@@ -19,7 +19,9 @@ const ARGS: &str = "payload.args";
 /// Call data for `method` (a signature such as `transfer(address,uint256)`, or an ABI fragment object) and `args`.
 pub fn encode_call(method: &Value, args: &[Value]) -> Result<Bytes, InvalidIntent> {
     let function = match method {
-        Value::String(text) => signature::parse(text).map_err(|problem| InvalidIntent::new(METHOD, problem))?,
+        Value::String(text) => {
+            signature::parse(text).map_err(|problem| InvalidIntent::new(METHOD, problem))?
+        }
         Value::Object(_) => Function::from_fragment(method, METHOD)?,
         _ => return Err(InvalidIntent::new(METHOD, "must be a signature or an ABI fragment object")),
     };

@@ -23,7 +23,10 @@ fn refusal(method: &str, args: Value) -> (String, String) {
 
 #[test]
 fn the_examples_of_the_abi_specification_encode_as_printed_there() {
-    assert_eq!(encode(json!("baz(uint32,bool)"), json!([69, true])).unwrap(), words("cdcd77c0", &["45", "1"]));
+    assert_eq!(
+        encode(json!("baz(uint32,bool)"), json!([69, true])).unwrap(),
+        words("cdcd77c0", &["45", "1"])
+    );
     assert_eq!(
         encode(json!("bar(bytes3[2])"), json!([["0x616263", "0x646566"]])).unwrap(),
         words("fce353f6", &["616263<", "646566<"])
@@ -40,7 +43,17 @@ fn the_examples_of_the_abi_specification_encode_as_printed_there() {
         .unwrap(),
         words(
             "8be65246",
-            &["123", "80", "31323334353637383930<", "e0", "2", "456", "789", "d", "48656c6c6f2c20776f726c6421<"]
+            &[
+                "123",
+                "80",
+                "31323334353637383930<",
+                "e0",
+                "2",
+                "456",
+                "789",
+                "d",
+                "48656c6c6f2c20776f726c6421<"
+            ]
         )
     );
     assert_eq!(
@@ -48,8 +61,26 @@ fn the_examples_of_the_abi_specification_encode_as_printed_there() {
         words(
             "2289b18c",
             &[
-                "40", "140", "2", "40", "a0", "2", "1", "2", "1", "3", "3", "60", "a0", "e0", "3", "6f6e65<", "3",
-                "74776f<", "5", "7468726565<"
+                "40",
+                "140",
+                "2",
+                "40",
+                "a0",
+                "2",
+                "1",
+                "2",
+                "1",
+                "3",
+                "3",
+                "60",
+                "a0",
+                "e0",
+                "3",
+                "6f6e65<",
+                "3",
+                "74776f<",
+                "5",
+                "7468726565<"
             ]
         )
     );
@@ -92,7 +123,8 @@ fn tuples_by_name_and_by_position_are_the_same() {
 
 #[test]
 fn integers_keep_their_range() {
-    let good = [("int8", "-128", "80"), ("int8", "127", "7f"), ("uint8", "255", "ff"), ("int256", "-1", "ff")];
+    let good =
+        [("int8", "-128", "80"), ("int8", "127", "7f"), ("uint8", "255", "ff"), ("int256", "-1", "ff")];
     for (kind, value, last_byte) in good {
         let data = encode(json!(format!("f({kind})")), json!([value])).unwrap();
         assert!(data.ends_with(last_byte), "{kind} {value}: {data}");
@@ -177,10 +209,34 @@ fn what_is_no_signature_is_refused() {
     let deep = format!("f(uint256{})", "[]".repeat(40));
     let deep_tuple = format!("f({}bool{})", "(".repeat(10_000), ")".repeat(10_000));
     for method in [
-        "", "transfer", "transfer(", "transfer(address", "transfer(address,)", "transfer(adress)", "1f(bool)",
-        "f(uint7)", "f(uint264)", "f(uint08)", "f(bytes33)", "f(bytes0)", "f(bool[0])", "f(bool[-1])", "f(bool[)",
-        "f(fixed128x18)", "f(function)", "f(())", "f(bool a b)", "f(bool) returns bool", "f(bool) and more",
-        "f(bool)) ", "f(bool);f(bool)", "f(bool,bool", "function", "f(tuple)", &deep, &deep_tuple,
+        "",
+        "transfer",
+        "transfer(",
+        "transfer(address",
+        "transfer(address,)",
+        "transfer(adress)",
+        "1f(bool)",
+        "f(uint7)",
+        "f(uint264)",
+        "f(uint08)",
+        "f(bytes33)",
+        "f(bytes0)",
+        "f(bool[0])",
+        "f(bool[-1])",
+        "f(bool[)",
+        "f(fixed128x18)",
+        "f(function)",
+        "f(())",
+        "f(bool a b)",
+        "f(bool) returns bool",
+        "f(bool) and more",
+        "f(bool)) ",
+        "f(bool);f(bool)",
+        "f(bool,bool",
+        "function",
+        "f(tuple)",
+        &deep,
+        &deep_tuple,
     ] {
         assert_eq!(refusal(method, json!([])).0, "payload.method", "{method}");
     }

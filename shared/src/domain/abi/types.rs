@@ -145,7 +145,11 @@ fn fragment_params(list: Option<&Value>, field: &str, depth: usize) -> Result<Ve
     let Some(Value::Array(items)) = list else {
         return Err(InvalidIntent::new(field, "must be an array of parameters"));
     };
-    items.iter().enumerate().map(|(index, item)| fragment_param(item, &format!("{field}[{index}]"), depth)).collect()
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, item)| fragment_param(item, &format!("{field}[{index}]"), depth))
+        .collect()
 }
 
 fn fragment_param(item: &Value, field: &str, depth: usize) -> Result<Param, InvalidIntent> {
@@ -172,7 +176,8 @@ fn fragment_param(item: &Value, field: &str, depth: usize) -> Result<Param, Inva
         AbiType::elementary(word).map_err(bad)?
     };
     while let Some(rest) = suffixes.strip_prefix('[') {
-        let (digits, rest) = rest.split_once(']').ok_or_else(|| bad(format!("`{text}` is not an ABI type")))?;
+        let (digits, rest) =
+            rest.split_once(']').ok_or_else(|| bad(format!("`{text}` is not an ABI type")))?;
         kind = kind.array(Some(digits).filter(|digits| !digits.is_empty())).map_err(bad)?;
         suffixes = rest;
     }

@@ -1,0 +1,90 @@
+//! The REST API as a client sees it, answers uninterpreted.
+
+use std::time::Duration;
+
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+use crate::submitter::Submitter;
+
+/// A bit more than the server's own limits, so that it is the server who gives up.
+const TIMEOUT: Duration = Duration::from_secs(90);
+
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    admin_token: &'static str,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    /// Null if the body was no JSON.
+    pub body: Value,
+    pub headers: reqwest::header::HeaderMap,
+}
+
+impl Answer {
+    /// The stable code of a problem.
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("")
+    }
+
+    pub fn tx_id(&self) -> &str {
+        self.body["txId"].as_str().unwrap_or_else(|| panic!("no txId in {self:?}"))
+    }
+}
+
+impl Client {
+    pub(crate) fn new(base: String, admin_token: &'static str) -> Client {
+        let http = reqwest::Client::builder().timeout(TIMEOUT).build().expect("a client");
+        Client { http, base, admin_token }
+    }
+
+    pub async fn post(&self, submitter: &Submitter, request_id: &str, payload: &Value) -> Answer {
+        let body = json!({ "submitter": submitter.text(), "requestId": request_id, "payload": payload });
+        self.post_raw(&body).await
+    }
+
+    /// Any body at all.
+    pub async fn post_raw(&self, body: &Value) -> Answer {
+        self.try_post(body).await.expect("the API answers")
+    }
+
+    /// For APIs that may die over it.
+    pub async fn try_post(&self, body: &Value) -> Result<Answer, reqwest::Error> {
+        answer(self.http.post(format!("{}/api/v1/tx", self.base)).json(body)).await
+    }
+
+    /// Any route: `/api/v1/tx?limit=10`.
+    pub async fn get(&self, path: &str) -> Answer {
+        answer(self.http.get(format!("{}{path}", self.base))).await.expect("the API answers")
+    }
+
+    /// Any route, as the operator.
+    pub async fn admin_get(&self, path: &str) -> Answer {
+        let request = self.http.get(format!("{}{path}", self.base)).bearer_auth(self.admin_token);
+        answer(request).await.expect("the API answers")
+    }
+
+    /// Any route, with a body.
+    pub async fn post_to(&self, path: &str, body: &Value) -> Answer {
+        answer(self.http.post(format!("{}{path}", self.base)).json(body)).await.expect("the API answers")
+    }
+
+    /// `action`: pause, resume, release or adopt, as the operator.
+    pub async fn operate(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
+        let url = format!("{}/api/v1/submitters/{}/{action}", self.base, submitter.text());
+        let request = self.http.post(url).bearer_auth(self.admin_token).json(&json!({ "reason": reason }));
+        answer(request).await.expect("the API answers")
+    }
+}
+
+async fn answer(request: RequestBuilder) -> Result<Answer, reqwest::Error> {
+    let response = request.send().await?;
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let body = response.bytes().await?;
+    Ok(Answer { status, headers, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+}

@@ -1,0 +1,255 @@
+//! One process of the stack: an API or a worker, real enough to be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gapless_cli::localnet::{Launch, Process, free_port};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::eventually::{LIMIT, eventually};
+use crate::settings::Settings;
+use crate::stack::Stack;
+
+/// What admin routes want to see.
+pub(crate) const ADMIN_TOKEN: &str = "an-operator-of-the-tests";
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Api,
+    Worker,
+}
+
+impl Part {
+    fn word(self) -> &'static str {
+        match self {
+            Part::Api => "api",
+            Part::Worker => "worker",
+        }
+    }
+
+    /// The log line after which it does its work.
+    fn started(self) -> &'static str {
+        match self {
+            Part::Api => "the API is listening",
+            Part::Worker => "worker started",
+        }
+    }
+}
+
+/// A process about to be started; changes what its neighbours have.
+#[derive(Debug)]
+pub struct ServiceBuilder<'a> {
+    stack: &'a Stack,
+    part: Part,
+    settings: Settings,
+    env: Vec<(String, String)>,
+    wait: bool,
+}
+
+impl<'a> ServiceBuilder<'a> {
+    pub(crate) fn new(stack: &'a Stack, part: Part) -> ServiceBuilder<'a> {
+        let mut settings = stack.settings().clone();
+        match part {
+            Part::Api => settings.set("api.bind", "127.0.0.1:0"),
+            Part::Worker => {
+                let port = free_port().expect("a free port");
+                settings.set("worker.metrics_bind", format!("127.0.0.1:{port}"));
+            }
+        }
+        let env = if part == Part::Worker { stack.key_env() } else { Vec::new() };
+        ServiceBuilder { stack, part, settings, env, wait: true }
+    }
+
+    /// A configuration key for this process alone.
+    pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.settings.set(key, value);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Ends as by `kill -9` at this point of `gapless_worker::failpoint::POINTS`, or at its nth visit: `sent:3`.
+    pub fn failpoint(self, point: &str) -> Self {
+        self.env("GAPLESS_FAILPOINT", point)
+    }
+
+    /// Talks to these nodes instead.
+    pub fn rpc(self, urls: &[&str]) -> Self {
+        let key = format!("chain.{}.rpc.urls", Stack::chain_name(0));
+        self.set(&key, urls.iter().map(|url| Value::from(*url)).collect::<Vec<_>>())
+    }
+
+    /// Does not wait until it works: for starts that are meant to wait or to fail.
+    pub fn without_waiting(mut self) -> Self {
+        self.wait = false;
+        self
+    }
+
+    pub async fn start(self) -> Service {
+        let name = self.stack.next_name(self.part.word());
+        let dir = self.stack.dir();
+        let config = self.settings.write(&dir.join(format!("{name}.toml")));
+        let log = dir.join(format!("{name}.log"));
+        let mut launch = Launch::new(&name, self.stack.program(), &log);
+        launch = launch.args([self.part.word(), "--config", config.to_str().expect("a UTF-8 path")]);
+        launch.env = self.env;
+        let metrics = self.settings.text("worker.metrics_bind").map(|bind| format!("http://{bind}"));
+        let process = Arc::new(Mutex::new(launch.spawn().expect("a process of the stack starts")));
+        let service = Service { name, part: self.part, log, process, metrics };
+        self.stack.adopt(service.clone());
+        if self.wait {
+            service.wait_until_started().await;
+        }
+        service
+    }
+}
+
+/// A handle to a process of the stack. Clones are handles to the same one; the stack has one too, and ends it.
+#[derive(Clone, Debug)]
+pub struct Service {
+    name: String,
+    part: Part,
+    log: PathBuf,
+    process: Arc<Mutex<Process>>,
+    metrics: Option<String>,
+}
+
+impl Service {
+    fn process(&self) -> MutexGuard<'_, Process> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
+    pub(crate) fn is_api(&self) -> bool {
+        self.part == Part::Api
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.process().exited().expect("the process can be asked").is_none()
+    }
+
+    /// As a crash would end it; gone when this returns.
+    pub fn kill9(&self) {
+        self.process().kill9();
+    }
+
+    /// Freezes it: it keeps connections and locks, and does nothing.
+    pub fn sigstop(&self) {
+        self.process().signal(Signal::SIGSTOP).unwrap();
+    }
+
+    pub fn sigcont(&self) {
+        self.process().signal(Signal::SIGCONT).unwrap();
+    }
+
+    /// Asks it to stop; does not wait.
+    pub fn sigterm(&self) {
+        self.process().signal(Signal::SIGTERM).unwrap();
+    }
+
+    /// Asks it to stop and waits; answers how long that took.
+    pub async fn stop_sigterm(&self) -> Duration {
+        let begun = Instant::now();
+        self.sigterm();
+        self.wait_exit_within(STOP_LIMIT).await;
+        begun.elapsed()
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn wait_exit(&self) -> ExitStatus {
+        self.wait_exit_within(LIMIT).await
+    }
+
+    async fn wait_exit_within(&self, limit: Duration) -> ExitStatus {
+        let what = format!("{} ends", self.name);
+        crate::eventually::eventually_within(limit, &what, async || {
+            self.process().exited().expect("the process can be asked").ok_or("it runs")
+        })
+        .await
+    }
+
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits for a line of the log that holds `text`.
+    pub async fn wait_for_log(&self, text: &str) -> String {
+        eventually(&format!("{} logs `{text}`", self.name), async || {
+            let log = self.log();
+            log.lines().find(|line| line.contains(text)).map(str::to_owned).ok_or_else(|| last_line(&log))
+        })
+        .await
+    }
+
+    async fn wait_until_started(&self) {
+        let started = self.part.started();
+        eventually(&format!("{} logs `{started}`", self.name), async || {
+            let log = self.log();
+            // One that dies at a failpoint may do so before it says that it has started.
+            if log.contains(started) || log.contains("failpoint: killing") {
+                return Ok(());
+            }
+            assert!(self.is_running(), "{} ended at its start:\n{log}", self.name);
+            Err(last_line(&log))
+        })
+        .await;
+    }
+
+    /// Where an API listens.
+    pub fn url(&self) -> String {
+        assert!(self.is_api(), "{} listens nowhere", self.name);
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains(Part::Api.started())).expect("the API has started");
+        let line: Value = serde_json::from_str(line).expect("logs are JSON");
+        format!("http://{}", line["address"].as_str().expect("the line names the address"))
+    }
+
+    /// A client of this API.
+    pub fn client(&self) -> Client {
+        Client::new(self.url(), ADMIN_TOKEN)
+    }
+
+    /// A metric now, over all label sets that hold each of `labels` (`result="ok"`). Zero if it was never counted.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
+        let text = reqwest::get(format!("{base}/metrics")).await.expect("metrics").text().await.unwrap();
+        let samples = text.lines().filter_map(|line| line.rsplit_once(' ')).filter(|(key, _)| {
+            key.split('{').next() == Some(name) && labels.iter().all(|label| key.contains(label))
+        });
+        samples.map(|(_, value)| value.parse::<f64>().unwrap_or(0.0)).sum()
+    }
+
+    /// `/readyz` of a worker: whether it can work, and what is missing.
+    pub async fn readiness(&self) -> (u16, Value) {
+        let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
+        let response = reqwest::get(format!("{base}/readyz")).await.expect("/readyz answers");
+        (response.status().as_u16(), response.json().await.unwrap_or_default())
+    }
+
+    pub(crate) fn tail(&self, lines: usize) -> String {
+        self.process().log_tail(lines)
+    }
+}
+
+fn last_line(log: &str) -> String {
+    log.lines().last().unwrap_or("nothing").to_owned()
+}

@@ -1,0 +1,48 @@
+//! Configuration as a tree that tests set keys of, written as the TOML file the processes read.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings(Map<String, Value>);
+
+impl Settings {
+    /// `key` as in the documentation: `nonce.max_in_flight`. Later values replace earlier ones.
+    pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
+        let mut words: Vec<&str> = key.split('.').collect();
+        let last = words.pop().expect("split never answers nothing");
+        let mut table = &mut self.0;
+        for word in words {
+            let entry = table.entry(word).or_insert_with(|| Value::Object(Map::new()));
+            table = entry.as_object_mut().unwrap_or_else(|| panic!("`{word}` of `{key}` is no table"));
+        }
+        table.insert(last.to_owned(), value.into());
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        let (first, rest) = key.split_once('.')?;
+        rest.split('.').try_fold(self.0.get(first)?, |value, word| value.get(word))?.as_str()
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> PathBuf {
+        std::fs::write(path, toml::to_string(&self.0).expect("settings are plain TOML")).unwrap();
+        path.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_become_tables_and_later_values_win() {
+        let mut settings = Settings::default();
+        settings.set("nonce.max_in_flight", 1);
+        settings.set("nonce.max_in_flight", 16);
+        settings.set("rpc.urls", vec!["a", "b"]);
+        assert_eq!(settings.text("nonce.max_in_flight"), None, "not a text");
+        let text = toml::to_string(&settings.0).unwrap();
+        assert_eq!(text, "[nonce]\nmax_in_flight = 16\n\n[rpc]\nurls = [\"a\", \"b\"]\n");
+    }
+}

@@ -1,0 +1,69 @@
+//! Keys of the tests, and what a thief of such a key would do with it.
+
+use ethers_core::types::transaction::eip2718::TypedTransaction;
+use ethers_core::types::{Address, Bytes, H256, TransactionRequest, U256};
+use ethers_core::utils::keccak256;
+use ethers_signers::{LocalWallet, Signer};
+use serde_json::{Value, json};
+
+use crate::node::Node;
+
+/// One key, made for one test.
+#[derive(Clone, Debug)]
+pub struct Submitter {
+    wallet: LocalWallet,
+    secret: [u8; 32],
+}
+
+impl Submitter {
+    pub fn random() -> Submitter {
+        let secret: [u8; 32] = rand::random();
+        let wallet = LocalWallet::from_bytes(&secret).expect("32 random bytes are a key, but for one in 2^128");
+        Submitter { wallet, secret }
+    }
+
+    pub fn address(&self) -> Address {
+        self.wallet.address()
+    }
+
+    /// As stored: lower-case.
+    pub fn text(&self) -> String {
+        format!("{:#x}", self.address())
+    }
+
+    pub(crate) fn key_hex(&self) -> String {
+        hex::encode(self.secret)
+    }
+
+    /// Signs a plain transfer outside of Gapless.
+    pub fn sign_transfer(&self, chain_id: u64, nonce: u64, to: Address, value: u64) -> (H256, Bytes) {
+        let request = TransactionRequest::new()
+            .from(self.address())
+            .to(to)
+            .value(value)
+            .nonce(nonce)
+            .gas(21_000)
+            .gas_price(U256::exp10(11))
+            .chain_id(chain_id);
+        let typed = TypedTransaction::Legacy(request);
+        let signature = self.wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
+        let raw = typed.rlp_signed(&signature);
+        (H256(keccak256(&raw)), raw)
+    }
+
+    /// Uses the key outside of Gapless, at the chain's next nonce or at one of choice. Answers the hash.
+    pub async fn spend_outside(&self, node: &Node, nonce: Option<u64>) -> H256 {
+        let nonce = match nonce {
+            Some(nonce) => nonce,
+            None => node.count(self.address(), "latest").await,
+        };
+        let (hash, raw) = self.sign_transfer(node.chain_id(), nonce, Address::repeat_byte(0xee), 1);
+        node.rpc("eth_sendRawTransaction", json!([raw])).await;
+        hash
+    }
+}
+
+/// A transfer of `value` wei: the payload of most tests.
+pub fn payload(to: Address, value: u64) -> Value {
+    json!({ "to": format!("{to:#x}"), "value": value.to_string() })
+}
