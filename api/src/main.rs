@@ -3,11 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 use gapless::config::Config;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 /// The REST API of Gapless.
 #[derive(Debug, Parser)]
@@ -41,26 +38,10 @@ async fn serve() -> anyhow::Result<()> {
     }
     let config = Config::load(options.config.as_deref())?;
     gapless::observe::init_logging(&config.log)?;
-    let shutdown = CancellationToken::new();
-    stop_on_signal(shutdown.clone())?;
-    gapless_api::run(config, shutdown).await
+    gapless_api::run(config, gapless::shutdown::stop_signal()).await
 }
 
 #[allow(clippy::print_stdout)] // the document is this mode's output
 fn print(text: &str) {
     print!("{text}");
-}
-
-fn stop_on_signal(shutdown: CancellationToken) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("stopping: no new connections, open requests are answered");
-        shutdown.cancel();
-    });
-    Ok(())
 }

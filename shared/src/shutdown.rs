@@ -23,6 +23,7 @@ pub fn stop_signal() -> CancellationToken {
             () = terminate => {}
             _ = tokio::signal::ctrl_c() => {}
         }
+        tracing::info!("told to stop");
         stop.cancel();
     });
     token

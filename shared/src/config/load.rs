@@ -125,6 +125,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "must be at most half of lease.duration, or one slow renewal loses the lease",
         );
     }
+    if config.events.mode == super::EventsMode::Webhook {
+        return bad("events.mode", "webhook delivery is not in this release");
+    }
     if !(1..=8).contains(&config.worker.writers) {
         return bad("worker.writers", "must be between 1 and 8");
     }
@@ -133,10 +136,8 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         ("duties.audit_nonces", &config.duties.audit_nonces),
         ("duties.check_balances", &config.duties.check_balances),
     ] {
-        if let Err(error) = expression
-            .is_empty()
-            .then_some(Ok(()))
-            .unwrap_or_else(|| expression.parse::<cron::Schedule>().map(|_| ()))
+        if !expression.is_empty()
+            && let Err(error) = expression.parse::<cron::Schedule>()
         {
             return Err(ConfigError::Invalid {
                 key: key.into(),

@@ -139,9 +139,9 @@ pub enum EventsMode {
     Poll,
     /// Each event becomes a log line.
     Log,
-    /// Written to the outbox in the transaction of the state change. Delivery comes with a later release.
+    /// Written to `outbox_event` in the transaction of the state change; whoever delivers reads it from there.
     MqOutbox,
-    /// As `mq_outbox`, delivered by HTTP. Delivery comes with a later release.
+    /// As `mq_outbox`, delivered by HTTP. Refused until delivery exists.
     Webhook,
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
+use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::error::StoreError;
@@ -46,7 +47,9 @@ impl Store {
                 ("statement_timeout", millis.as_str()),
                 ("lock_timeout", millis.as_str()),
                 ("idle_in_transaction_session_timeout", millis.as_str()),
-            ]);
+            ])
+            // Whoever runs a statement logs what it meant; the text of the SQL helps nobody in a log.
+            .disable_statement_logging();
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(timeouts.acquire)

@@ -217,13 +217,13 @@ impl Lane {
     /// One round over everything that could move. Order matters: what is open before what is new.
     async fn turn(&mut self) -> Result<Turn, StepError> {
         self.read_mail();
-        if self.reload {
-            self.flush().await?;
-            self.load().await?;
-        }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
             return Ok(Turn::Wait(None));
+        }
+        if self.reload {
+            self.flush().await?;
+            self.load().await?;
         }
         steps::operator::carry_out(self).await?;
         steps::track::advance(self).await?;

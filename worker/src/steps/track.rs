@@ -69,7 +69,7 @@ pub(crate) async fn look_up_all(lane: &mut Lane) -> Result<(), StepError> {
 }
 
 pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), StepError> {
-    if hashes.is_empty() || lane.chain.halted().is_some() {
+    if hashes.is_empty() {
         return Ok(());
     }
     for receipt in lane.chain.connector.receipts(hashes).await? {

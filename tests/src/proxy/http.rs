@@ -1,0 +1,64 @@
+//! Just enough HTTP to be able to break it: requests with a length, answers that may end too early.
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+/// What goes back over the connection.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Whole(u16, String),
+    /// Promised in full, sent by half.
+    Truncated(String),
+    Close,
+    Never,
+}
+
+/// Serves one connection until either side ends it.
+pub(super) async fn serve<F>(stream: TcpStream, handle: impl Fn(Value) -> F)
+where
+    F: Future<Output = Reply>,
+{
+    let mut stream = BufReader::new(stream);
+    while let Some(body) = request(&mut stream).await {
+        let (status, text, sent) = match handle(body).await {
+            Reply::Whole(status, text) => (status, text, 1),
+            Reply::Truncated(text) => (200, text, 2),
+            Reply::Close => return,
+            Reply::Never => std::future::pending().await,
+        };
+        let kind = if text.starts_with('<') { "text/html" } else { "application/json" };
+        let head =
+            format!("HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", text.len());
+        let part = &text.as_bytes()[..text.len() / sent];
+        let written = async {
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(part).await?;
+            stream.flush().await
+        };
+        if written.await.is_err() || sent > 1 {
+            return;
+        }
+    }
+}
+
+/// The next body; `None` when the client is gone or is not worth talking to.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<Value> {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        let line = line.trim_end().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    serde_json::from_slice(&body).ok()
+}

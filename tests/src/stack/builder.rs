@@ -1,0 +1,184 @@
+//! What a stack is made of, before it is started.
+
+use std::path::PathBuf;
+
+use ethers_core::types::U256;
+use gapless::config::Secret;
+use gapless_cli::commands::migrate::migrate;
+use gapless_cli::localnet::Mining;
+use serde_json::Value;
+use sqlx::postgres::PgPoolOptions;
+use tokio::sync::Mutex;
+
+use super::{Database, Stack};
+use crate::node::Node;
+use crate::proxy::Proxy;
+use crate::servers;
+use crate::service::ADMIN_TOKEN;
+use crate::settings::Settings;
+use crate::submitter::Submitter;
+
+const FIRST_CHAIN_ID: u64 = 31337;
+
+#[derive(Debug)]
+pub struct StackBuilder {
+    program: PathBuf,
+    submitters: usize,
+    chains: u64,
+    mining: Mining,
+    balance: U256,
+    proxied: bool,
+    own_postgres: bool,
+    settings: Settings,
+}
+
+impl StackBuilder {
+    /// `program` is the binary `gapless-stack`. Quick settings: a window of 1, one confirmation, a short lease.
+    pub fn new(program: &str) -> StackBuilder {
+        let mut settings = Settings::default();
+        settings.set("api.admin_token", ADMIN_TOKEN);
+        settings.set("lease.duration", "3s");
+        settings.set("lease.renew_interval", "700ms");
+        settings.set("lease.clock_skew", "200ms");
+        settings.set("worker.poll_interval", "200ms");
+        settings.set("worker.linger", "500ms");
+        settings.set("confirmations.required", 1);
+        settings.set("rpc.poll_interval", "50ms");
+        settings.set("log.level", "info,gapless=debug,gapless_worker=debug,gapless_api=debug");
+        StackBuilder {
+            program: program.into(),
+            submitters: 1,
+            chains: 1,
+            mining: Mining::Instant,
+            balance: U256::exp10(21),
+            proxied: false,
+            own_postgres: false,
+            settings,
+        }
+    }
+
+    /// Any key of the configuration, for every process: `set("resubmit.interval", "1s")`.
+    pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.settings.set(key, value);
+        self
+    }
+
+    /// How many keys the workers hold.
+    pub fn submitters(mut self, count: usize) -> Self {
+        self.submitters = count;
+        self
+    }
+
+    /// `nonce.max_in_flight`.
+    pub fn window(self, nonces: u32) -> Self {
+        self.set("nonce.max_in_flight", nonces)
+    }
+
+    /// `confirmations.required`.
+    pub fn confirmations(self, blocks: u64) -> Self {
+        self.set("confirmations.required", blocks)
+    }
+
+    /// Leases that are over in two seconds, for tests that wait for that.
+    pub fn short_lease(self) -> Self {
+        self.set("lease.duration", "2s").set("lease.renew_interval", "500ms")
+    }
+
+    /// Absent: a block for every transaction.
+    pub fn mining(mut self, mining: Mining) -> Self {
+        self.mining = mining;
+        self
+    }
+
+    /// Wei of every submitter at the start; absent: 1,000 ether.
+    pub fn balance(mut self, wei: impl Into<U256>) -> Self {
+        self.balance = wei.into();
+        self
+    }
+
+    /// Several chains with the same submitters. Requests then name a `chainId`.
+    pub fn chains(mut self, count: u64) -> Self {
+        self.chains = count;
+        self
+    }
+
+    /// Puts a `Proxy` between the workers and the first chain.
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
+        self
+    }
+
+    /// A PostgreSQL of its own, for tests that kill it.
+    pub fn own_postgres(mut self) -> Self {
+        self.own_postgres = true;
+        self
+    }
+
+    /// Database, chains and keys; no process of Gapless yet.
+    pub async fn start(mut self) -> Stack {
+        let dir = tempfile::Builder::new().prefix("gapless-stack-").tempdir().unwrap();
+        let (database, database_url) = self.database().await;
+        migrate(&Secret::new(database_url.as_str())).await.expect("the schema");
+        self.settings.set("database.url", database_url.as_str());
+
+        let mut nodes = Vec::new();
+        for index in 0..self.chains {
+            let log = dir.path().join(format!("anvil-{index}.log"));
+            nodes.push(Node::start(FIRST_CHAIN_ID + index, self.mining, &log).await);
+        }
+        for (index, node) in nodes.iter().enumerate() {
+            let name = Stack::chain_name(index);
+            self.settings.set(&format!("chain.{name}.id"), node.chain_id());
+            self.settings.set(&format!("chain.{name}.rpc.urls"), vec![node.url()]);
+        }
+        // The audit asks the chain itself, whatever stands between the workers and it.
+        let audit_config = self.settings.write(&dir.path().join("audit.toml"));
+        let proxy = match self.proxied {
+            true => Some(Proxy::start(nodes[0].url()).await),
+            false => None,
+        };
+        if let Some(proxy) = &proxy {
+            self.settings.set(&format!("chain.{}.rpc.urls", Stack::chain_name(0)), vec![proxy.url()]);
+        }
+        let submitters: Vec<Submitter> = (0..self.submitters).map(|_| Submitter::random()).collect();
+        for node in &nodes {
+            for submitter in &submitters {
+                node.set_balance(submitter.address(), self.balance).await;
+            }
+        }
+        let key_names: Vec<String> = (0..submitters.len()).map(Stack::key_name).collect();
+        self.settings.set("signer.raw_key_env", key_names);
+        let db = PgPoolOptions::new().max_connections(4).connect_lazy(&database_url).expect("a database URL");
+        Stack {
+            program: self.program,
+            settings: self.settings,
+            audit_config,
+            nodes,
+            proxy,
+            submitters,
+            db,
+            database,
+            services: Default::default(),
+            accepted: Default::default(),
+            finished: false,
+            dir: Some(dir),
+        }
+    }
+
+    /// With one API and one worker running.
+    pub async fn up(self) -> Stack {
+        let stack = self.start().await;
+        stack.start_api().await;
+        stack.start_worker().await;
+        stack
+    }
+
+    async fn database(&self) -> (Database, String) {
+        if self.own_postgres {
+            let server = servers::own_postgres().await;
+            let url = servers::create_database(&server).await;
+            return (Database::Own(Box::new(Mutex::new(server))), url);
+        }
+        (Database::Shared, servers::create_database(servers::shared_postgres().await).await)
+    }
+}

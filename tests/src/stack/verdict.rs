@@ -1,0 +1,126 @@
+//! The end of every test: the audit, then the end of everything.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::{Stack, TAIL, locked};
+use crate::rows;
+
+/// What a run of the CLI answered.
+#[derive(Clone, Debug)]
+pub struct CliOutput {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// What `gapless verify --json` answered.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub sound: bool,
+    pub report: Value,
+}
+
+impl Verdict {
+    /// Names of the checks that found violations.
+    pub fn broken(&self) -> Vec<String> {
+        let chains = self.report["chains"].as_array().into_iter().flatten();
+        let checks = chains.flat_map(|chain| chain["checks"].as_array().into_iter().flatten());
+        let broken = checks.filter(|check| check["violations"].as_array().is_some_and(|found| !found.is_empty()));
+        broken.map(|check| check["check"].as_str().unwrap_or("unnamed").to_owned()).collect()
+    }
+}
+
+impl Stack {
+    /// The command line tool with this stack's configuration and API.
+    pub async fn cli(&self, args: &[&str]) -> CliOutput {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.args(["cli", "--config"]).arg(&self.audit_config).args(args);
+        let api = self.services().into_iter().find(|service| service.is_api() && service.is_running());
+        if let Some(api) = api {
+            command.env("GAPLESS_API", api.url()).env("GAPLESS_ADMIN_TOKEN", crate::service::ADMIN_TOKEN);
+        }
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("the CLI runs");
+        CliOutput {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// The audit now. Exit code and report must agree.
+    pub async fn verify(&self) -> Verdict {
+        let output = self.cli(&["--json", "verify", "--scan"]).await;
+        let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("no report: {output:?}"));
+        let sound = report["sound"] == Value::Bool(true);
+        assert_eq!(output.code, if sound { 0 } else { 1 }, "{output:?}");
+        Verdict { sound, report }
+    }
+
+    /// The end of a test: the invariants hold, nothing that was accepted is lost, nobody panicked.
+    pub async fn finish(self) {
+        let verdict = self.verify().await;
+        assert!(verdict.sound, "gapless verify: {:#}", verdict.report);
+        self.check_nothing_lost().await;
+        self.end().await;
+    }
+
+    /// The end of a test that has damaged the data: the audit must find it, by a check whose name holds `check`.
+    pub async fn finish_unsound(self, check: &str) {
+        let verdict = self.verify().await;
+        assert!(verdict.broken().iter().any(|name| name.contains(check)), "{check}: {:#}", verdict.report);
+        self.end().await;
+    }
+
+    async fn check_nothing_lost(&self) {
+        let accepted = locked(&self.accepted).clone();
+        let missing = rows::missing(&self.db, &accepted).await.expect("the database answers");
+        assert!(missing.is_empty(), "accepted with 202 and lost: {missing:?}");
+    }
+
+    async fn end(mut self) {
+        for service in self.services() {
+            service.kill9();
+            let log = service.log();
+            let panicked: Vec<&str> = log.lines().filter(|line| line.contains("panicked at")).collect();
+            assert!(panicked.is_empty(), "{} panicked: {panicked:#?}", service.name());
+        }
+        for node in &self.nodes {
+            node.stop().await;
+        }
+        self.db.close().await;
+        self.finished = true;
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        if !std::thread::panicking() {
+            panic!("a test ended without stack.finish().await: nothing was audited");
+        }
+        self.show_logs();
+        if std::env::var_os("GAPLESS_TEST_KEEP").is_some()
+            && let Some(dir) = self.dir.take()
+        {
+            complain(&format!("configuration and logs are kept in {}", dir.keep().display()));
+        }
+    }
+}
+
+impl Stack {
+    fn show_logs(&self) {
+        for service in self.services() {
+            complain(&format!("---- the end of {}'s log:\n{}", service.name(), service.tail(TAIL)));
+        }
+    }
+}
+
+/// To the test's captured output.
+#[allow(clippy::print_stderr)]
+fn complain(text: &str) {
+    eprintln!("{text}");
+}

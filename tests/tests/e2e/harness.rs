@@ -1,0 +1,119 @@
+//! The harness keeps its own promises: what the other tests lean on.
+
+use std::time::Duration;
+
+use gapless_tests::{Address, Fault, Mining, Node, Proxy, Submitter, TxState, payload};
+use serde_json::{Value, json};
+
+use crate::stack;
+
+#[tokio::test(flavor = "multi_thread")]
+#[should_panic(expected = "without stack.finish()")]
+async fn a_test_that_forgets_the_audit_fails() {
+    let _stack = stack().start().await;
+}
+
+async fn ask(url: &str, body: &Value) -> reqwest::Result<Value> {
+    let client = reqwest::Client::builder().timeout(Duration::from_millis(300)).build()?;
+    client.post(url).json(body).send().await?.json().await
+}
+
+fn call(id: u64, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(4711, Mining::Manual, &dir.path().join("anvil.log")).await;
+    let proxy = Proxy::start(node.url()).await;
+    let chain_id = call(1, "eth_chainId", json!([]));
+    assert_eq!(ask(proxy.url(), &chain_id).await.unwrap()["result"], "0x1267");
+
+    for fault in [
+        Fault::DropAnswer,
+        Fault::Truncate,
+        Fault::Close,
+        Fault::Hang,
+        Fault::Html("<html>502</html>".into()),
+        Fault::Delay(Duration::from_secs(1)),
+    ] {
+        proxy.next(1, "eth_chainId", fault.clone());
+        assert!(ask(proxy.url(), &chain_id).await.is_err(), "{fault:?}");
+        assert_eq!(proxy.rules_left(), 0, "{fault:?}");
+        assert_eq!(ask(proxy.url(), &chain_id).await.unwrap()["result"], "0x1267", "after {fault:?}");
+    }
+    proxy.next(1, "eth_chainId", Fault::WrongId);
+    assert_ne!(ask(proxy.url(), &chain_id).await.unwrap()["id"], 1);
+
+    // One call of a batch fails; the other is passed on.
+    proxy.next(2, "eth_blockNumber", Fault::error("header not found"));
+    let batch = json!([chain_id, call(2, "eth_blockNumber", json!([]))]);
+    let answers = ask(proxy.url(), &batch).await.unwrap();
+    assert_eq!((&answers[0]["result"], &answers[1]["error"]["message"]), (&json!("0x1267"), &json!("header not found")));
+    assert_eq!(proxy.rules_left(), 1);
+    proxy.clear();
+    assert_eq!(proxy.calls("eth_blockNumber"), 1);
+
+    node.mine(3).await;
+    proxy.freeze_at(1);
+    let head = call(3, "eth_blockNumber", json!([]));
+    assert_eq!(ask(proxy.url(), &head).await.unwrap()["result"], "0x1");
+    assert_eq!(ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["0x2", false]))).await.unwrap()["result"], Value::Null);
+    assert_eq!(ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["latest", false]))).await.unwrap()["result"]["number"], "0x1");
+    proxy.thaw();
+    assert_eq!(ask(proxy.url(), &head).await.unwrap()["result"], "0x3");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_can_be_rewound_emptied_restarted_and_reset() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(4712, Mining::Manual, &dir.path().join("anvil.log")).await;
+    let thief = Submitter::random();
+    node.set_balance(thief.address(), 10u64.pow(18)).await;
+
+    let first = thief.spend_outside(&node, None).await;
+    assert_eq!(node.pending().await, 1);
+    node.drop_transaction(first).await;
+    assert_eq!(node.pending().await, 0);
+    let first = thief.spend_outside(&node, None).await;
+    node.mine(1).await;
+    assert!(node.receipt(first).await.is_some());
+    let second = thief.spend_outside(&node, None).await;
+    node.mine(1).await;
+    node.reorg(1).await;
+    assert!(node.receipt(second).await.is_none(), "the reorg took it out");
+    assert_eq!(node.count(thief.address(), "latest").await, 1);
+    assert_eq!(node.mined_from(thief.address()).await.len(), 1);
+
+    thief.spend_outside(&node, None).await;
+    assert_eq!(node.pending().await, 1);
+    let before = node.head().await;
+    node.restart().await;
+    assert_eq!((node.head().await, node.pending().await), (before, 0), "the chain stays, the mempool is lost");
+    assert!(node.receipt(first).await.is_some());
+    node.reset().await;
+    assert_eq!(node.head().await, 0);
+}
+
+/// Every process reads the same tables, whatever chain they serve.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_chains_in_one_deployment_have_a_sequence_each() {
+    let stack = stack().chains(2).up().await;
+    let to = Address::repeat_byte(0x77);
+    for index in 0..2 {
+        let body = json!({
+            "chainId": stack.chain(index).chain_id(),
+            "submitter": stack.submitter(0).text(),
+            "requestId": "the-same-on-both",
+            "payload": payload(to, 3),
+        });
+        let answer = stack.client().post_raw(&body).await;
+        stack.note(&answer);
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let row = stack.wait_for(answer.tx_id().parse().unwrap(), TxState::Confirmed).await;
+        assert_eq!(row.nonce, Some(0));
+        assert_eq!(stack.chain(index).balance(to).await, 3.into());
+    }
+    stack.finish().await;
+}

@@ -1,0 +1,21 @@
+//! End to end on a real PostgreSQL and a real chain, one module for each part of the list of scenarios. The number in
+//! a test's comment is the scenario's.
+#![allow(clippy::unwrap_used)]
+
+mod cli;
+mod confirmations;
+mod crash;
+mod fees;
+mod harness;
+mod ingest;
+mod lease;
+mod node;
+mod protect;
+mod sequence;
+
+use gapless_tests::StackBuilder;
+
+/// A stack of this build's processes.
+fn stack() -> StackBuilder {
+    StackBuilder::new(env!("CARGO_BIN_EXE_gapless-stack"))
+}
