@@ -7,6 +7,8 @@ use serde_json::Value;
 use super::{Stack, TAIL, locked};
 use crate::rows;
 
+const WIDTH: usize = 320;
+
 /// What a run of the CLI answered.
 #[derive(Clone, Debug)]
 pub struct CliOutput {
@@ -114,9 +116,23 @@ impl Drop for Stack {
 impl Stack {
     fn show_logs(&self) {
         for service in self.services() {
-            complain(&format!("---- the end of {}'s log:\n{}", service.name(), service.tail(TAIL)));
+            // What a process that has ended did long ago is rarely the reason.
+            let lines = if service.is_running() { TAIL } else { TAIL / 4 };
+            let tail: Vec<String> = service.tail(lines).lines().map(readable).collect();
+            complain(&format!("---- the end of {}'s log:\n{}", service.name(), tail.join("\n")));
         }
     }
+}
+
+/// A JSON log line as a person reads it, cut to a line of a wide screen.
+fn readable(line: &str) -> String {
+    let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
+    let mut take = |name: &str| fields.remove(name).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let (time, level, message, _) = (take("timestamp"), take("level"), take("message"), take("target"));
+    let time = time.split('T').nth(1).unwrap_or_default().to_owned();
+    let rest = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "span" | "trace" | "node.id"));
+    let rest: Vec<String> = rest.map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{time} {level} {message} {}", rest.join(" ")).chars().take(WIDTH).collect()
 }
 
 /// To the test's captured output.

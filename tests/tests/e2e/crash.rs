@@ -1,6 +1,6 @@
 //! Whatever dies, the next owner finds the same rows and does the same steps.
 
-use gapless_tests::{Address, TxState, payload};
+use gapless_tests::{Address, Mining, TxState, payload};
 use gapless_worker::failpoint::POINTS;
 
 use crate::stack;
@@ -8,7 +8,9 @@ use crate::stack;
 /// Scenario 25.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_at_any_step_leaves_exactly_one_effect() {
-    let stack = stack().short_lease().submitters(POINTS.len()).start().await;
+    // Blocks come slowly enough for every step to be taken on its own.
+    let blocks = Mining::Interval(0.3);
+    let stack = stack().short_lease().confirmations(2).mining(blocks).submitters(POINTS.len()).start().await;
     stack.start_api().await;
     let to = Address::repeat_byte(0x66);
     for (index, point) in POINTS.into_iter().enumerate() {

@@ -104,6 +104,8 @@ pub(crate) struct Lane {
     pub(crate) key_checked: bool,
     /// When the chain's count was first seen above the sequence.
     pub(crate) key_suspected: Option<Instant>,
+    /// A nonce that was thought to be someone else's turned out to be ours.
+    pub(crate) false_alarm: bool,
     /// When to look again whether a protected or suspected key is fine after all.
     pub(crate) recheck_at: Option<Instant>,
     lazy_since: Option<Instant>,
@@ -145,6 +147,7 @@ impl Lane {
             hold_until: None,
             key_checked: false,
             key_suspected: None,
+            false_alarm: false,
             recheck_at: None,
             lazy_since: None,
             idle_since: None,
@@ -261,6 +264,7 @@ impl Lane {
         self.hold_until = None;
         self.key_checked = false;
         self.key_suspected = None;
+        self.false_alarm = false;
         self.recheck_at = None;
         self.reload = false;
         // Watched first, looked up second: a block in between is told, one before is found.

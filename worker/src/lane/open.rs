@@ -26,6 +26,8 @@ pub(crate) struct OpenTx {
     resubmit_in: Option<Duration>,
     /// A claim is on disk that no send has used yet.
     pub(crate) may_send: bool,
+    /// A node is known to have taken the bytes: the next nonce may follow.
+    pub(crate) is_taken: bool,
     /// When the bytes are due (again).
     pub(crate) due: Instant,
     backoff: Duration,
@@ -54,6 +56,7 @@ impl OpenTx {
             claimed: 0,
             resubmit_in: None,
             may_send: false,
+            is_taken: matches!(intent.state, TxState::Submitted | TxState::Tracking),
             due,
             backoff: FIRST_BACKOFF,
             prepared_at: now.checked_sub(intent.age).unwrap_or(now),
@@ -150,6 +153,7 @@ impl OpenTx {
 
     /// The node took the bytes: the next send is due by the timer.
     pub(crate) fn taken(&mut self, interval: Duration, now: Instant) {
+        self.is_taken = true;
         self.backoff = FIRST_BACKOFF;
         self.suspected = None;
         self.due = now + interval;

@@ -121,10 +121,8 @@ fn protect(lane: &mut Lane, reason: String) {
 async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), StepError> {
     let taken: Vec<usize> =
         (0..lane.open.len()).filter(|index| lane.open[*index].state() == TxState::Protect).collect();
-    let was_taken =
-        sequence.in_flight.is_some() && taken.is_empty() && lane.open.iter().any(|tx| tx.is_dirty());
-    if was_taken {
-        return lift(lane, "the protected nonce was found to be ours").await;
+    if lane.false_alarm && taken.is_empty() {
+        return lift(lane, "false alarm: the nonce was used by one of our own transactions").await;
     }
     if lane.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
@@ -133,17 +131,17 @@ async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), Ste
     let hashes: Vec<_> = taken.iter().flat_map(|index| lane.open[*index].hashes()).collect();
     let view =
         lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
-    let found = view.receipts.len();
     view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
-    let all_found = !taken.is_empty() && found >= taken.len();
-    let count_fits = taken.is_empty() && view.latest_count <= sequence.next.0;
-    if all_found || count_fits {
+    if taken.is_empty() && view.latest_count <= sequence.next.0 {
         return lift(lane, "false alarm: the chain agrees with the sequence").await;
+    }
+    if lane.false_alarm {
+        lane.recheck_at = Some(Instant::now());
     }
     Ok(())
 }
 
-pub(super) async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
+async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, why, "protection lifted");
     if let Some(sequence) = &mut lane.sequence {
@@ -151,6 +149,7 @@ pub(super) async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     }
     lane.recheck_at = None;
     lane.key_checked = false;
+    lane.false_alarm = false;
     lane.tell(None, EventKind::Released { reason: why.to_owned() });
     lane.flush().await
 }

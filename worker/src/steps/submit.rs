@@ -25,9 +25,8 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
         if !is_due(&lane.open[index], now) || !lane.open[index].may_send {
             continue;
         }
-        let first_time = lane.open[index].state() == TxState::InFlight;
-        let earlier_waits = lane.open.iter().take(index).any(|tx| tx.state() == TxState::InFlight);
-        if first_time && earlier_waits {
+        let earlier_waits = lane.open.iter().take(index).any(|tx| wants_sending(tx) && !tx.is_taken);
+        if earlier_waits && !lane.open[index].is_taken {
             break;
         }
         send(lane, index).await?;
@@ -48,7 +47,7 @@ pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
     let mut next: Option<Instant> = None;
     for tx in lane.open.iter().filter(|tx| wants_sending(tx)) {
         next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
-        if tx.state() == TxState::InFlight {
+        if !tx.is_taken {
             break;
         }
     }

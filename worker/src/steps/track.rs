@@ -16,10 +16,8 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
         tx.receipt_seen = now;
         return;
     }
-    if tx.state() == TxState::Protect {
-        // A false alarm: the lane's protection is lifted by the protect step, which sees this state.
-        tracing::info!(tx.id = %tx.intent.tx_id, tx.hash = ?receipt.tx_hash, "the protected nonce is ours after all");
-    }
+    // A protected nonce that is ours after all: the protect step lifts the protection.
+    lane.false_alarm |= tx.state() == TxState::Protect;
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
     if moved_block {
