@@ -137,6 +137,7 @@ CREATE TABLE managed_tx (
 CREATE UNIQUE INDEX managed_tx_nonce_is_unique ON managed_tx (chain_id, submitter, nonce) WHERE nonce IS NOT NULL;
 CREATE INDEX managed_tx_queue ON managed_tx (chain_id, submitter, seq) WHERE state = 'QUEUED';
 CREATE INDEX managed_tx_open ON managed_tx (chain_id, submitter, nonce) WHERE finished_at IS NULL AND nonce IS NOT NULL;
+CREATE INDEX managed_tx_finished ON managed_tx (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX managed_tx_by_submitter ON managed_tx (chain_id, submitter, tx_id);
 COMMENT ON TABLE managed_tx IS 'One intent. The API inserts it QUEUED; everything after that is written by the owner of the submitter''s lease.';
 COMMENT ON COLUMN managed_tx.tx_id IS 'Opaque id given to the client; time-ordered (UUID version 7).';

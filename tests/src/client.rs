@@ -74,6 +74,15 @@ impl Client {
         answer(self.http.post(format!("{}{path}", self.base)).json(body)).await.expect("the API answers")
     }
 
+    /// Any route, with headers and a body of choice; `ask` sends it.
+    pub fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    pub async fn ask(&self, request: RequestBuilder) -> Answer {
+        answer(request).await.expect("the API answers")
+    }
+
     /// `action`: pause, resume, release or adopt, as the operator.
     pub async fn operate(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
         let url = format!("{}/api/v1/submitters/{}/{action}", self.base, submitter.text());

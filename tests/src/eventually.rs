@@ -21,7 +21,9 @@ pub async fn eventually_within<T, S: Debug>(
     loop {
         match look().await {
             Ok(seen) => return seen,
-            Err(seen) if Instant::now() >= deadline => panic!("not within {limit:?}: {what}; last seen: {seen:?}"),
+            Err(seen) if Instant::now() >= deadline => {
+                panic!("not within {limit:?}: {what}; last seen: {seen:?}")
+            }
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }

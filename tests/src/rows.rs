@@ -112,7 +112,9 @@ pub(crate) async fn transactions(db: &PgPool, submitter: &Submitter) -> Result<V
 }
 
 pub(crate) async fn unfinished(db: &PgPool) -> Result<Vec<(Uuid, String)>, sqlx::Error> {
-    sqlx::query_as("SELECT tx_id, state FROM managed_tx WHERE finished_at IS NULL ORDER BY seq").fetch_all(db).await
+    sqlx::query_as("SELECT tx_id, state FROM managed_tx WHERE finished_at IS NULL ORDER BY seq")
+        .fetch_all(db)
+        .await
 }
 
 pub(crate) async fn missing(db: &PgPool, tx_ids: &[TxId]) -> Result<Vec<Uuid>, sqlx::Error> {

@@ -191,6 +191,16 @@ impl Service {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    /// The log as data, a line each.
+    pub fn log_lines(&self) -> Vec<Value> {
+        self.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What it told of with `events.mode = log`, oldest first. `event` is the name, `tx.id` whose it is.
+    pub fn events(&self) -> Vec<Value> {
+        self.log_lines().into_iter().filter(|line| line["message"] == "domain event").collect()
+    }
+
     /// Waits for a line of the log that holds `text`.
     pub async fn wait_for_log(&self, text: &str) -> String {
         eventually(&format!("{} logs `{text}`", self.name), async || {

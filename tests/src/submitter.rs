@@ -18,7 +18,8 @@ pub struct Submitter {
 impl Submitter {
     pub fn random() -> Submitter {
         let secret: [u8; 32] = rand::random();
-        let wallet = LocalWallet::from_bytes(&secret).expect("32 random bytes are a key, but for one in 2^128");
+        let wallet =
+            LocalWallet::from_bytes(&secret).expect("32 random bytes are a key, but for one in 2^128");
         Submitter { wallet, secret }
     }
 

@@ -1,7 +1,8 @@
 //! Named points at which a test may kill the process, numbered in the order a transaction meets them.
 //!
 //! Compiled in only with the feature `failpoints`, which no product build turns on. `GAPLESS_FAILPOINT=sent` (or
-//! `sent:3` for the third time) makes the process end there as if by `kill -9`.
+//! `sent:3` for the third time) makes the process end there as if by `kill -9`. `GAPLESS_FAILPOINT_SIGNER` names a file:
+//! while it exists the signer is away, which a key in memory never is by itself.
 
 /// Every point, in order. The crash tests visit each.
 pub const POINTS: [&str; 9] = [
@@ -41,3 +42,14 @@ pub(crate) fn hit(point: &'static str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn hit(_: &'static str) {}
+
+#[cfg(feature = "failpoints")]
+pub(crate) fn signer_is_away() -> bool {
+    std::env::var_os("GAPLESS_FAILPOINT_SIGNER").is_some_and(|file| std::path::Path::new(&file).exists())
+}
+
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn signer_is_away() -> bool {
+    false
+}

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gapless::observe::{MetricsHandle, install_metrics};
+use gapless::store::Store;
 use poem::http::StatusCode;
 use poem::listener::TcpListener;
 use poem::web::{Data, Json};
@@ -18,26 +19,23 @@ use crate::chains::Chain;
 pub(crate) struct Health {
     inner: Arc<Mutex<State>>,
     metrics: MetricsHandle,
+    /// Asked whenever readiness is: a database that was there at the start may be away now.
+    store: Store,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    database_found: bool,
     signer_problems: Vec<String>,
     chains: Vec<Arc<Chain>>,
 }
 
 impl Health {
-    pub(crate) fn new() -> Self {
-        Health { inner: Arc::default(), metrics: install_metrics() }
+    pub(crate) fn new(store: Store) -> Self {
+        Health { inner: Arc::default(), metrics: install_metrics(), store }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn database_found(&self) {
-        self.with(|state| state.database_found = true);
     }
 
     pub(crate) fn note_signer_problem(&self, problem: String) {
@@ -48,19 +46,17 @@ impl Health {
         self.with(|state| state.chains = chains);
     }
 
-    fn missing(&self) -> Vec<String> {
-        self.with(|state| {
-            let mut missing = Vec::new();
-            if !state.database_found {
-                missing.push("database".to_owned());
+    async fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if let Err(error) = self.store.check_schema().await {
+            missing.push(format!("database: cannot be used ({error})"));
+        }
+        for chain in self.with(|state| state.chains.clone()) {
+            if let Some(problem) = chain.halted() {
+                missing.push(format!("chain {}: {problem}", chain.config.name));
             }
-            for chain in &state.chains {
-                if let Some(problem) = chain.halted() {
-                    missing.push(format!("chain {}: {problem}", chain.config.name));
-                }
-            }
-            missing
-        })
+        }
+        missing
     }
 
     /// Serves until `stop`; at once over if no address is configured.
@@ -86,8 +82,8 @@ fn healthz() -> &'static str {
 }
 
 #[handler]
-fn readyz(Data(health): Data<&Health>) -> (StatusCode, Json<serde_json::Value>) {
-    let missing = health.missing();
+async fn readyz(Data(health): Data<&Health>) -> (StatusCode, Json<serde_json::Value>) {
+    let missing = health.missing().await;
     let signer_problems = health.with(|state| state.signer_problems.clone());
     let status = if missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = serde_json::json!({ "ready": missing.is_empty(), "missing": missing, "signerProblems": signer_problems });

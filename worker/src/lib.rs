@@ -49,9 +49,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let read_store = open("reader", 2)?;
     let fleet_store = open("fleet", 4)?;
 
-    let health = health::Health::new();
+    let health = health::Health::new(fleet_store.clone());
     let served = health.clone().serve(config.worker.metrics_bind, stop.clone());
-    if !wait_for_database(&fleet_store, &health, &stop).await? {
+    if !wait_for_database(&fleet_store, &stop).await? {
         return Ok(());
     }
     let signers = Arc::new(SignerSet::load(&config.signer).await);
@@ -112,18 +112,11 @@ fn node_id(config: &Config) -> NodeId {
 }
 
 /// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
-async fn wait_for_database(
-    store: &Store,
-    health: &health::Health,
-    stop: &CancellationToken,
-) -> anyhow::Result<bool> {
+async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
     let mut pause = Duration::from_millis(200);
     loop {
         match store.check_schema().await {
-            Ok(()) => {
-                health.database_found();
-                return Ok(true);
-            }
+            Ok(()) => return Ok(true),
             Err(error) if error.is_connection() => {
                 tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
             }

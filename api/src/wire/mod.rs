@@ -16,9 +16,10 @@ pub(crate) use submitter::{Submitter, SubmitterPage};
 pub(crate) use tx::{Accepted, BatchResponse, BatchResult, Tx, TxPage, TxState};
 
 /// A text of ours or of a node, without the nonces it may speak of: clients never see one. Decimal numbers are struck
-/// out when the text mentions nonces at all; words that merely contain digits, such as hashes, stay.
+/// out when the text mentions nonces or the sequence at all; words that merely contain digits, such as hashes, stay.
 pub(crate) fn redact_nonces(text: &str) -> String {
-    if !text.to_ascii_lowercase().contains("nonce") {
+    let lower = text.to_ascii_lowercase();
+    if !lower.contains("nonce") && !lower.contains("sequence") {
         return text.to_owned();
     }
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -47,6 +48,10 @@ mod tests {
         assert_eq!(
             redact_nonces("nonce: address 0xab, tx: 12 state:13"),
             "nonce: address 0xab, tx: … state:…"
+        );
+        assert_eq!(
+            redact_nonces("the chain counts 8 transactions, this sequence explains 7"),
+            "the chain counts … transactions, this sequence explains …"
         );
         assert_eq!(redact_nonces("needs 5 wei"), "needs 5 wei");
     }

@@ -24,7 +24,7 @@ pub async fn run(api: &Api, args: &Submitters, json: bool) -> Result<ExitCode> {
     }
     // Nonces come only to those who may see them.
     let with_nonce = items.iter().any(|item| !item["nextNonce"].is_null());
-    let mut head = vec!["CHAIN", "ADDRESS", "STATUS", "QUEUED", "OLDEST", "REASON"];
+    let mut head = vec!["CHAIN", "ADDRESS", "STATE", "QUEUED", "OLDEST", "IN FLIGHT", "REASON"];
     if with_nonce {
         head.push("NEXT NONCE");
     }
@@ -39,10 +39,11 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
     let mut row = vec![
         cell(&item["chainId"]),
         cell(&item["address"]),
-        cell(&item["status"]),
+        cell(&item["state"]),
         cell(&item["queueDepth"]),
         oldest,
-        cell(&item["protect"]["reason"]),
+        cell(&item["inFlight"]),
+        cell(if item["protectReason"].is_null() { &item["pausedReason"] } else { &item["protectReason"] }),
     ];
     if with_nonce {
         row.push(cell(&item["nextNonce"]));

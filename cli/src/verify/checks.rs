@@ -8,17 +8,17 @@ use super::facts::{AttemptFacts, SubmitterFacts};
 
 /// What the audit insists on beyond the invariants, or lets pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rules {
+pub(super) struct Rules {
     /// Nothing may be left unfinished.
-    pub all_final: bool,
+    pub(super) all_final: bool,
     /// Old finished rows are removed in this deployment: the sequence is checked from the oldest that is left.
-    pub pruned: bool,
+    pub(super) pruned: bool,
 }
 
-type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
+pub(super) type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 
 /// In the order they are printed. Each answers the violations it found, in words.
-pub const CHECKS: [(&str, Check); 8] = [
+pub(super) const CHECKS: [(&str, Check); 8] = [
     ("nonces on chain are contiguous and all ours", contiguous_on_chain),
     ("every transaction in the blocks is recorded", blocks_are_recorded),
     ("every nonce given has its bytes", given_nonces_have_bytes),
@@ -219,7 +219,6 @@ mod tests {
         let mut intents: Vec<IntentFacts> = [("a", 0), ("b", 1), ("c", 2)].map(confirmed).to_vec();
         intents.push(IntentFacts { tx_id: "d".into(), state: TxState::Queued, nonce: None });
         SubmitterFacts {
-            chain_id: 1,
             address: "0x1".into(),
             cursor: Some(CursorFacts { start: 0, next: 3, protect: None }),
             intents,

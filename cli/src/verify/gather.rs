@@ -54,8 +54,7 @@ pub(super) async fn gather(store: &Store, node: &Node, chain_id: ChainId, scan: 
         None => HashMap::new(),
     };
     let snapshot = store.audit_snapshot(chain_id).await?;
-    let hashes: Vec<String> =
-        snapshot.values().flat_map(|rows| &rows.attempts).map(|attempt| hash_text(attempt)).collect();
+    let hashes: Vec<String> = snapshot.values().flat_map(|rows| &rows.attempts).map(hash_text).collect();
     let mut mined = node.mined(&hashes).await?;
 
     let mut rows: Vec<(SubmitterKey, AuditedSubmitter)> = snapshot.into_iter().collect();
@@ -80,7 +79,6 @@ fn submitter_facts(
 ) -> SubmitterFacts {
     let attempts: Vec<AttemptFacts> = rows.attempts.iter().map(attempt_facts).collect();
     SubmitterFacts {
-        chain_id: key.chain_id.0,
         address: key.address_text(),
         cursor: rows.cursor.map(|cursor| CursorFacts {
             start: cursor.start.0,

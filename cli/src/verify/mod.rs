@@ -2,10 +2,10 @@
 //!
 //! It reads and never writes, shares no code with the worker beyond names, and trusts neither side.
 
-pub mod checks;
-pub mod facts;
+mod checks;
+mod facts;
 mod gather;
-pub mod node;
+mod node;
 mod report;
 
 use std::path::Path;

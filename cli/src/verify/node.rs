@@ -13,14 +13,14 @@ const BATCH: usize = 50;
 const BLOCKS_AT_ONCE: u64 = 20;
 
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(super) struct Node {
     http: reqwest::Client,
     url: String,
 }
 
 impl Node {
     /// Refuses a node of another chain: everything it said would be wrong.
-    pub async fn connect(url: &str, chain_id: u64) -> Result<Node> {
+    pub(super) async fn connect(url: &str, chain_id: u64) -> Result<Node> {
         let node = Node { http: reqwest::Client::new(), url: url.to_owned() };
         let answers = node.ask("eth_chainId", &[json!([])]).await?;
         let found = answers.first().context("no answer")?;
@@ -31,18 +31,18 @@ impl Node {
     }
 
     /// Counts at the newest block, in the order asked.
-    pub async fn counts(&self, addresses: &[String]) -> Result<Vec<u64>> {
+    pub(super) async fn counts(&self, addresses: &[String]) -> Result<Vec<u64>> {
         let params: Vec<Value> = addresses.iter().map(|address| json!([address, "latest"])).collect();
         self.ask("eth_getTransactionCount", &params).await?.iter().map(quantity).collect()
     }
 
     /// Number of the newest block.
-    pub async fn head(&self) -> Result<u64> {
+    pub(super) async fn head(&self) -> Result<u64> {
         quantity(self.ask("eth_blockNumber", &[json!([])]).await?.first().context("no answer")?)
     }
 
     /// Reads the blocks `from..=to` for transactions of `senders` (lower-case). Answers them by sender.
-    pub async fn in_blocks(
+    pub(super) async fn in_blocks(
         &self,
         senders: &HashSet<String>,
         from: u64,
@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Those of `hashes` that are mined.
-    pub async fn mined(&self, hashes: &[String]) -> Result<HashMap<String, Mined>> {
+    pub(super) async fn mined(&self, hashes: &[String]) -> Result<HashMap<String, Mined>> {
         let params: Vec<Value> = hashes.iter().map(|hash| json!([hash])).collect();
         let receipts = self.ask("eth_getTransactionReceipt", &params).await?;
         let found = hashes.iter().zip(&receipts).filter(|(_, receipt)| !receipt.is_null());

@@ -3,7 +3,7 @@
 use gapless::domain::TxState;
 use serde_json::{Value, json};
 
-use super::checks::{CHECKS, Rules};
+use super::checks::{CHECKS, Check, Rules};
 use super::facts::SubmitterFacts;
 use super::gather::Gathered;
 use crate::output;
@@ -60,7 +60,7 @@ impl Report {
 
 impl ChainReport {
     pub(super) fn new(name: String, gathered: Gathered, rules: Rules) -> ChainReport {
-        let run = |(_, check): &(&str, fn(&SubmitterFacts, Rules) -> Vec<String>)| {
+        let run = |(_, check): &(&str, Check)| {
             let found = gathered.submitters.iter().flat_map(|facts| {
                 let address = &facts.address;
                 check(facts, rules).into_iter().map(|what| Violation { address: address.clone(), what })
@@ -156,7 +156,6 @@ mod tests {
     fn gathered(next: u64) -> Gathered {
         let intent = IntentFacts { tx_id: "a".into(), state: TxState::Queued, nonce: None };
         let facts = SubmitterFacts {
-            chain_id: 1,
             address: "0x1".into(),
             cursor: Some(CursorFacts { start: 0, next, protect: None }),
             intents: vec![intent],

@@ -25,7 +25,8 @@ impl Store {
             WITH old AS (
                 SELECT tx_id FROM managed_tx
                 WHERE finished_at < clock_timestamp() - make_interval(secs => $1)
-                ORDER BY tx_id
+                -- oldest first: what is left of a sequence has no holes
+                ORDER BY finished_at
                 LIMIT 1000
                 FOR UPDATE SKIP LOCKED
             ), attempts AS (

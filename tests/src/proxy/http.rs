@@ -28,8 +28,10 @@ where
             Reply::Never => std::future::pending().await,
         };
         let kind = if text.starts_with('<') { "text/html" } else { "application/json" };
-        let head =
-            format!("HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", text.len());
+        let head = format!(
+            "HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            text.len()
+        );
         let part = &text.as_bytes()[..text.len() / sent];
         let written = async {
             stream.write_all(head.as_bytes()).await?;

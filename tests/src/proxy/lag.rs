@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 fn block_parameter(method: &str) -> Option<usize> {
     match method {
         "eth_getBlockByNumber" | "eth_getBlockReceipts" => Some(0),
-        "eth_getTransactionCount" | "eth_getBalance" | "eth_call" | "eth_estimateGas" | "eth_getCode"
+        "eth_getTransactionCount"
+        | "eth_getBalance"
+        | "eth_call"
+        | "eth_estimateGas"
+        | "eth_getCode"
         | "eth_feeHistory" => Some(1),
         _ => None,
     }
@@ -35,7 +39,9 @@ pub(super) fn hide(call: &Value, answer: &mut Value, block: u64) {
             *result = json!(format!("{block:#x}"));
             false
         }
-        "eth_getTransactionReceipt" | "eth_getTransactionByHash" => height(&result["blockNumber"]) > Some(block),
+        "eth_getTransactionReceipt" | "eth_getTransactionByHash" => {
+            height(&result["blockNumber"]) > Some(block)
+        }
         "eth_getBlockByNumber" | "eth_getBlockByHash" => height(&result["number"]) > Some(block),
         "eth_getBlockReceipts" => height(&result[0]["blockNumber"]) > Some(block),
         _ => false,

@@ -269,9 +269,7 @@ async fn pass_on(
 
 fn answer(planned: &Planned, answers: &HashMap<String, Value>) -> Value {
     let id = &planned.call["id"];
-    let error = |code: i64, message: &str| {
-        json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
-    };
+    let error = |code: i64, message: &str| json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } });
     match &planned.fault {
         Some(Fault::Error { code, message } | Fault::ErrorAfter { code, message }) => error(*code, message),
         Some(Fault::Result(result)) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),

@@ -23,6 +23,7 @@ use crate::eventually::{LIMIT, eventually, eventually_within};
 use crate::node::Node;
 use crate::proxy::Proxy;
 use crate::rows::{self, AttemptRow, CursorRow, LeaseRow, TxRow};
+use crate::servers;
 use crate::service::{Part, Service, ServiceBuilder};
 use crate::settings::Settings;
 use crate::submitter::Submitter;
@@ -163,6 +164,14 @@ impl Stack {
         self.own_postgres().lock().await.kill9();
     }
 
+    /// Another database on the same server, without a schema. Answers its URL.
+    pub async fn empty_database(&self) -> String {
+        match &self.database {
+            Database::Own(server) => servers::create_database(&*server.lock().await).await,
+            Database::Shared => servers::create_database(servers::shared_postgres().await).await,
+        }
+    }
+
     pub async fn restart_postgres(&self) {
         self.own_postgres().lock().await.restart().await.expect("PostgreSQL starts again");
     }
@@ -235,7 +244,11 @@ impl Stack {
 
     /// Runs a statement, for tests that tamper. Answers how many rows it changed.
     pub async fn sql(&self, statement: &'static str) -> u64 {
-        sqlx::query(statement).execute(&self.db).await.unwrap_or_else(|e| panic!("{statement}: {e}")).rows_affected()
+        sqlx::query(statement)
+            .execute(&self.db)
+            .await
+            .unwrap_or_else(|e| panic!("{statement}: {e}"))
+            .rows_affected()
     }
 }
 
@@ -271,10 +284,12 @@ impl Stack {
     }
 
     pub async fn wait_all_terminal_within(&self, limit: Duration) {
-        eventually_within(limit, "every transaction is final", async || match rows::unfinished(&self.db).await {
-            Ok(left) if left.is_empty() => Ok(()),
-            Ok(left) => Err(format!("{} unfinished: {:?}", left.len(), &left[..left.len().min(10)])),
-            Err(error) => Err(error.to_string()),
+        eventually_within(limit, "every transaction is final", async || {
+            match rows::unfinished(&self.db).await {
+                Ok(left) if left.is_empty() => Ok(()),
+                Ok(left) => Err(format!("{} unfinished: {:?}", left.len(), &left[..left.len().min(10)])),
+                Err(error) => Err(error.to_string()),
+            }
         })
         .await;
     }

@@ -29,7 +29,8 @@ impl Verdict {
     pub fn broken(&self) -> Vec<String> {
         let chains = self.report["chains"].as_array().into_iter().flatten();
         let checks = chains.flat_map(|chain| chain["checks"].as_array().into_iter().flatten());
-        let broken = checks.filter(|check| check["violations"].as_array().is_some_and(|found| !found.is_empty()));
+        let broken =
+            checks.filter(|check| check["violations"].as_array().is_some_and(|found| !found.is_empty()));
         broken.map(|check| check["check"].as_str().unwrap_or("unnamed").to_owned()).collect()
     }
 }
@@ -54,7 +55,8 @@ impl Stack {
     /// The audit now. Exit code and report must agree.
     pub async fn verify(&self) -> Verdict {
         let output = self.cli(&["--json", "verify", "--scan"]).await;
-        let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("no report: {output:?}"));
+        let report: Value =
+            serde_json::from_str(&output.stdout).unwrap_or_else(|_| panic!("no report: {output:?}"));
         let sound = report["sound"] == Value::Bool(true);
         assert_eq!(output.code, if sound { 0 } else { 1 }, "{output:?}");
         Verdict { sound, report }
@@ -127,7 +129,8 @@ impl Stack {
 /// A JSON log line as a person reads it, cut to a line of a wide screen.
 fn readable(line: &str) -> String {
     let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(line) else { return line.to_owned() };
-    let mut take = |name: &str| fields.remove(name).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let mut take =
+        |name: &str| fields.remove(name).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
     let (time, level, message, _) = (take("timestamp"), take("level"), take("message"), take("target"));
     let time = time.split('T').nth(1).unwrap_or_default().to_owned();
     let rest = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "span" | "trace" | "node.id"));

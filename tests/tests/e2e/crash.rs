@@ -29,3 +29,20 @@ async fn a_worker_killed_at_any_step_leaves_exactly_one_effect() {
     assert_eq!(stack.anvil().balance(to).await, (2 * POINTS.len()).into());
     stack.finish().await;
 }
+
+/// Scenario 26.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_killed_in_the_middle_of_the_work_loses_nothing_that_was_accepted() {
+    let stack = stack().own_postgres().submitters(4).window(4).up().await;
+    let to = Address::repeat_byte(0xdd);
+    for submitter in stack.submitters() {
+        for request in 0..10 {
+            stack.create(submitter, &format!("r{request}"), &payload(to, 1)).await;
+        }
+    }
+    stack.kill_postgres().await;
+    stack.restart_postgres().await;
+    stack.wait_all_terminal().await;
+    assert_eq!(stack.anvil().balance(to).await, 40.into());
+    stack.finish().await;
+}

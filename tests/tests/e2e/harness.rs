@@ -50,7 +50,10 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     proxy.next(2, "eth_blockNumber", Fault::error("header not found"));
     let batch = json!([chain_id, call(2, "eth_blockNumber", json!([]))]);
     let answers = ask(proxy.url(), &batch).await.unwrap();
-    assert_eq!((&answers[0]["result"], &answers[1]["error"]["message"]), (&json!("0x1267"), &json!("header not found")));
+    assert_eq!(
+        (&answers[0]["result"], &answers[1]["error"]["message"]),
+        (&json!("0x1267"), &json!("header not found"))
+    );
     assert_eq!(proxy.rules_left(), 1);
     proxy.clear();
     assert_eq!(proxy.calls("eth_blockNumber"), 1);
@@ -59,8 +62,15 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     proxy.freeze_at(1);
     let head = call(3, "eth_blockNumber", json!([]));
     assert_eq!(ask(proxy.url(), &head).await.unwrap()["result"], "0x1");
-    assert_eq!(ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["0x2", false]))).await.unwrap()["result"], Value::Null);
-    assert_eq!(ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["latest", false]))).await.unwrap()["result"]["number"], "0x1");
+    assert_eq!(
+        ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["0x2", false]))).await.unwrap()["result"],
+        Value::Null
+    );
+    assert_eq!(
+        ask(proxy.url(), &call(4, "eth_getBlockByNumber", json!(["latest", false]))).await.unwrap()["result"]
+            ["number"],
+        "0x1"
+    );
     proxy.thaw();
     assert_eq!(ask(proxy.url(), &head).await.unwrap()["result"], "0x3");
 }
@@ -90,7 +100,11 @@ async fn a_chain_can_be_rewound_emptied_restarted_and_reset() {
     assert_eq!(node.pending().await, 1);
     let before = node.head().await;
     node.restart().await;
-    assert_eq!((node.head().await, node.pending().await), (before, 0), "the chain stays, the mempool is lost");
+    assert_eq!(
+        (node.head().await, node.pending().await),
+        (before, 0),
+        "the chain stays, the mempool is lost"
+    );
     assert!(node.receipt(first).await.is_some());
     node.reset().await;
     assert_eq!(node.head().await, 0);

@@ -145,7 +145,7 @@ async fn prepare(lane: &mut Lane, intent: QueuedIntent) -> Result<Prepared, Step
         }
     }
     failpoint::hit("prepared");
-    Ok(match lane.signer.sign(&unsigned).await {
+    Ok(match sign(lane, &unsigned).await {
         Ok(draft) => {
             spend(lane, cost);
             Prepared::Ready(Box::new((draft, intent)))
@@ -157,6 +157,13 @@ async fn prepare(lane: &mut Lane, intent: QueuedIntent) -> Result<Prepared, Step
             Prepared::Dead { intent, state: TxState::Failed, sub_state: "signer_refused", reason }
         }
     })
+}
+
+async fn sign(lane: &Lane, unsigned: &UnsignedTx) -> Result<SignedDraft, SignerError> {
+    if failpoint::signer_is_away() {
+        return Err(SignerError::Unavailable { address: unsigned.from, reason: "failpoint".to_owned() });
+    }
+    lane.signer.sign(unsigned).await
 }
 
 async fn gas_limit(lane: &Lane, payload: &Payload) -> Result<CallOutcome<U256>, gapless::chain::RpcError> {

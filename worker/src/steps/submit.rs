@@ -116,7 +116,7 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
         Ok(outcome) => {
             tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                 tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
-                fencing_token = lane.lease.token().0, class = outcome.class.as_str(), message = outcome.message,
+                fencing_token = lane.lease.token().0, class = outcome.class.as_str(), answer = outcome.message,
                 "sent");
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
             lane.sent_notes.push(SentNote { attempt_id: attempt.id(), outcome: outcome.class.as_str() });
@@ -205,7 +205,7 @@ fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, message: Stri
     let tx = &mut lane.open[index];
     tx.put_off(longest, Instant::now());
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, message, sub_state,
+        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = message, sub_state,
         retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; the same bytes go out again");
     tx.complain(sub_state, Some(message));
 }

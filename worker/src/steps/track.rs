@@ -163,13 +163,16 @@ async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
             lane.open[index].receipt_seen = Instant::now();
             included(lane, current);
         }
-        None if lane.chain.connector.block_by_hash(receipt.block_hash).await?.is_none() => {
-            let tx = &mut lane.open[index];
-            tx.unmined(Instant::now());
-            let tx_id = tx.intent.tx_id;
-            note_reorg(lane, tx_id, &receipt);
-        }
-        None => lane.open[index].receipt_seen = Instant::now(),
+        // A node that merely lags has no receipt either. Another block at its height is the evidence of a reorg.
+        None => match canonical_hash(lane, receipt.block_number).await? {
+            Some(hash) if hash != receipt.block_hash => {
+                let tx = &mut lane.open[index];
+                tx.unmined(Instant::now());
+                let tx_id = tx.intent.tx_id;
+                note_reorg(lane, tx_id, &receipt);
+            }
+            _ => lane.open[index].receipt_seen = Instant::now(),
+        },
     }
     Ok(())
 }
