@@ -256,6 +256,7 @@ CREATE TABLE audit_log (
     applied_at    TIMESTAMPTZ,
     fencing_token BIGINT,
     outcome       TEXT,
+    refused       BOOLEAN NOT NULL DEFAULT FALSE,
     CONSTRAINT audit_log_action_is_known CHECK (action IN ('pause', 'resume', 'release', 'adopt')),
     CONSTRAINT audit_log_reason_is_given CHECK (length(reason) BETWEEN 1 AND 1000)
 );
@@ -270,13 +271,13 @@ COMMENT ON COLUMN audit_log.actor IS 'Who asked, as far as the API knows.';
 COMMENT ON COLUMN audit_log.requested_at IS 'When it was asked.';
 COMMENT ON COLUMN audit_log.applied_at IS 'When it was carried out; null while it waits for the lane.';
 COMMENT ON COLUMN audit_log.fencing_token IS 'Token of the owner that carried it out.';
-COMMENT ON COLUMN audit_log.outcome IS 'What it led to.';
+COMMENT ON COLUMN audit_log.outcome IS 'What it led to, or why it was refused.';
+COMMENT ON COLUMN audit_log.refused IS 'The lane looked into it and changed nothing.';
 
 CREATE TABLE worker_node (
     node_id    TEXT PRIMARY KEY,
     signer_set TEXT NOT NULL,
     lanes      INT NOT NULL DEFAULT 0,
-    draining   BOOLEAN NOT NULL DEFAULT FALSE,
     started_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
     seen_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );
@@ -284,7 +285,6 @@ COMMENT ON TABLE worker_node IS 'Heartbeats of worker processes: how many share 
 COMMENT ON COLUMN worker_node.node_id IS 'Process.';
 COMMENT ON COLUMN worker_node.signer_set IS 'Fingerprint of the addresses it can sign for; workers with the same set share alike.';
 COMMENT ON COLUMN worker_node.lanes IS 'Submitters it owned at the last heartbeat.';
-COMMENT ON COLUMN worker_node.draining IS 'It is stopping and wants no share.';
 COMMENT ON COLUMN worker_node.started_at IS 'When it started.';
 COMMENT ON COLUMN worker_node.seen_at IS 'Last heartbeat.';
 

@@ -45,6 +45,8 @@ pub(crate) enum ApiError {
     SubmitterProtected { reason: String },
     #[error("the submitter is not in PROTECT: there is nothing to release or adopt")]
     NotProtected,
+    #[error("{0}")]
+    ActionRefused(String),
     #[error("the body is larger than api.max_body_bytes")]
     BodyTooLarge,
     #[error("the body must be application/json")]
@@ -75,6 +77,7 @@ impl ApiError {
             ApiError::RequestIdConflict { .. } => (StatusCode::CONFLICT, "request_id_conflict"),
             ApiError::SubmitterProtected { .. } => (StatusCode::CONFLICT, "submitter_protected"),
             ApiError::NotProtected => (StatusCode::CONFLICT, "not_protected"),
+            ApiError::ActionRefused(_) => (StatusCode::CONFLICT, "action_refused"),
             ApiError::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             ApiError::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             ApiError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
@@ -243,7 +246,8 @@ fn describe(status: u16) -> &'static str {
         404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: there is no such thing.",
         409 => {
             "`request_id_conflict`: this requestId was used for another payload. `submitter_protected`: the submitter \
-             waits for an operator. `not_protected`: there is nothing to release or adopt."
+             waits for an operator. `not_protected`: there is nothing to release or adopt. `action_refused`: the worker looked into it \
+             and changed nothing."
         }
         413 => "`body_too_large`: the body is larger than `api.max_body_bytes`.",
         415 => "`unsupported_media_type`: the body must be `application/json`.",
@@ -279,6 +283,7 @@ mod tests {
             ApiError::RequestIdConflict { tx_id: TxId::new() },
             ApiError::SubmitterProtected { reason: "x".into() },
             ApiError::NotProtected,
+            ApiError::ActionRefused("why".into()),
             ApiError::BodyTooLarge,
             ApiError::UnsupportedMediaType,
             ApiError::Overloaded,

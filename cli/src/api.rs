@@ -80,9 +80,19 @@ impl Api {
     }
 
     pub async fn submitters(&self) -> Result<Vec<Value>> {
-        let answer = self.answer(self.request(Method::GET, "api/v1/submitters", &[])?).await?;
-        let items = answer["items"].as_array().context("the answer has no list of submitters")?;
-        Ok(items.clone())
+        let mut all = Vec::new();
+        let mut cursor: Option<String> = None;
+        loop {
+            let page = [("limit", Some("200".to_owned())), ("cursor", cursor)];
+            let answer = self.answer(self.request(Method::GET, "api/v1/submitters", &page)?).await?;
+            all.extend(
+                answer["items"].as_array().context("the answer has no list of submitters")?.iter().cloned(),
+            );
+            cursor = answer["nextCursor"].as_str().map(str::to_owned);
+            if cursor.is_none() {
+                return Ok(all);
+            }
+        }
     }
 
     /// `action` is one of pause, resume, release, adopt.

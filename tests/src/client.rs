@@ -74,6 +74,10 @@ impl Client {
         answer(self.http.post(format!("{}{path}", self.base)).json(body)).await.expect("the API answers")
     }
 
+    pub fn admin_token(&self) -> &str {
+        self.admin_token
+    }
+
     /// Any route, with headers and a body of choice; `ask` sends it.
     pub fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base))

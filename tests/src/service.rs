@@ -87,6 +87,12 @@ impl<'a> ServiceBuilder<'a> {
         self.set(&key, urls.iter().map(|url| Value::from(*url)).collect::<Vec<_>>())
     }
 
+    /// Holds the keys of these submitters and no others.
+    pub fn only_keys(self, submitters: &[usize]) -> Self {
+        let names: Vec<Value> = submitters.iter().map(|index| Stack::key_name(*index).into()).collect();
+        self.set("signer.raw_key_env", names)
+    }
+
     /// Does not wait until it works: for starts that are meant to wait or to fail.
     pub fn without_waiting(mut self) -> Self {
         self.wait = false;

@@ -98,12 +98,10 @@ impl Fleet {
         let lanes = self.lanes().len();
         metrics::gauge!(m::LANES).set(lanes as f64);
         let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
-        let peers = self
-            .store
-            .heartbeat(&self.shared.node, &self.signers.fingerprint(), lanes, false, alive_within)
-            .await?;
+        let peers =
+            self.store.heartbeat(&self.shared.node, &self.signers.fingerprint(), lanes, alive_within).await?;
         let work = self.store.find_work(&self.config.lease).await?;
-        let ours: Vec<&Work> = work.iter().filter(|work| self.can_work_on(work)).collect();
+        let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
         let held = self.tell_lanes(&ours);
         let busy = ours.iter().filter(|work| is_busy(work)).count();
         let share = fair_share(busy, peers.len());
@@ -126,10 +124,6 @@ impl Fleet {
         }
         self.shed(shed);
         Ok(())
-    }
-
-    fn can_work_on(&self, work: &Work) -> bool {
-        self.chains.contains_key(&work.key.chain_id) && self.signers.get(&work.key.address).is_some()
     }
 
     /// Wakes the lanes that have something new; returns how many busy submitters this process owns.
@@ -183,7 +177,13 @@ impl Fleet {
 
     /// Starts lanes for submitters that have no work but deserve a look.
     pub(crate) async fn look_into(self: &Arc<Self>, keys: Vec<SubmitterKey>) -> Result<(), StoreError> {
+        let keys = keys.into_iter().filter(|key| self.can_serve(key)).collect();
         self.claim(&self.without_lane(keys)).await
+    }
+
+    /// Whether this process has the chain and the key.
+    pub(crate) fn can_serve(&self, key: &SubmitterKey) -> bool {
+        self.chains.contains_key(&key.chain_id) && self.signers.get(&key.address).is_some()
     }
 
     /// Takes leases and starts their lanes. Only for submitters that have no lane here.
@@ -206,7 +206,7 @@ impl Fleet {
 
     fn start_lane(self: &Arc<Self>, lease: Lease) {
         let key = lease.key();
-        // Both were checked by `can_work_on`; neither ever goes away.
+        // Both were checked by `can_serve`; neither ever goes away.
         let (Some(chain), Some(signer)) = (self.chains.get(&key.chain_id), self.signers.get(&key.address))
         else {
             return;

@@ -82,16 +82,17 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));
     tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
-    duties::start(&config, &fleet_store, &node, &fleet, chains, &stop);
+    duties::start(&config, &fleet_store, &node, &fleet, chains, &signers.fingerprint(), &stop);
     tracing::info!(node.id = %node, signers = signers.len(), "worker started");
 
     fleet.clone().run(stop.clone()).await;
     tracing::info!(node.id = %node, "worker stopping: handing leases over");
-    fleet.hand_over(HAND_OVER_LIMIT).await;
-    renewing.cancel();
+    // First the word, then the leases: whoever claims them must not leave a share for us.
     if let Err(error) = farewell(&fleet_store, &node).await {
         tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
     }
+    fleet.hand_over(HAND_OVER_LIMIT).await;
+    renewing.cancel();
     let _ = served.await;
     tracing::info!(node.id = %node, "worker stopped");
     Ok(())

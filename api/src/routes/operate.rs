@@ -149,6 +149,9 @@ async fn request(
     app.notifier.wake_workers();
     log(admin, key, name, reason);
     let entry = applied(app, id, wait).await?;
+    if entry.refused {
+        return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()).into());
+    }
     Ok(answer(id, key, name, reason, entry))
 }
 

@@ -22,7 +22,8 @@ pub(crate) fn redact_nonces(text: &str) -> String {
     if !lower.contains("nonce") && !lower.contains("sequence") {
         return text.to_owned();
     }
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    // A hyphen joins: a transaction id stays whole even where a part of it is all digits.
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {

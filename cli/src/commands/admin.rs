@@ -17,7 +17,8 @@ pub async fn run(api: &Api, action: &str, args: &Admin, json: bool) -> Result<Ex
     }
     match answer {
         Value::Object(ref fields) if fields.contains_key("status") => {
-            let outcome = fields.get("outcome").map_or(String::new(), |outcome| format!(": {}", output::cell(outcome)));
+            let outcome =
+                fields.get("outcome").map_or(String::new(), |outcome| format!(": {}", output::cell(outcome)));
             output::line(format!("{}  {}{outcome}", args.address, output::cell(&fields["status"])));
         }
         _ => output::line(format!("{}  {action}: accepted", args.address)),

@@ -3,7 +3,7 @@
 use gapless::domain::TxState;
 use serde_json::{Value, json};
 
-use super::checks::{CHECKS, Check, Rules};
+use super::checks::{CHECKS, Check, NEEDS_SCAN, Rules};
 use super::facts::SubmitterFacts;
 use super::gather::Gathered;
 use crate::output;
@@ -110,13 +110,14 @@ impl ChainReport {
              unfinished; {attempts} attempts, {mined} mined; {scan}",
             self.name, self.chain_id
         ));
-        let verdict = |violations: &Vec<Violation>| match violations.len() {
+        let verdict = |check: &str, violations: &Vec<Violation>| match violations.len() {
+            0 if check == NEEDS_SCAN && self.scanned_from.is_none() => "not checked".to_owned(),
             0 => "ok".to_owned(),
             count => format!("{count} VIOLATIONS"),
         };
         let checks = CHECKS.iter().zip(&self.violations);
         let rows: Vec<Vec<String>> =
-            checks.map(|((check, _), found)| vec![(*check).to_owned(), verdict(found)]).collect();
+            checks.map(|((check, _), found)| vec![(*check).to_owned(), verdict(check, found)]).collect();
         output::table(&["CHECK", "RESULT"], &rows);
         for ((check, _), violations) in
             CHECKS.iter().zip(&self.violations).filter(|(_, found)| !found.is_empty())

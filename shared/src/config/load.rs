@@ -202,6 +202,13 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_of_digits_is_taken_as_text() {
+        let config = parse(&format!("api.admin_token = 12345\nbalance.low = 5000\n{MINIMAL}")).unwrap();
+        assert_eq!(config.api.admin_token.expose(), "12345");
+        assert_eq!(config.chains["a"].low_balance, Some(5000.into()));
+    }
+
+    #[test]
     fn what_does_not_exist_yet_cannot_be_switched_on() {
         assert!(parse(&format!("gasbump.enabled = true\n{MINIMAL}")).is_err());
     }

@@ -1,13 +1,15 @@
 //! One TOML file, every key overridable from the environment, unknown keys are errors.
 //!
 //! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
-//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `confirmations` and `balance` are defaults for every chain;
+//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `stuck`, `gasbump`, `mempool`, `confirmations` and `balance` are
+//! defaults for every chain;
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
 mod chain;
 mod load;
 mod secret;
 mod sections;
+mod text;
 
 pub use chain::{ChainConfig, ReleaseAt};
 pub use load::ConfigError;

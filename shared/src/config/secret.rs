@@ -31,7 +31,7 @@ impl fmt::Debug for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(Secret::new)
+        super::text::text_or_number(deserializer).map(Secret::new)
     }
 }
 

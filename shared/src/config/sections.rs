@@ -15,7 +15,7 @@ use super::secret::Secret;
 pub struct Database {
     /// A PostgreSQL URL. A secret, because it usually carries a password.
     pub url: Secret,
-    /// Connections of one process beyond the worker's writers.
+    /// Connections of an API process. A worker opens `worker.writers` and six more.
     pub max_connections: u32,
 }
 
@@ -368,5 +368,6 @@ impl Default for Confirmations {
 #[serde(default, deny_unknown_fields)]
 pub struct Balance {
     /// Wei, as a decimal string. Below it the balance duty warns. Empty: never.
+    #[serde(deserialize_with = "super::text::text_or_number")]
     pub low: String,
 }

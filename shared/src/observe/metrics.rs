@@ -14,15 +14,15 @@ pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
 /// API. Rows per group insert.
 pub const INTAKE_BATCH_SIZE: &str = "intake_batch_size";
 
-/// Worker. `result`: acquired, taken_over, renewed, lost, released.
+/// Worker. `result`: acquired, not_owner (someone was faster), lost, error.
 pub const LEASE_ACQUIRE_TOTAL: &str = "lease_acquire_total";
 /// Worker. Writes refused because the lease was lost.
 pub const LEASE_FENCED_TOTAL: &str = "lease_fenced_total";
-/// Worker. `result`: class of the node's answer.
+/// Worker. `result`: class of the node's answer, or no_answer.
 pub const TX_SUBMIT_TOTAL: &str = "tx_submit_total";
-/// Worker. `result`: found, not_found, error.
+/// Worker. `result`: found, missing, error.
 pub const RECEIPT_CHECK_TOTAL: &str = "receipt_check_total";
-/// Worker. Mined transactions whose block left the canonical chain.
+/// Worker. Times that blocks were replaced, as seen by this process.
 pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "confirmations_new_fork_total";
 /// Worker. Fenced writes per transaction.
 pub const WRITER_BATCH_SIZE: &str = "writer_batch_size";
@@ -36,7 +36,9 @@ pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
 pub const LANES: &str = "lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
 pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
-/// Worker. `chain`: chain id. Submitters below `balance.low`.
+/// Worker. `chain`: chain id. Intents that are STUCK.
+pub const STUCK_TRANSACTIONS: &str = "stuck_transactions";
+/// Worker. `chain`: chain id. Submitters below `balance.low`, as this process last counted; the duty has one holder.
 pub const SUBMITTER_BALANCE_LOW: &str = "submitter_balance_low";
 /// Worker. `duty`, `result`: ok, error.
 pub const DUTY_RUNS_TOTAL: &str = "duty_runs_total";
@@ -120,6 +122,7 @@ fn describe() {
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(STUCK_TRANSACTIONS, Unit::Count, "Transactions unmined for too long");
     describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");
     describe_counter!(DUTY_RUNS_TOTAL, "Runs of scheduled duties by result");
     describe_histogram!(RPC_REQUEST_SECONDS, Unit::Seconds, "JSON-RPC calls by method");

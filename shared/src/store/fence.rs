@@ -10,7 +10,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};
-use super::fenced::{Applied, CursorWrite, FencedWrite, Move, NewAttempt, SentNote};
+use super::fenced::{Applied, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;
@@ -313,23 +313,27 @@ async fn displace_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), Sto
 }
 
 async fn finish_actions(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let done: Vec<(&Fence, &(i64, String))> = live
+    let done: Vec<(&Fence, &DoneAction)> = live
         .iter()
         .flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action)))
         .collect();
     if done.is_empty() {
         return Ok(());
     }
+    let text = |outcome: &Result<String, String>| match outcome {
+        Ok(text) | Err(text) => text.clone(),
+    };
     let result = sqlx::query(
         "-- finish_actions
         UPDATE audit_log a
-        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome
-        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[]) AS u (audit_id, token, outcome)
+        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome, refused = u.refused
+        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::BOOLEAN[]) AS u (audit_id, token, outcome, refused)
         WHERE a.audit_id = u.audit_id AND a.applied_at IS NULL",
     )
-    .bind(done.iter().map(|(_, (id, _))| *id).collect::<Vec<_>>())
+    .bind(done.iter().map(|(_, action)| action.audit_id).collect::<Vec<_>>())
     .bind(done.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(done.iter().map(|(_, (_, outcome))| outcome.clone()).collect::<Vec<_>>())
+    .bind(done.iter().map(|(_, action)| text(&action.outcome)).collect::<Vec<_>>())
+    .bind(done.iter().map(|(_, action)| action.outcome.is_err()).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await
     .map_err(StoreError::db("finish_actions"))?;

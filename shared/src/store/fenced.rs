@@ -47,6 +47,14 @@ pub struct SentNote {
     pub outcome: &'static str,
 }
 
+/// What became of an operator's request.
+#[derive(Clone, Debug)]
+pub struct DoneAction {
+    pub audit_id: i64,
+    /// What it led to, or why it was refused.
+    pub outcome: Result<String, String>,
+}
+
 #[derive(Debug)]
 pub(super) struct NewAttempt {
     pub(super) id: AttemptId,
@@ -64,7 +72,7 @@ pub struct FencedWrite {
     pub(super) cursor: Option<CursorWrite>,
     pub(super) sent: Vec<SentNote>,
     pub(super) displaced: Vec<TxId>,
-    pub(super) done_actions: Vec<(i64, String)>,
+    pub(super) done_actions: Vec<DoneAction>,
     pub(super) events: Vec<Event>,
 }
 
@@ -130,9 +138,9 @@ impl FencedWrite {
         self.displaced.push(tx_id);
     }
 
-    /// Marks an operator's request as carried out.
-    pub fn action_done(&mut self, audit_id: i64, outcome: String) {
-        self.done_actions.push((audit_id, outcome));
+    /// Marks an operator's request as dealt with.
+    pub fn action_done(&mut self, action: DoneAction) {
+        self.done_actions.push(action);
     }
 
     /// Kept in the outbox, in the same commit.

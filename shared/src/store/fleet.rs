@@ -14,7 +14,7 @@ pub struct Work {
     pub key: SubmitterKey,
     /// Its lease is free or expired.
     pub claimable: bool,
-    /// How long nobody has owned it, for released and expired leases alike; zero while owned.
+    /// Who owns it, or owned it last if the lease expired.
     pub owner: Option<String>,
     /// Eligible intents wait for a nonce, and it is not paused.
     pub queued: bool,
@@ -107,21 +107,18 @@ impl Store {
         node: &NodeId,
         signer_set: &str,
         lanes: usize,
-        draining: bool,
         alive_within: Duration,
     ) -> Result<Vec<Peer>, StoreError> {
         sqlx::query(
             "-- heartbeat
-            INSERT INTO worker_node (node_id, signer_set, lanes, draining)
-            VALUES ($1, $2, $3, $4)
+            INSERT INTO worker_node (node_id, signer_set, lanes)
+            VALUES ($1, $2, $3)
             ON CONFLICT (node_id) DO UPDATE
-            SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, draining = EXCLUDED.draining,
-                seen_at = clock_timestamp()",
+            SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, seen_at = clock_timestamp()",
         )
         .bind(&node.0)
         .bind(signer_set)
         .bind(i32::try_from(lanes).unwrap_or(i32::MAX))
-        .bind(draining)
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("heartbeat"))?;
@@ -129,7 +126,7 @@ impl Store {
             "-- peers
             SELECT node_id, lanes
             FROM worker_node
-            WHERE signer_set = $1 AND NOT draining AND seen_at > clock_timestamp() - make_interval(secs => $2)
+            WHERE signer_set = $1 AND seen_at > clock_timestamp() - make_interval(secs => $2)
             ORDER BY node_id",
         )
         .bind(signer_set)
@@ -207,6 +204,14 @@ impl Store {
             .await
             .map_err(StoreError::db("drop_duties"))?;
         Ok(())
+    }
+
+    /// The database's clock: duties run by it, whatever a worker's own clock says.
+    pub async fn now(&self) -> Result<chrono::DateTime<chrono::Utc>, StoreError> {
+        sqlx::query_scalar("SELECT clock_timestamp()")
+            .fetch_one(&self.pool)
+            .await
+            .map_err(StoreError::db("now"))
     }
 
     /// Waits for word of new work; every notification may stand for many requests. Errors end the subscription.

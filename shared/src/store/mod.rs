@@ -22,7 +22,7 @@ mod verify;
 
 pub use attempt::{Attempt, AttemptKind};
 pub use error::StoreError;
-pub use fenced::{Applied, CursorWrite, FencedWrite, Move, SentNote};
+pub use fenced::{Applied, CursorWrite, DoneAction, FencedWrite, Move, SentNote};
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};
 pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Lease, LeaseTag};

@@ -54,6 +54,8 @@ pub struct AuditEntry {
     /// Absent while it waits for the lane.
     pub applied_at: Option<DateTime<Utc>>,
     pub outcome: Option<String>,
+    /// The lane looked into it and changed nothing.
+    pub refused: bool,
 }
 
 /// Who asks, and why.
@@ -168,9 +170,9 @@ impl Store {
     }
 
     pub async fn audit_entry(&self, id: AuditId) -> Result<AuditEntry, StoreError> {
-        let (requested_at, applied_at, outcome) = sqlx::query_as(
+        let (requested_at, applied_at, outcome, refused) = sqlx::query_as(
             "-- audit_entry
-            SELECT requested_at, applied_at, outcome
+            SELECT requested_at, applied_at, outcome, refused
             FROM audit_log
             WHERE audit_id = $1",
         )
@@ -178,6 +180,6 @@ impl Store {
         .fetch_one(&self.pool)
         .await
         .map_err(StoreError::db("audit_entry"))?;
-        Ok(AuditEntry { requested_at, applied_at, outcome })
+        Ok(AuditEntry { requested_at, applied_at, outcome, refused })
     }
 }

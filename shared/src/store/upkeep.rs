@@ -15,6 +15,7 @@ pub struct Backlog {
     /// Seconds.
     pub oldest_age: f64,
     pub protected: u64,
+    pub stuck: u64,
 }
 
 impl Store {
@@ -82,12 +83,13 @@ impl Store {
 
     /// What waits, per chain.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
-        let rows: Vec<(i64, i64, f64, i64)> = sqlx::query_as(
+        let rows: Vec<(i64, i64, f64, i64, i64)> = sqlx::query_as(
             "-- backlog
             SELECT s.chain_id,
                    coalesce(q.queued, 0),
                    coalesce(extract(epoch FROM clock_timestamp() - q.oldest), 0)::FLOAT8,
-                   coalesce(p.protected, 0)
+                   coalesce(p.protected, 0),
+                   coalesce(o.stuck, 0)
             FROM (SELECT DISTINCT chain_id FROM submitter) s
             LEFT JOIN (
                 SELECT chain_id, count(*) AS queued, min(created_at) AS oldest
@@ -100,13 +102,19 @@ impl Store {
                 FROM submitter_nonce_cursor
                 WHERE in_flight_state = 'PROTECT'
                 GROUP BY chain_id
-            ) p ON p.chain_id = s.chain_id",
+            ) p ON p.chain_id = s.chain_id
+            LEFT JOIN (
+                SELECT chain_id, count(*) AS stuck
+                FROM managed_tx
+                WHERE finished_at IS NULL AND nonce IS NOT NULL AND state = 'STUCK'
+                GROUP BY chain_id
+            ) o ON o.chain_id = s.chain_id",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("backlog"))?;
         rows.into_iter()
-            .map(|(chain_id, queued, oldest_age, protected)| {
+            .map(|(chain_id, queued, oldest_age, protected, stuck)| {
                 let chain =
                     Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
@@ -114,6 +122,7 @@ impl Store {
                     queued: queued.unsigned_abs(),
                     oldest_age,
                     protected: protected.unsigned_abs(),
+                    stuck: stuck.unsigned_abs(),
                 })
             })
             .collect()

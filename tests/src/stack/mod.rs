@@ -88,6 +88,11 @@ impl Stack {
         &self.db
     }
 
+    /// For a `Store` of the test's own.
+    pub fn database_url(&self) -> &str {
+        self.settings.text("database.url").expect("set when the database was made")
+    }
+
     /// Directory of configuration files and logs.
     pub fn dir(&self) -> &Path {
         self.dir.as_ref().expect("the stack is up").path()
@@ -106,7 +111,7 @@ impl Stack {
         format!("c{index}")
     }
 
-    fn key_name(index: usize) -> String {
+    pub(crate) fn key_name(index: usize) -> String {
         format!("GAPLESS_TEST_KEY_{index}")
     }
 
@@ -299,6 +304,31 @@ impl Stack {
         eventually(&format!("{} is in PROTECT", submitter.text()), async || {
             let cursor = self.cursor(submitter).await;
             cursor.as_ref().and_then(|cursor| cursor.protect_reason.clone()).ok_or(cursor)
+        })
+        .await
+    }
+
+    /// Until so many transactions wait in the mempool of the first chain.
+    pub async fn wait_pending(&self, count: u64) {
+        eventually(&format!("{count} transactions are in the mempool"), async || {
+            let pending = self.anvil().pending().await;
+            if pending == count { Ok(()) } else { Err(pending) }
+        })
+        .await;
+    }
+
+    /// Names of the events told of an intent (`events.mode = log`), process by process, oldest first.
+    pub fn told(&self, tx_id: TxId) -> Vec<String> {
+        let events = self.services().into_iter().flat_map(|service| service.events());
+        let ours = events.filter(|event| event["tx.id"] == Value::from(tx_id.to_string()));
+        ours.filter_map(|event| event["event"].as_str().map(str::to_owned)).collect()
+    }
+
+    /// Until `event` was told of the intent: that is after the commit, and so a little after the row shows it.
+    pub async fn wait_told(&self, tx_id: TxId, event: &str) -> Vec<String> {
+        eventually(&format!("{event} is told of {tx_id}"), async || {
+            let told = self.told(tx_id);
+            if told.iter().any(|name| name == event) { Ok(told) } else { Err(told) }
         })
         .await
     }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod confirmations;
+mod funds;
 mod node;
 mod protect;
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ethers_core::utils::to_checksum;
+use futures::StreamExt;
 use futures::future::join_all;
 use gapless_tests::{Address, Answer, Stack, TxState, eventually, payload};
 use reqwest::{Method, header};
@@ -32,11 +33,7 @@ async fn a_hundred_identical_requests_at_once_are_one_transaction() {
     let answers = join_all((0..100).map(|_| client.post(submitter, "the-same", &transfer))).await;
     answers.iter().for_each(|answer| stack.note(answer));
     assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 202)), "{answers:?}");
-    assert_eq!(
-        answers.iter().filter(|answer| answer.status == 202).count(),
-        1,
-        "one of them was the first"
-    );
+    assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 1, "one of them was the first");
     let ids: HashSet<&str> = answers.iter().map(|answer| answer.tx_id()).collect();
     assert_eq!(ids.len(), 1);
     stack.wait_for(answers[0].tx_id().parse().unwrap(), TxState::Confirmed).await;
@@ -114,9 +111,7 @@ async fn each_item_of_a_batch_has_its_own_answer() {
     let stack = stack().up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x23));
     let original = stack.create(submitter, "taken", &payload(to, 1)).await;
-    let item = |request_id: &str, payload: Value| {
-        json!({ "submitter": submitter.text(), "requestId": request_id, "payload": payload })
-    };
+    let item = |request_id: &str, payload: Value| json!({ "submitter": submitter.text(), "requestId": request_id, "payload": payload });
     let items = json!([
         item("one", payload(to, 1)),
         item("taken", payload(to, 2)),
@@ -152,7 +147,8 @@ async fn each_item_of_a_batch_has_its_own_answer() {
     stack.wait_all_terminal().await;
     let rows = stack.rows(submitter).await;
     let order: Vec<String> = rows.iter().map(|row| row.tx_id.to_string()).collect();
-    let wanted = [&json!(original.to_string()), &results[0]["txId"], &results[2]["txId"], &results[7]["txId"]];
+    let wanted =
+        [&json!(original.to_string()), &results[0]["txId"], &results[2]["txId"], &results[7]["txId"]];
     assert_eq!(order, wanted.map(|id| id.as_str().unwrap()), "queued in the order of the items");
     assert_eq!(rows.iter().map(|row| row.nonce.unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(stack.anvil().balance(to).await, 4.into());
@@ -175,16 +171,36 @@ async fn bad_input_is_refused_with_a_stable_code_and_nothing_is_stored() {
     let stranger = format!("{:#x}", Address::repeat_byte(0x99));
     let word = format!("0x1{}", "0".repeat(64));
     for (body, status, code) in [
-        (json!({ "submitter": stranger, "requestId": "r", "payload": { "to": to } }), 404, "unknown_submitter"),
-        (json!({ "chainId": 5, "submitter": submitter, "requestId": "r", "payload": { "to": to } }), 404, "unknown_chain"),
+        (
+            json!({ "submitter": stranger, "requestId": "r", "payload": { "to": to } }),
+            404,
+            "unknown_submitter",
+        ),
+        (
+            json!({ "chainId": 5, "submitter": submitter, "requestId": "r", "payload": { "to": to } }),
+            404,
+            "unknown_chain",
+        ),
         (json!({ "submitter": "0x12", "requestId": "r", "payload": { "to": to } }), 400, "invalid_request"),
         (json!({ "requestId": "r", "payload": { "to": to } }), 400, "invalid_request"),
         (json!({ "submitter": submitter, "payload": { "to": to } }), 400, "invalid_request"),
-        (json!({ "submitter": submitter, "requestId": "a b", "payload": { "to": to } }), 400, "invalid_request"),
+        (
+            json!({ "submitter": submitter, "requestId": "a b", "payload": { "to": to } }),
+            400,
+            "invalid_request",
+        ),
         (json!({ "submitter": submitter, "requestId": "", "payload": { "to": to } }), 400, "invalid_request"),
-        (json!({ "submitter": submitter, "requestId": "x".repeat(201), "payload": { "to": to } }), 400, "invalid_request"),
+        (
+            json!({ "submitter": submitter, "requestId": "x".repeat(201), "payload": { "to": to } }),
+            400,
+            "invalid_request",
+        ),
         (json!({ "submitter": submitter, "requestId": "r" }), 400, "invalid_request"),
-        (json!({ "submitter": submitter, "requestId": "r", "payload": { "to": to }, "gas": "1" }), 400, "invalid_request"),
+        (
+            json!({ "submitter": submitter, "requestId": "r", "payload": { "to": to }, "gas": "1" }),
+            400,
+            "invalid_request",
+        ),
         (with(json!({ "to": to, "nonce": "5" })), 400, "invalid_request"),
         (with(json!({ "to": to, "value": 5 })), 400, "invalid_request"),
         (with(json!({ "to": to, "value": -5 })), 400, "invalid_request"),
@@ -203,7 +219,11 @@ async fn bad_input_is_refused_with_a_stable_code_and_nothing_is_stored() {
         (with(json!({ "data": zeros(49_153) })), 422, "invalid_payload"),
         (with(json!({ "to": to, "gasLimit": "0" })), 422, "invalid_payload"),
         (with(json!({ "to": to, "gasPrice": "1", "maxFeePerGas": "1" })), 422, "invalid_payload"),
-        (with(json!({ "to": to, "method": "transfer(address,uint256)", "args": [to] })), 422, "invalid_payload"),
+        (
+            with(json!({ "to": to, "method": "transfer(address,uint256)", "args": [to] })),
+            422,
+            "invalid_payload",
+        ),
         (with(json!({ "to": to, "method": "transfer(uint8)", "args": ["256"] })), 422, "invalid_payload"),
         (with(json!({ "to": to, "accessList": [{ "address": "0x1" }] })), 422, "invalid_payload"),
         (with(json!({ "to": to, "data": zeros(1 << 20) })), 413, "body_too_large"),
@@ -292,15 +312,21 @@ async fn a_protected_submitter_takes_nothing_new_and_says_why() {
     assert!(detail.contains("the address has a history"), "{detail}");
     assert!(!detail.contains(|c: char| c.is_ascii_digit()), "no count and no nonce: {detail}");
     let known = stack.post(protected, "waiting", &payload(to, 1)).await;
-    assert_eq!((known.status, known.tx_id()), (200, waiting.to_string().as_str()), "what was accepted stays so");
+    assert_eq!(
+        (known.status, known.tx_id()),
+        (200, waiting.to_string().as_str()),
+        "what was accepted stays so"
+    );
     let other = stack.post(protected, "waiting", &payload(to, 2)).await;
     check_problem(&other, 409, "request_id_conflict");
 
     // In one batch with a submitter that works.
-    let item = |submitter: String| json!({ "submitter": submitter, "requestId": "b", "payload": payload(to, 1) });
+    let item =
+        |submitter: String| json!({ "submitter": submitter, "requestId": "b", "payload": payload(to, 1) });
     let items = json!({ "items": [item(protected.text()), item(free.text()), item(protected.text())] });
     let batch = stack.client().post_to("/api/v1/tx/batch", &items).await;
-    let statuses: Vec<_> = batch.body["results"].as_array().unwrap().iter().map(|r| r["status"].clone()).collect();
+    let statuses: Vec<_> =
+        batch.body["results"].as_array().unwrap().iter().map(|r| r["status"].clone()).collect();
     assert_eq!(statuses, [409, 202, 409], "{}", batch.body);
     let free_tx = batch.body["results"][1]["txId"].as_str().unwrap().parse().unwrap();
     stack.wait_for(free_tx, TxState::Confirmed).await;
@@ -316,7 +342,8 @@ async fn a_protected_submitter_takes_nothing_new_and_says_why() {
 /// again, and no request is stored by half.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
-    let stack = stack().own_postgres().window(32).set("nonce.release_at", "mined").set("events.mode", "mq_outbox");
+    let stack =
+        stack().own_postgres().window(32).set("nonce.release_at", "mined").set("events.mode", "mq_outbox");
     let stack = stack.up().await;
     let (submitter, client) = (stack.submitter(0), stack.client());
     let api = stack.services().remove(0);
@@ -326,16 +353,26 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     stack.create(submitter, "before", &transfer).await;
     assert_eq!(api.readiness().await.0, 200);
 
-    let flood = (0..200).map(|n| {
+    let flood = (0..200_usize).map(|n| {
         let (client, transfer) = (client.clone(), &transfer);
-        async move { client.post(submitter, &format!("r{n}"), transfer).await }
+        async move { (n, client.post(submitter, &format!("r{n}"), transfer).await) }
     });
-    let (answers, ()) = tokio::join!(join_all(flood), stack.kill_postgres());
-    for answer in answers.iter().filter(|answer| answer.status != 202) {
+    let mut flood = futures::stream::iter(flood).buffer_unordered(48);
+    let mut answers: HashMap<usize, Answer> = HashMap::new();
+    while let Some((n, answer)) = flood.next().await {
+        stack.note(&answer);
+        answers.insert(n, answer);
+        if answers.len() == 60 {
+            stack.kill_postgres().await;
+        }
+    }
+    drop(flood);
+    for answer in answers.values().filter(|answer| answer.status != 202) {
         check_problem(answer, 503, "database_unavailable");
         assert_eq!(answer.headers[header::RETRY_AFTER], "1");
     }
-    answers.iter().for_each(|answer| stack.note(answer));
+    let promised = answers.values().filter(|answer| answer.status == 202).count();
+    assert!((60..200).contains(&promised), "{promised} of 200: it died in the middle");
     let refused = client.post(submitter, "during", &transfer).await;
     check_problem(&refused, 503, "database_unavailable");
     let unread = client.get("/api/v1/tx").await;
@@ -355,7 +392,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
         })
         .await;
     }
-    for (n, before) in answers.iter().enumerate() {
+    for (n, before) in &answers {
         let again = stack.post(submitter, &format!("r{n}"), &transfer).await;
         assert!(matches!(again.status, 200 | 202), "{again:?}");
         if before.status == 202 {

@@ -1,31 +1,301 @@
-//! One owner at a time, and a former owner changes nothing.
+//! One owner at a time, and a former owner changes nothing. With real processes; the fence itself is in `fence`.
 
-use gapless_tests::{Address, Mining, TxState, payload};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use gapless_tests::{Address, Mining, Service, Stack, Submitter, TxId, TxRow, TxState, eventually, eventually_within, payload};
 
 use crate::stack;
+
+/// One intent for every submitter, each until a node has it.
+async fn keep_busy(stack: &Stack, to: Address) -> Vec<TxId> {
+    let transfer = payload(to, 1);
+    let creates = stack.submitters().iter().map(|submitter| stack.create(submitter, "busy", &transfer));
+    let tx_ids = join_all(creates).await;
+    for tx_id in &tx_ids {
+        stack.wait_for(*tx_id, TxState::Submitted).await;
+    }
+    tx_ids
+}
+
+/// How many submitters each worker owns.
+async fn owned(stack: &Stack) -> HashMap<String, i64> {
+    let owners: Vec<(String, i64)> =
+        sqlx::query_as("SELECT owner_node, count(*) FROM submitter_lease WHERE owner_node IS NOT NULL GROUP BY owner_node")
+            .fetch_all(stack.db())
+            .await
+            .unwrap();
+    owners.into_iter().collect()
+}
+
+/// Until a worker that was away knows that it has lost the submitter, whichever way it found out.
+async fn wait_disowned(former: &Service, submitter: &Submitter) {
+    eventually("the former owner knows", async || {
+        let log = former.log();
+        let told = log.lines().find(|line| {
+            let lost = ["\"lease lost\"", "lane ends", "fenced: the lease"].iter().any(|word| line.contains(word));
+            lost && line.contains(&submitter.text())
+        });
+        told.map(|_| ()).ok_or("not a word")
+    })
+    .await;
+}
+
+/// What a former owner could have spoilt.
+fn essence(row: &TxRow) -> (TxState, Option<u64>, Option<u64>, u32) {
+    (row.state, row.nonce, row.fencing_token, row.submit_attempts)
+}
+
+/// Scenario 15. The former owner renews rarely and so does not know: it is the fence that stops its write.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_successor_finishes() {
+    let stack = stack().proxied().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let former = stack.worker().set("worker.node_id", "former");
+    let former = former.set("lease.duration", "120s").set("lease.renew_interval", "60s").start().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x51));
+    let first = stack.create(submitter, "first", &payload(to, 1)).await;
+    let second = stack.create(submitter, "second", &payload(to, 1)).await;
+    let token = stack.wait_for(first, TxState::Submitted).await.fencing_token;
+
+    stack.proxy().freeze_at(stack.anvil().head().await);
+    stack.sql("UPDATE submitter_lease SET expires_at = clock_timestamp() - INTERVAL '1 hour'").await;
+    stack.worker().set("worker.node_id", "successor").rpc(&[stack.anvil().url()]).start().await;
+    let lease = stack.wait_owned(submitter, Some("former")).await;
+    assert_eq!((lease.owner.as_deref(), Some(lease.fencing_token)), (Some("successor"), token.map(|token| token + 1)));
+    stack.anvil().mine(1).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    stack.wait_for(second, TxState::Submitted).await;
+    let before = [stack.row(first).await, stack.row(second).await];
+
+    // Now the former owner hears that the first is mined, and wants to write that down.
+    stack.proxy().thaw();
+    former.wait_for_log("fenced: the lease is someone else's").await;
+    assert_eq!(former.metric("lease_fenced_total", &[]).await, 1.0);
+    let after = [stack.row(first).await, stack.row(second).await];
+    assert_eq!(after.each_ref().map(essence), before.each_ref().map(essence));
+    stack.anvil().mine(1).await;
+    stack.wait_for(second, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(to).await, 2.into(), "one effect each");
+    stack.finish().await;
+}
 
 /// Scenario 16.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
-    let stack = stack().short_lease().mining(Mining::Manual).start().await;
+    let stack = stack().short_lease().proxied().mining(Mining::Manual).start().await;
     stack.start_api().await;
     let frozen = stack.worker().set("worker.node_id", "frozen").start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x55));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
-    stack.wait_for(first, TxState::Submitted).await;
+    let stale = stack.wait_for(first, TxState::Submitted).await.fencing_token;
     frozen.sigstop();
 
-    stack.worker().set("worker.node_id", "successor").start().await;
+    // It works past the proxy: what the proxy sees is the frozen worker's.
+    stack.worker().set("worker.node_id", "successor").rpc(&[stack.anvil().url()]).start().await;
     let lease = stack.wait_owned(submitter, Some("frozen")).await;
     assert_eq!(lease.owner.as_deref(), Some("successor"));
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
-    frozen.sigcont();
     let second = stack.create(submitter, "second", &payload(to, 1)).await;
     stack.wait_for(second, TxState::Submitted).await;
+    let before = [stack.row(first).await, stack.row(second).await];
+    let sent = stack.proxy().sent();
+
+    frozen.sigcont();
+    wait_disowned(&frozen, submitter).await;
+    let after = [stack.row(first).await, stack.row(second).await];
+    assert_eq!(after.each_ref().map(essence), before.each_ref().map(essence), "not a row changed");
+    assert!(after.iter().all(|row| row.fencing_token > stale), "written by the successor: {after:?}");
+    assert_eq!(stack.proxy().sent(), sent, "nothing was sent either");
     stack.anvil().mine(1).await;
-    let row = stack.wait_for(second, TxState::Confirmed).await;
-    assert_eq!(row.fencing_token, Some(lease.fencing_token), "written by the successor");
-    assert_eq!(stack.anvil().balance(to).await, 2.into());
+    stack.wait_for(second, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(to).await, 2.into(), "one effect each");
+    stack.finish().await;
+}
+
+/// Scenario 19.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_being_claimed_delays_no_request() {
+    let stack = stack().up().await;
+    let mut claim = stack.db().begin().await.unwrap();
+    sqlx::query("SELECT FROM submitter_lease FOR UPDATE").execute(&mut *claim).await.unwrap();
+    let to = Address::repeat_byte(0x59);
+    let mut tx_ids = Vec::new();
+    for n in 0..10 {
+        tx_ids.push(stack.create(stack.submitter(0), &format!("r{n}"), &payload(to, 1)).await);
+    }
+    claim.rollback().await.unwrap();
+    stack.wait_confirmed(&tx_ids).await;
+    stack.finish().await;
+}
+
+/// What the writing session of the (only) worker does: it waits for a lock, or idles in a transaction, or neither.
+async fn writer_session(stack: &Stack) -> (bool, bool) {
+    let sessions: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
+        "SELECT state, wait_event_type FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name = 'gapless-worker writer'",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap();
+    let waits = sessions.iter().any(|(state, wait)| state.as_deref() == Some("active") && wait.as_deref() == Some("Lock"));
+    (waits, sessions.iter().any(|(state, _)| state.as_deref() == Some("idle in transaction")))
+}
+
+/// Freezes a worker in the middle of a fenced write: its session has the lease row locked and will say no more.
+async fn freeze_in_transaction(stack: &Stack, worker: &Service) {
+    loop {
+        let mut obstacle = stack.db().begin().await.unwrap();
+        sqlx::query("SELECT FROM managed_tx FOR UPDATE").execute(&mut *obstacle).await.unwrap();
+        eventually("a write is under way", async || if writer_session(stack).await.0 { Ok(()) } else { Err("none") }).await;
+        worker.sigstop();
+        obstacle.rollback().await.unwrap();
+        let stopped_within = eventually("its statement is over", async || match writer_session(stack).await {
+            (true, _) => Err("it waits"),
+            (false, in_transaction) => Ok(in_transaction),
+        })
+        .await;
+        let lock = sqlx::query("SELECT FROM submitter_lease FOR UPDATE NOWAIT").execute(stack.db()).await;
+        if stopped_within && lock.is_err() {
+            return;
+        }
+        // Its statement timed out before it was frozen, or the machine is slow: once more.
+        worker.sigcont();
+    }
+}
+
+/// Scenario 20.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_freezes_inside_a_transaction_is_cut_off_and_taken_over() {
+    let stack = stack().set("lease.duration", "4s").set("lease.renew_interval", "1s").mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let zombie = stack.worker().set("worker.node_id", "zombie").start().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x5a));
+    let first = stack.create(submitter, "first", &payload(to, 1)).await;
+    stack.wait_for(first, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    // Its write of what the block says may be through before it can be frozen in it: the next one then.
+    freeze_with_work(&stack, &zombie, to).await;
+
+    let frozen = Instant::now();
+    stack.worker().set("worker.node_id", "successor").start().await;
+    let lease = stack.wait_owned(submitter, Some("zombie")).await;
+    assert_eq!(lease.owner.as_deref(), Some("successor"));
+    assert!(frozen.elapsed() < Duration::from_secs(20), "4 s of lease and 1.2 s of idling: {:?}", frozen.elapsed());
+    mine_until_done(&stack).await;
+    zombie.sigcont();
+    zombie.wait_for_log("database did not take a batch").await;
+    let done = stack.rows(submitter).await;
+    assert!(done.iter().all(|row| row.state == TxState::Confirmed), "{done:?}");
+    assert_eq!(stack.anvil().balance(to).await, done.len().into(), "one effect each");
+    stack.finish().await;
+}
+
+/// Gives the worker something to write while it is being frozen.
+async fn freeze_with_work(stack: &Stack, worker: &Service, to: Address) {
+    stack.create(stack.submitter(0), "second", &payload(to, 1)).await;
+    freeze_in_transaction(stack, worker).await;
+}
+
+async fn mine_until_done(stack: &Stack) {
+    eventually("everything is final", async || {
+        stack.anvil().mine(1).await;
+        let left: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE finished_at IS NULL")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+        if left == 0 { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+/// Scenario 21. Leases of half a minute: only a hand-over can be quick.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
+    let stack = stack().submitters(6).mining(Mining::Manual);
+    let stack = stack.set("lease.duration", "30s").set("lease.renew_interval", "5s").start().await;
+    stack.start_api().await;
+    let start = async |name: String| (stack.worker().set("worker.node_id", name.as_str()).start().await, name);
+    let mut workers = vec![start("node-0".into()).await, start("node-1".into()).await];
+    let tx_ids = keep_busy(&stack, Address::repeat_byte(0x5b)).await;
+    let mut times = Vec::new();
+    for round in 0..3 {
+        eventually("both have a share", async || {
+            let owned = owned(&stack).await;
+            if owned.values().sum::<i64>() == 6 && owned.len() == 2 { Ok(()) } else { Err(owned) }
+        })
+        .await;
+        let (leaving, name) = workers.remove(0);
+        let told = Instant::now();
+        leaving.sigterm();
+        eventually("the other has all", async || {
+            let owned = owned(&stack).await;
+            if owned.values().sum::<i64>() == 6 && !owned.contains_key(&name) { Ok(()) } else { Err(owned) }
+        })
+        .await;
+        times.push(told.elapsed());
+        assert!(leaving.wait_exit().await.success(), "it stops in good order");
+        workers.push(start(format!("node-{}", round + 2)).await);
+    }
+    assert!(times.iter().all(|time| *time < Duration::from_secs(10)), "{times:?}");
+    // One of the three may have met a busy machine.
+    assert!(times.iter().min().is_some_and(|best| *best < Duration::from_secs(1)), "{times:?}");
+    stack.anvil().mine(1).await;
+    stack.wait_confirmed(&tx_ids).await;
+    stack.finish().await;
+}
+
+/// Scenario 22.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_worker_has_its_share_of_the_busy_submitters_within_seconds() {
+    let stack = stack().submitters(12).mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    stack.worker().set("worker.node_id", "old").start().await;
+    let to = Address::repeat_byte(0x5c);
+    let tx_ids = keep_busy(&stack, to).await;
+    assert_eq!(owned(&stack).await, HashMap::from([("old".to_owned(), 12)]));
+    stack.worker().set("worker.node_id", "new").start().await;
+    eventually_within(Duration::from_secs(15), "each has its half", async || {
+        let owned = owned(&stack).await;
+        let half = |node: &str| owned.get(node).is_some_and(|count| (5..=7).contains(count));
+        if half("old") && half("new") && owned.values().sum::<i64>() == 12 { Ok(()) } else { Err(owned) }
+    })
+    .await;
+    stack.anvil().mine(1).await;
+    stack.wait_confirmed(&tx_ids).await;
+    assert_eq!(stack.anvil().balance(to).await, 12.into());
+    stack.finish().await;
+}
+
+/// Scenario 23. Ten lanes hear of one block and write at once, through one writer; three of their rows are not as they
+/// believe.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_row_in_a_batch_parks_its_lane_and_not_the_batch() {
+    let stack = stack().submitters(10).set("worker.writers", 1).mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let tx_ids = keep_busy(&stack, Address::repeat_byte(0x5d)).await;
+    let (bad, good) = tx_ids.split_at(3);
+    for tx_id in bad {
+        let tampered = sqlx::query("UPDATE managed_tx SET state = 'STUCK' WHERE tx_id = $1").bind(tx_id.0);
+        tampered.execute(stack.db()).await.unwrap();
+    }
+    stack.anvil().mine(1).await;
+    stack.wait_confirmed(good).await;
+    eventually("all three are parked", async || {
+        let parked = worker.log().lines().filter(|line| line.contains("a write was refused; its lane is parked")).count();
+        if parked == 3 { Ok(()) } else { Err(parked) }
+    })
+    .await;
+    assert!(worker.log().contains("a batch was refused; looking for the row"), "they stood in a batch with others");
+    for tx_id in bad {
+        assert_eq!(stack.row(*tx_id).await.state, TxState::Stuck, "nobody writes over what was not understood");
+    }
+    // Whoever reads the rows as they are goes on from there.
+    worker.stop_sigterm().await;
+    stack.start_worker().await;
+    stack.wait_confirmed(bad).await;
     stack.finish().await;
 }

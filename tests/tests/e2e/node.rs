@@ -10,15 +10,6 @@ use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// Until `count` transactions wait in the node's mempool.
-async fn wait_pending(stack: &Stack, count: u64) {
-    eventually(&format!("{count} transactions are in the mempool"), async || {
-        let pending = stack.anvil().pending().await;
-        if pending == count { Ok(()) } else { Err(pending) }
-    })
-    .await;
-}
-
 /// Until at least `count` sends were tried.
 async fn wait_sends(proxy: &Proxy, count: usize) {
     eventually(&format!("{count} sends"), async || {
@@ -82,8 +73,13 @@ fn faults() -> Vec<(Fault, bool)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
     let faults = faults();
-    let stack =
-        stack().proxied().submitters(faults.len()).set("rpc.timeout", "500ms").set("rpc.max_batch", 1).up().await;
+    let stack = stack()
+        .proxied()
+        .submitters(faults.len())
+        .set("rpc.timeout", "500ms")
+        .set("rpc.max_batch", 1)
+        .up()
+        .await;
     for (fault, _) in &faults {
         stack.proxy().next(1, SEND, fault.clone());
     }
@@ -112,11 +108,18 @@ async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_answers_to_a_look_up_it_is_asked_again() {
     let faults = faults();
-    let stack =
-        stack().proxied().submitters(faults.len()).set("rpc.timeout", "500ms").set("rpc.max_batch", 1).up().await;
+    let stack = stack()
+        .proxied()
+        .submitters(faults.len())
+        .set("rpc.timeout", "500ms")
+        .set("rpc.max_batch", 1)
+        .up()
+        .await;
     let proxy = stack.proxy();
     for (fault, _) in &faults {
-        for method in ["eth_estimateGas", "eth_getBalance", "eth_getBlockByNumber", "eth_getTransactionReceipt"] {
+        for method in
+            ["eth_estimateGas", "eth_getBalance", "eth_getBlockByNumber", "eth_getTransactionReceipt"]
+        {
             proxy.next(1, method, fault.clone());
         }
     }
@@ -207,7 +210,7 @@ async fn a_transaction_evicted_from_the_mempool_is_sent_again_as_it_was() {
     let tx_id = stack.create(stack.submitter(0), "evicted", &payload(to, 1)).await;
     let row = stack.wait_for(tx_id, TxState::Submitted).await;
     stack.anvil().drop_transaction(row.tx_hash.unwrap()).await;
-    wait_pending(&stack, 1).await;
+    stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_same_bytes(&stack.proxy().sent(), 2);
@@ -225,7 +228,7 @@ async fn a_node_that_restarts_with_an_empty_mempool_gets_the_same_bytes_again() 
     stack.wait_for(first, TxState::Submitted).await;
     stack.wait_for(second, TxState::Submitted).await;
     stack.anvil().restart().await;
-    wait_pending(&stack, 2).await;
+    stack.wait_pending(2).await;
     stack.anvil().mine(1).await;
     stack.wait_confirmed(&[first, second]).await;
     let distinct: HashSet<String> = stack.proxy().sent().into_iter().collect();
@@ -262,14 +265,7 @@ async fn halts_and_goes_on(stack: &Stack, problem: &str, mend: impl AsyncFnOnce(
     assert!(line.contains(problem), "{line}");
     let sent = stack.proxy().sent().len();
     let waiting = stack.create(submitter, "while-halted", &payload(to, 1)).await;
-    // A lane that took it up by now would have looked at the chain for its gas.
-    stack.wait_owned(submitter, None).await;
-    let looks = stack.proxy().calls("eth_chainId");
-    eventually("another look at the chain's identity", async || {
-        let now = stack.proxy().calls("eth_chainId");
-        if now > looks { Ok(()) } else { Err(now) }
-    })
-    .await;
+    stack.workers()[0].wait_for_log("lane waits for its chain").await;
     let row = stack.row(waiting).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None));
     assert_eq!(stack.proxy().sent().len(), sent, "nothing is sent to another chain");
@@ -286,7 +282,10 @@ async fn a_node_of_another_chain_stops_the_worker_until_the_right_one_is_back() 
     stack.wait_for(first, TxState::Confirmed).await;
     let other = Node::start(99, Mining::Instant, &stack.dir().join("other.log")).await;
     stack.proxy().point_at(other.url());
-    halts_and_goes_on(&stack, "the node serves chain 99", async || stack.proxy().point_at(stack.anvil().url())).await;
+    halts_and_goes_on(&stack, "the node serves chain 99", async || {
+        stack.proxy().point_at(stack.anvil().url())
+    })
+    .await;
     assert_eq!(other.head().await, 0, "the other chain got nothing");
     stack.finish().await;
 }
@@ -304,7 +303,8 @@ async fn a_chain_that_was_reset_stops_the_worker_until_the_right_one_is_back() {
         reset.reset().await;
     }
     stack.proxy().point_at(reset.url());
-    halts_and_goes_on(&stack, "the chain was reset", async || stack.proxy().point_at(stack.anvil().url())).await;
+    halts_and_goes_on(&stack, "the chain was reset", async || stack.proxy().point_at(stack.anvil().url()))
+        .await;
     assert_eq!(reset.head().await, 0, "the new chain got nothing");
     stack.finish().await;
 }
@@ -349,7 +349,12 @@ async fn a_dead_first_url_is_passed_over() {
 /// Several URLs: the one in use dies, and later the other one does. What is in flight is sent to whoever is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_that_dies_in_the_middle_is_left_for_another_and_back() {
-    let stack = stack().mining(Mining::Manual).set("resubmit.interval", "500ms").set("rpc.timeout", "500ms").start().await;
+    let stack = stack()
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("rpc.timeout", "500ms")
+        .start()
+        .await;
     stack.start_api().await;
     let (one, two) = (Proxy::start(stack.anvil().url()).await, Proxy::start(stack.anvil().url()).await);
     stack.worker().rpc(&[one.url(), two.url()]).start().await;
@@ -359,7 +364,7 @@ async fn a_url_that_dies_in_the_middle_is_left_for_another_and_back() {
     assert_eq!(two.sent().len(), 0, "the first is used while it answers");
     one.always("*", Fault::Close);
     stack.anvil().drop_all().await;
-    wait_pending(&stack, 1).await;
+    stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
     assert_eq!(two.sent()[0], one.sent()[0], "the same bytes");

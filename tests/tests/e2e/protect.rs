@@ -1,31 +1,315 @@
-//! Keys that somebody else used.
+//! Keys that somebody else used: the lane stops, says so, and goes on when an operator decides.
 
-use gapless_tests::{Address, TxState, payload};
+use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, U256, eventually, payload};
+use serde_json::Value;
 
 use crate::stack;
 
-/// Scenarios 5, 52, 53.
+/// Until nobody owns the submitter: the lane has ended, and the next one reads everything anew.
+async fn wait_released(stack: &Stack, submitter: &Submitter) {
+    eventually("the lane ends", async || match stack.lease(submitter).await {
+        Some(lease) if lease.owner.is_none() || !lease.live => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
+}
+
+/// New requests are refused with the reason, and nothing is stored for them.
+async fn assert_refuses(stack: &Stack, submitter: &Submitter) {
+    let before = stack.rows(submitter).await.len();
+    let refused = stack.post(submitter, "refused", &payload(Address::repeat_byte(2), 1)).await;
+    assert_eq!((refused.status, refused.code()), (409, "submitter_protected"), "{}", refused.body);
+    assert!(refused.body["detail"].as_str().is_some_and(|text| text.contains("outside")), "{}", refused.body);
+    assert_eq!(stack.rows(submitter).await.len(), before);
+}
+
+/// An operator's order, carried out. Answers what came of it.
+async fn order(stack: &Stack, submitter: &Submitter, action: &str) -> String {
+    let answer = stack.operate(submitter, action, "the tests say so").await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body["outcome"].as_str().expect("an outcome").to_owned()
+}
+
+/// Outcomes of the audit log, oldest first.
+async fn audit_log(stack: &Stack) -> Vec<(String, String)> {
+    sqlx::query_as("SELECT action, outcome FROM audit_log WHERE applied_at IS NOT NULL ORDER BY audit_id")
+        .fetch_all(stack.db())
+        .await
+        .unwrap()
+}
+
+/// Events of submitters that any worker told of.
+fn submitter_events(stack: &Stack, name: &str) -> Vec<Value> {
+    let events = stack.services().into_iter().flat_map(|service| service.events());
+    events.filter(|event| event["event"] == name).collect()
+}
+
+async fn wait_submitter_event(stack: &Stack, name: &str) {
+    eventually(&format!("{name} is told"), async || match submitter_events(stack, name).len() {
+        0 => Err(()),
+        _ => Ok(()),
+    })
+    .await;
+}
+
+/// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
+async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) {
+    let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
+    stack.anvil().drop_all().await;
+    submitter.spend_outside(stack.anvil(), nonce).await;
+    stack.anvil().mine(1).await;
+}
+
+/// Scenarios 5, 52. While nothing was asked of it; noticed before the next nonce is given.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_used_outside_stops_the_lane_until_an_operator_adopts_and_the_displaced_intent_has_its_effect_once()
- {
-    let stack = stack().up().await;
+async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
+    let stack = stack().proxied().set("events.mode", "log").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xcc));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Confirmed).await;
+    wait_released(&stack, submitter).await;
     submitter.spend_outside(stack.anvil(), None).await;
     let second = stack.create(submitter, "second", &payload(to, 1)).await;
     let reason = stack.wait_protected(submitter).await;
     assert!(reason.contains("used outside"), "{reason}");
-    let refused = stack.post(submitter, "third", &payload(to, 1)).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert_refuses(&stack, submitter).await;
     let row = stack.row(second).await;
-    assert!(matches!(row.state, TxState::Queued | TxState::Protect), "nothing is skipped: {row:?}");
+    assert_eq!((row.state, row.nonce), (TxState::Queued, None), "nothing is skipped");
+    let cursor = stack.cursor(submitter).await.unwrap();
+    assert_eq!((cursor.state.as_str(), cursor.next), ("PROTECT", 1));
+    assert_eq!(stack.proxy().sent().len(), 1, "nothing was sent since");
+    wait_submitter_event(&stack, "submitter.protected").await;
+    assert!(stack.workers()[0].log().contains("PROTECT: the lane stops"));
     assert!(stack.verify().await.sound, "a stranger is excused while the submitter stands still");
+    let seen = stack.client().admin_get(&format!("/api/v1/submitters/{}", submitter.text())).await;
+    assert_eq!((seen.status, &seen.body["state"]), (200, &Value::from("PROTECT")), "{}", seen.body);
 
-    let adopted = stack.operate(submitter, "adopt", "the stranger was us").await;
-    assert!(adopted.status < 300, "{}", adopted.body);
+    // It is a fact of the database: the next worker knows it, and shows it at once.
+    stack.workers()[0].stop_sigterm().await;
+    let heir = stack.start_worker().await;
+    eventually("the metric shows it", async || match heir.metric("protected_submitters", &[]).await {
+        1.0 => Ok(()),
+        other => Err(other),
+    })
+    .await;
+
+    // Going on as if nothing had happened is no way out of what did happen.
+    let outcome = order(&stack, submitter, "release").await;
+    assert!(outcome.contains("released"), "{outcome}");
+    stack.wait_protected(submitter).await;
+    assert_eq!(stack.row(second).await.nonce, None);
+    let outcome = order(&stack, submitter, "adopt").await;
+    assert!(outcome.contains("continues at 2"), "{outcome}");
     let row = stack.wait_for(second, TxState::Confirmed).await;
     assert_eq!(row.nonce, Some(2));
     assert_eq!(stack.anvil().balance(to).await, 2.into());
+    let actions: Vec<String> = audit_log(&stack).await.into_iter().map(|(action, _)| action).collect();
+    assert_eq!(actions, ["release", "adopt"]);
+    stack.finish().await;
+}
+
+/// Scenario 52. Nobody asks anything of the submitter at all: the audit by the clock finds it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_used_outside_is_found_by_the_clock_and_the_next_request_is_refused() {
+    let stack = stack().set("duties.audit_nonces", "* * * * * *").up().await;
+    let submitter = stack.submitter(0);
+    let first = stack.create(submitter, "first", &payload(Address::repeat_byte(1), 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    submitter.spend_outside(stack.anvil(), None).await;
+    let reason = stack.wait_protected(submitter).await;
+    assert!(reason.contains("used outside"), "{reason}");
+    assert_refuses(&stack, submitter).await;
+    stack.finish().await;
+}
+
+/// Scenarios 52, 53. Ours was in the mempool, the stranger's with the same nonce was mined.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_adoption() {
+    let stack = stack()
+        .proxied()
+        .submitters(2)
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("events.mode", "log")
+        .up()
+        .await;
+    let (submitter, other, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xcd));
+    let displaced = stack.create(submitter, "displaced", &payload(to, 1)).await;
+    let follower = stack.create(submitter, "follower", &payload(to, 10)).await;
+    lose_the_race(&stack, submitter, displaced).await;
+
+    let reason = stack.wait_protected(submitter).await;
+    assert!(reason.contains(&displaced.to_string()), "{reason}");
+    let row = stack.wait_for(displaced, TxState::Protect).await;
+    assert_eq!(row.nonce, Some(0));
+    let row = stack.row(follower).await;
+    assert_eq!((row.state, row.nonce), (TxState::Queued, None), "nothing is skipped");
+    assert_refuses(&stack, submitter).await;
+    wait_submitter_event(&stack, "submitter.protected").await;
+    assert_eq!(stack.get(displaced).await["state"], "PROTECT");
+
+    // Others are not concerned, and the lane stays as it is while blocks go by.
+    let unaffected = stack.create(other, "unaffected", &payload(to, 100)).await;
+    stack.wait_for(unaffected, TxState::Submitted).await;
+    let sent = stack.proxy().sent().len();
+    stack.anvil().mine(1).await;
+    stack.wait_for(unaffected, TxState::Confirmed).await;
+    assert_eq!(stack.row(displaced).await.state, TxState::Protect);
+    assert_eq!(stack.proxy().sent().len(), sent, "a protected lane sends nothing");
+
+    let outcome = order(&stack, submitter, "adopt").await;
+    assert!(outcome.contains("1 intents went back to the queue"), "{outcome}");
+    assert_eq!(audit_log(&stack).await, [("adopt".to_owned(), outcome)]);
+    stack.wait_for(displaced, TxState::Submitted).await;
+    assert_eq!(stack.row(follower).await.state, TxState::Queued, "the displaced one is at the head");
+    stack.anvil().mine(1).await;
+    stack.wait_for(displaced, TxState::Confirmed).await;
+    stack.wait_for(follower, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(follower, TxState::Confirmed).await;
+    assert_eq!((stack.row(displaced).await.nonce, stack.row(follower).await.nonce), (Some(1), Some(2)));
+    let attempts = stack.attempts(displaced).await;
+    let seen: Vec<(u64, bool)> = attempts.iter().map(|attempt| (attempt.nonce, attempt.displaced)).collect();
+    assert_eq!(seen, [(0, true), (1, false)]);
+    assert_eq!(stack.anvil().balance(to).await, 111.into(), "each of them once");
+    stack.finish().await;
+}
+
+/// Scenarios 52, 53. The first of a window loses its nonce; the rest of the window keeps theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_whose_first_nonce_was_taken_keeps_the_others() {
+    let stack = stack()
+        .window(3)
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .up()
+        .await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xce));
+    let mut tx_ids = Vec::new();
+    for (request, value) in [("a", 1), ("b", 10), ("c", 100)] {
+        tx_ids.push(stack.create(submitter, request, &payload(to, value)).await);
+    }
+    stack.wait_pending(3).await;
+    lose_the_race(&stack, submitter, tx_ids[0]).await;
+    stack.wait_protected(submitter).await;
+    stack.wait_for(tx_ids[0], TxState::Protect).await;
+    let outcome = order(&stack, submitter, "adopt").await;
+    assert!(outcome.contains("continues at 3, 1 intents"), "{outcome}");
+    stack.wait_pending(3).await;
+    stack.anvil().mine(1).await;
+    stack.wait_confirmed(&tx_ids).await;
+    let nonces: Vec<Option<u64>> = stack.rows(submitter).await.iter().map(|row| row.nonce).collect();
+    assert_eq!(nonces, [3, 1, 2].map(Some), "only the displaced one has another nonce");
+    assert_eq!(stack.anvil().balance(to).await, 111.into());
+    stack.finish().await;
+}
+
+/// Scenario 53. What is not final cannot be adopted: the stranger's block may still go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_who_is_not_final_is_waited_for() {
+    let stack = stack().confirmations(3).mining(Mining::Manual).set("resubmit.interval", "300ms").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xcf));
+    let tx_id = stack.create(submitter, "raced", &payload(to, 1)).await;
+    lose_the_race(&stack, submitter, tx_id).await;
+    eventually("the node says that the nonce is used", async || {
+        let row = stack.row(tx_id).await;
+        if row.sub_state.as_deref() == Some("nonce_used") && row.submit_attempts >= 5 { Ok(()) } else { Err(row) }
+    })
+    .await;
+    assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None, "one block is no proof");
+    // The stranger's block goes, and what it held with it: ours is mined after all.
+    stack.anvil().reorg(1).await;
+    stack.wait_pending(1).await;
+    stack.anvil().mine(3).await;
+    let row = stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(row.nonce, Some(0));
+    assert!(!stack.workers()[0].log().contains("PROTECT"));
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// A submitter in PROTECT because a node counts its nonce as used and shows no receipt.
+async fn falsely_protected() -> (Stack, TxId) {
+    let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").up().await;
+    stack.proxy().always("eth_getTransactionReceipt", Fault::Result(Value::Null));
+    let tx_id = stack.create(stack.submitter(0), "hidden", &payload(Address::repeat_byte(0xd0), 1)).await;
+    stack.wait_protected(stack.submitter(0)).await;
+    assert_eq!(stack.wait_for(tx_id, TxState::Protect).await.nonce, Some(0));
+    (stack, tx_id)
+}
+
+async fn assert_works_again(stack: &Stack, tx_id: TxId) {
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd0));
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.attempts(tx_id).await.len(), 1, "nothing was signed anew");
+    eventually("the protection is lifted", async || match stack.cursor(submitter).await.unwrap() {
+        cursor if cursor.protect_reason.is_none() => Ok(()),
+        cursor => Err(cursor),
+    })
+    .await;
+    let next = stack.create(submitter, "next", &payload(to, 1)).await;
+    let row = stack.wait_for(next, TxState::Confirmed).await;
+    assert_eq!(row.nonce, Some(1));
+    assert_eq!(stack.anvil().balance(to).await, U256::from(2));
+}
+
+/// Scenario 54.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_false_alarm_of_a_lagging_node_heals_by_itself() {
+    let (stack, tx_id) = falsely_protected().await;
+    assert_refuses(&stack, stack.submitter(0)).await;
+    stack.proxy().clear();
+    assert_works_again(&stack, tx_id).await;
+    wait_submitter_event(&stack, "submitter.released").await;
+    assert_eq!(audit_log(&stack).await, [], "no operator was needed");
+    stack.finish().await;
+}
+
+/// Scenarios 53, 54. Also when the lane that raised it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_false_alarm_heals_in_the_hands_of_another_worker() {
+    let (stack, tx_id) = falsely_protected().await;
+    stack.workers()[0].stop_sigterm().await;
+    stack.proxy().clear();
+    stack.start_worker().await;
+    assert_works_again(&stack, tx_id).await;
+    stack.finish().await;
+}
+
+/// Scenario 53.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_released_submitter_continues_where_it_was() {
+    let (stack, tx_id) = falsely_protected().await;
+    let outcome = order(&stack, stack.submitter(0), "release").await;
+    assert!(outcome.contains("the sequence continues at 1"), "{outcome}");
+    stack.proxy().clear();
+    assert_works_again(&stack, tx_id).await;
+    assert_eq!(audit_log(&stack).await, [("release".to_owned(), outcome)]);
+    let again = stack.operate(stack.submitter(0), "release", "once more").await;
+    assert_eq!((again.status, again.code()), (409, "not_protected"), "{}", again.body);
+    stack.finish().await;
+}
+
+/// Scenario 53. An operator who is wrong about a false alarm cannot make a second effect of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn adopting_over_our_own_transaction_is_refused_once_its_receipt_shows() {
+    let (stack, tx_id) = falsely_protected().await;
+    stack.workers()[0].stop_sigterm().await;
+    let order = tokio::spawn({
+        let (client, submitter) = (stack.client(), stack.submitter(0).clone());
+        async move { client.operate(&submitter, "adopt", "somebody must have").await }
+    });
+    eventually("the order is written down", async || {
+        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE applied_at IS NULL")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+        if waiting == 1 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    stack.proxy().clear();
+    stack.start_worker().await;
+    assert_works_again(&stack, tx_id).await;
+    order.await.unwrap();
     stack.finish().await;
 }

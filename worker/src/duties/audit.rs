@@ -19,7 +19,8 @@ pub(super) async fn run(
     fleet: Arc<Fleet>,
     chains: Arc<HashMap<ChainId, Arc<Chain>>>,
 ) -> anyhow::Result<()> {
-    let sequences = store.idle_sequences().await?;
+    let mut sequences = store.idle_sequences().await?;
+    sequences.retain(|(key, _)| fleet.can_serve(key));
     let mut suspects = Vec::new();
     for group in sequences.chunks(AT_ONCE) {
         let counts = futures::future::join_all(group.iter().map(async |(key, next)| {

@@ -15,7 +15,7 @@ use cron::Schedule;
 use gapless::config::Config;
 use gapless::domain::{ChainId, NodeId};
 use gapless::observe::metrics as m;
-use gapless::store::Store;
+use gapless::store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
@@ -24,12 +24,18 @@ use crate::fleet::Fleet;
 /// What a duty needs.
 #[derive(Clone, Debug)]
 struct Duty {
+    /// As metrics show it.
     name: &'static str,
+    /// As leased: duties that need keys have one holder per set of keys.
+    lease: String,
     store: Store,
     node: NodeId,
     /// How long the holder keeps the duty between two signs of life.
     hold: Duration,
 }
+
+/// How soon to ask again when the database is away.
+const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(
     config: &Arc<Config>,
@@ -37,23 +43,37 @@ pub(crate) fn start(
     node: &NodeId,
     fleet: &Arc<Fleet>,
     chains: HashMap<ChainId, Arc<Chain>>,
+    signer_set: &str,
     stop: &CancellationToken,
 ) {
-    let duty = |name| Duty { name, store: store.clone(), node: node.clone(), hold: config.lease.duration };
+    let duty = |name: &'static str, lease: String| Duty {
+        name,
+        lease,
+        store: store.clone(),
+        node: node.clone(),
+        hold: config.lease.duration,
+    };
     let chains = Arc::new(chains);
     if let (Some(schedule), Some(retention)) = (schedule(&config.duties.prune), config.duties.retention) {
         let store = store.clone();
-        tokio::spawn(duty("prune").run(schedule, stop.clone(), move || prune::run(store.clone(), retention)));
+        tokio::spawn(
+            duty("prune", "prune".to_owned())
+                .run(schedule, stop.clone(), move || prune::run(store.clone(), retention)),
+        );
     }
     if let Some(schedule) = schedule(&config.duties.audit_nonces) {
         let (store, fleet, chains) = (store.clone(), fleet.clone(), chains.clone());
         let run = move || audit::run(store.clone(), fleet.clone(), chains.clone());
-        tokio::spawn(duty("audit_nonces").run(schedule, stop.clone(), run));
+        tokio::spawn(duty("audit_nonces", format!("audit_nonces:{signer_set}")).run(
+            schedule,
+            stop.clone(),
+            run,
+        ));
     }
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();
         let run = move || balances::run(store.clone(), chains.clone());
-        tokio::spawn(duty("check_balances").run(schedule, stop.clone(), run));
+        tokio::spawn(duty("check_balances", "check_balances".to_owned()).run(schedule, stop.clone(), run));
     }
     tokio::spawn(gauges::run(store.clone(), stop.clone()));
 }
@@ -70,15 +90,20 @@ impl Duty {
         F: Fn() -> R,
         R: Future<Output = anyhow::Result<()>>,
     {
-        let mut last: DateTime<Utc> = Utc::now();
         loop {
-            let Some(next) = schedule.after(&last).next() else { return };
-            last = next;
-            let wait = (next - Utc::now()).to_std().unwrap_or_default();
+            let (next, wait) = match self.next_time(&schedule).await {
+                Ok(Some(next)) => next,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(duty = self.name, error = %error, "the database's clock could not be read");
+                    (None, RETRY)
+                }
+            };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}
             }
+            let Some(next) = next else { continue };
             let result = match self.turn_is_ours(next).await {
                 Ok(false) => continue,
                 Ok(true) => act().await,
@@ -96,8 +121,18 @@ impl Duty {
         }
     }
 
-    async fn turn_is_ours(&self, scheduled: DateTime<Utc>) -> Result<bool, gapless::store::StoreError> {
-        Ok(self.store.hold_duty(self.name, &self.node, self.hold).await?
-            && self.store.take_run(self.name, &self.node, scheduled).await?)
+    /// The next scheduled time and how far it is, by the database's clock. `None`: the schedule is over.
+    async fn next_time(
+        &self,
+        schedule: &Schedule,
+    ) -> Result<Option<(Option<DateTime<Utc>>, Duration)>, StoreError> {
+        let now = self.store.now().await?;
+        let next = schedule.after(&now).next();
+        Ok(next.map(|next| (Some(next), (next - now).to_std().unwrap_or_default())))
+    }
+
+    async fn turn_is_ours(&self, scheduled: DateTime<Utc>) -> Result<bool, StoreError> {
+        Ok(self.store.hold_duty(&self.lease, &self.node, self.hold).await?
+            && self.store.take_run(&self.lease, &self.node, scheduled).await?)
     }
 }

@@ -94,7 +94,7 @@ impl Lane {
         }
         self.queued_moves.iter().for_each(|change| write.change(change.clone()));
         self.sent_notes.iter().for_each(|note| write.sent(note.clone()));
-        self.done_actions.iter().for_each(|(id, outcome)| write.action_done(*id, outcome.clone()));
+        self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         if self.shared.events.wants_outbox() {
             self.events.iter().for_each(|event| write.event(event.clone()));
         }

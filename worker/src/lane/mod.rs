@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, SubmitterKey, TxId, U256};
 use gapless::events::EventPublisher;
 use gapless::signer::Signer;
-use gapless::store::{Lease, Move, PendingAction, QueuedIntent, SentNote};
+use gapless::store::{DoneAction, Lease, Move, PendingAction, QueuedIntent, SentNote};
 use tokio::sync::{mpsc, watch};
 
 use crate::chains::Chain;
@@ -95,7 +95,7 @@ pub(crate) struct Lane {
     /// Changes of intents that have no nonce.
     pub(crate) queued_moves: Vec<Move>,
     pub(crate) sent_notes: Vec<SentNote>,
-    pub(crate) done_actions: Vec<(i64, String)>,
+    pub(crate) done_actions: Vec<DoneAction>,
     events: Vec<Event>,
     pub(crate) funds: Option<Funds>,
     /// No preparing before this: funds, signer or node are not there.

@@ -130,6 +130,7 @@ impl OpenTx {
     pub(crate) fn unmined(&mut self, now: Instant) {
         self.intent.receipt = None;
         self.waiting_for = None;
+        self.is_taken = false;
         self.due = now;
         self.enter(TxState::Submitted);
     }

@@ -14,6 +14,8 @@ use crate::lane::{Lane, Sequence, StepError};
 /// Between two looks at a suspected key, and between two looks at a protected one.
 const RECHECK: Duration = Duration::from_millis(700);
 
+const USED_OUTSIDE: &str = "the key was used outside";
+
 /// Whether new nonces may be given and bytes be sent. Watches a protected key for a false alarm.
 pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
     let Some(sequence) = lane.sequence.clone() else { return Ok(true) };
@@ -38,11 +40,11 @@ pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
     lane.key_suspected.get_or_insert_with(Instant::now);
     lane.recheck_at = Some(Instant::now() + RECHECK);
     if seen_before && view.count_at_depth > sequence.next.0 {
-        let reason = format!(
-            "the key was used outside: the chain counts {} transactions, this sequence explains {}",
+        let detail = format!(
+            "the chain counts {} transactions, this sequence explains {}",
             view.latest_count, sequence.next
         );
-        protect(lane, reason);
+        protect(lane, USED_OUTSIDE, &detail);
         lane.flush().await?;
     }
     Ok(false)
@@ -63,11 +65,11 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
         lane.flush().await?;
         return Ok(true);
     }
-    let reason = format!(
-        "the address has a history: the chain counts {count} transactions, the sequence would start from {start}; \
+    let detail = format!(
+        "the chain counts {count} transactions, the sequence would start from {start}; \
          adopt it to start from the chain's count"
     );
-    protect(lane, reason);
+    protect(lane, "the address has a history", &detail);
     lane.flush().await?;
     Ok(false)
 }
@@ -98,23 +100,23 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     }
     let tx_id = tx.intent.tx_id;
     tx.enter(TxState::Protect);
-    let reason = format!(
-        "the key was used outside: the nonce of intent {tx_id} was consumed by an unknown transaction"
-    );
-    lane.open[index].complain(Some("nonce_taken"), Some(reason.clone()));
-    protect(lane, reason);
+    let detail = format!("the nonce of intent {tx_id} was consumed by an unknown transaction");
+    lane.open[index].complain(Some("nonce_taken"), Some(detail.clone()));
+    protect(lane, USED_OUTSIDE, &detail);
     lane.flush().await
 }
 
-fn protect(lane: &mut Lane, reason: String) {
+fn protect(lane: &mut Lane, cause: &str, detail: &str) {
+    let reason = format!("{cause}: {detail}");
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, reason, "PROTECT: the lane stops until an operator releases it");
+        fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
     lane.recheck_at = Some(Instant::now() + RECHECK);
     lane.key_suspected = None;
     if let Some(sequence) = &mut lane.sequence {
-        sequence.protect = Some(reason.clone());
+        sequence.protect = Some(reason);
     }
-    lane.tell(None, EventKind::Protected { reason });
+    // Consumers of events are told what kind of thing happened; counts and nonces are for operators.
+    lane.tell(None, EventKind::Protected { reason: cause.to_owned() });
 }
 
 /// A protected lane keeps looking: if the nonce turns out to be ours, it was a false alarm and ends by itself.

@@ -68,7 +68,8 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) -> Result<(), StepError>
 fn claim_due(lane: &mut Lane, now: Instant) {
     let settings = lane.chain.config.resubmit.clone();
     for tx in lane.open.iter_mut().filter(|tx| is_due(tx, now) && !tx.may_send) {
-        if tx.state() == TxState::InFlight || settings.enabled {
+        // Off, the timer is off. Bytes that no node is known to have go out all the same.
+        if !tx.is_taken || settings.enabled {
             tx.claim(settings.interval);
         } else {
             tx.due = now + settings.interval;
@@ -172,9 +173,10 @@ fn taken(lane: &mut Lane, index: usize) {
     let interval = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.taken(interval, Instant::now());
+    // Whatever was wrong with earlier sends is over; a stuck one is still unmined.
+    tx.complain((tx.state() == TxState::Stuck).then_some("unmined"), None);
     if tx.state() == TxState::InFlight {
         tx.enter(TxState::Submitted);
-        tx.complain(None, None);
         let (tx_id, tx_hash) = (tx.intent.tx_id, tx.intent.tx_hash);
         lane.tell(Some(tx_id), EventKind::Submitted { tx_hash });
     }

@@ -1,0 +1,40 @@
+//! Text that may look like a number. The environment has no types: `GAPLESS__API__ADMIN_TOKEN=12345` arrives as a
+//! number, and refusing it would print the secret in the error.
+
+use std::fmt;
+
+use serde::de::{Deserializer, Visitor};
+
+pub(super) fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_any(TextOrNumber)
+}
+
+struct TextOrNumber;
+
+impl Visitor<'_> for TextOrNumber {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_u128<E>(self, number: u128) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+
+    fn visit_i128<E>(self, number: i128) -> Result<String, E> {
+        Ok(number.to_string())
+    }
+}

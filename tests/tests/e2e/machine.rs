@@ -1,0 +1,127 @@
+//! What the database itself insists on: the state machine, the tokens, the nonces; and that it explains itself.
+
+use std::collections::BTreeSet;
+
+use gapless_tests::{Address, Mining, Stack, TxState, payload};
+
+use crate::stack;
+
+const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
+
+/// `FROM --> TO: why` of the mermaid block.
+fn documented_moves() -> BTreeSet<(TxState, TxState)> {
+    let block = DOCUMENT
+        .split("```mermaid")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a mermaid block");
+    let moves = block.lines().filter_map(|line| line.split_once("-->"));
+    let state = |word: &str| word.split(':').next().unwrap_or_default().trim().parse().ok();
+    // `[*]` is no state: the beginning and the end are in the prose.
+    moves.filter_map(|(from, to)| Some((state(from)?, state(to)?))).collect()
+}
+
+fn pairs() -> impl Iterator<Item = (TxState, TxState)> {
+    TxState::ALL.into_iter().flat_map(|from| TxState::ALL.into_iter().map(move |to| (from, to)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_database_and_documentation_have_the_same_state_machine() {
+    let stack = stack().start().await;
+    let documented = documented_moves();
+    assert!(documented.len() > 20, "the diagram was read: {documented:?}");
+    for (from, to) in pairs() {
+        let in_database: bool = sqlx::query_scalar("SELECT managed_tx_move_allowed($1, $2)")
+            .bind(from.as_str())
+            .bind(to.as_str())
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+        assert_eq!(in_database, from.may_become(to), "the database and the code about {from} --> {to}");
+        let in_document = from == to || documented.contains(&(from, to));
+        assert_eq!(
+            in_document,
+            from.may_become(to),
+            "docs/state-machine.md and the code about {from} --> {to}"
+        );
+    }
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_table_and_every_column_says_what_it_is_for() {
+    let stack = stack().start().await;
+    let silent: Vec<String> = sqlx::query_scalar(
+        "SELECT c.relname || coalesce('.' || a.attname, '')
+         FROM pg_class c
+         JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = 'public'
+         CROSS JOIN LATERAL (
+             SELECT 0::INT2 AS attnum, NULL::NAME AS attname
+             UNION ALL
+             SELECT a.attnum, a.attname FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         ) a
+         LEFT JOIN pg_description d ON d.classoid = 'pg_class'::REGCLASS AND d.objoid = c.oid AND d.objsubid = a.attnum
+         WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname <> '_sqlx_migrations' AND coalesce(d.description, '') = ''
+         ORDER BY 1",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap();
+    assert!(silent.is_empty(), "without a comment: {silent:?}");
+    let columns: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM information_schema.columns WHERE table_schema = 'public'")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+    assert!(columns > 50, "the schema was looked at");
+    stack.finish().await;
+}
+
+/// The SQLSTATE with which the database refuses a statement.
+async fn refusal(stack: &Stack, statement: &'static str) -> String {
+    let error = sqlx::query(statement).execute(stack.db()).await.expect_err(statement);
+    let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
+    refused.code().unwrap_or_default().into_owned()
+}
+
+/// The last line of defence: even a session with all rights and a wrong idea is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
+    let stack = stack().mining(Mining::Manual).up().await;
+    let first = stack.create(stack.submitter(0), "first", &payload(Address::repeat_byte(0x78), 1)).await;
+    stack.wait_for(first, TxState::Submitted).await;
+    let before = stack.row(first).await;
+    for (code, statement) in [
+        ("GL001", "UPDATE managed_tx SET fencing_token = fencing_token - 1"),
+        ("GL001", "UPDATE managed_tx SET fencing_token = NULL"),
+        ("GL001", "UPDATE submitter_nonce_cursor SET fencing_token = fencing_token - 1"),
+        ("GL001", "UPDATE submitter_lease SET fencing_token = fencing_token - 1"),
+        ("GL002", "UPDATE managed_tx SET state = 'QUEUED', nonce = NULL"),
+        ("GL002", "UPDATE managed_tx SET state = 'IN_FLIGHT'"),
+        ("GL003", "UPDATE managed_tx SET nonce = nonce + 1"),
+        ("GL003", "UPDATE managed_tx SET nonce = NULL, state = 'FAILED', finished_at = now()"),
+        ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
+        ("GL004", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1"),
+        // Constraints: a second intent at the nonce, a state without its nonce, an end that is none.
+        ("23505", "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, fencing_token)
+                   SELECT gen_random_uuid(), chain_id, submitter, 'other', payload, payload_hash, state, nonce, fencing_token FROM managed_tx"),
+        ("23514", "UPDATE managed_tx SET state = 'FAILED'"),
+        ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
+        ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
+    ] {
+        assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+    }
+    let after = stack.row(first).await;
+    assert_eq!(
+        (after.state, after.nonce, after.fencing_token),
+        (before.state, before.nonce, before.fencing_token)
+    );
+    stack.anvil().mine(1).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    assert_eq!(
+        refusal(&stack, "UPDATE managed_tx SET state = 'SUBMITTED', finished_at = NULL, confirmed_at = NULL")
+            .await,
+        "GL002"
+    );
+    stack.finish().await;
+}
