@@ -278,13 +278,15 @@ CREATE TABLE worker_node (
     node_id    TEXT PRIMARY KEY,
     signer_set TEXT NOT NULL,
     lanes      INT NOT NULL DEFAULT 0,
+    max_leases INT NOT NULL,
     started_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
     seen_at    TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE worker_node IS 'Heartbeats of worker processes: how many share the work. Liveness only.';
 COMMENT ON COLUMN worker_node.node_id IS 'Process.';
-COMMENT ON COLUMN worker_node.signer_set IS 'Fingerprint of the addresses it can sign for; workers with the same set share alike.';
+COMMENT ON COLUMN worker_node.signer_set IS 'Fingerprint of the chains and addresses it can serve; workers with the same set share alike.';
 COMMENT ON COLUMN worker_node.lanes IS 'Submitters it owned at the last heartbeat.';
+COMMENT ON COLUMN worker_node.max_leases IS 'Submitters it may own at once.';
 COMMENT ON COLUMN worker_node.started_at IS 'When it started.';
 COMMENT ON COLUMN worker_node.seen_at IS 'Last heartbeat.';
 

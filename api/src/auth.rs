@@ -65,7 +65,9 @@ fn admin(request: &Request, presented: Option<&str>) -> Result<Admin, ApiError> 
     // The state is put there by the server before any route; without it nobody is an admin.
     let app = request.data::<SharedApp>().ok_or(ApiError::AdminDisabled)?;
     let proof = app.admin.check(presented)?;
-    Ok(Admin { actor: format!("{proof} from {}", request.remote_addr()) })
+    // The plain address, without the framework's `socket://`.
+    let from = request.remote_addr().as_socket_addr().map(ToString::to_string).unwrap_or_default();
+    Ok(Admin { actor: format!("{proof} from {from}") })
 }
 
 fn register_scheme(registry: &mut Registry) {

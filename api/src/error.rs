@@ -164,6 +164,8 @@ impl IntoResponse for ApiError {
                 response = response.header(header::RETRY_AFTER, RETRY_AFTER_SECONDS)
             }
             StatusCode::UNAUTHORIZED => response = response.header(header::WWW_AUTHENTICATE, "Bearer"),
+            // The rest of the body was not read, so the connection ends here; a client must not send another request on it.
+            StatusCode::PAYLOAD_TOO_LARGE => response = response.header(header::CONNECTION, "close"),
             _ => {}
         }
         response.body(self.problem().to_json_string())

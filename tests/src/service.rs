@@ -154,9 +154,15 @@ impl Service {
         self.process().kill9();
     }
 
-    /// Freezes it: it keeps connections and locks, and does nothing.
+    /// Freezes it: it keeps connections and locks, and does nothing. Frozen when this returns, which on a busy machine
+    /// takes a moment: the signal stops the threads one after the other.
     pub fn sigstop(&self) {
         self.process().signal(Signal::SIGSTOP).unwrap();
+        let deadline = Instant::now() + LIMIT;
+        while !all_threads_stopped(self.pid()) {
+            assert!(Instant::now() < deadline, "{} does not stop", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn sigcont(&self) {
@@ -264,6 +270,18 @@ impl Service {
     pub(crate) fn tail(&self, lines: usize) -> String {
         self.process().log_tail(lines)
     }
+}
+
+/// By /proc; where there is none, the signal has to do.
+fn all_threads_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    let stat =
+        |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+    // `id (name) state …`, and a name may hold anything.
+    threads
+        .flatten()
+        .map(stat)
+        .all(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')))
 }
 
 fn last_line(log: &str) -> String {

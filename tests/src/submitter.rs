@@ -6,6 +6,7 @@ use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer};
 use serde_json::{Value, json};
 
+use crate::eventually::eventually;
 use crate::node::Node;
 
 /// One key, made for one test.
@@ -32,7 +33,8 @@ impl Submitter {
         format!("{:#x}", self.address())
     }
 
-    pub(crate) fn key_hex(&self) -> String {
+    /// The key itself, as a worker is given it.
+    pub fn key_hex(&self) -> String {
         hex::encode(self.secret)
     }
 
@@ -61,6 +63,18 @@ impl Submitter {
         let (hash, raw) = self.sign_transfer(node.chain_id(), nonce, Address::repeat_byte(0xee), 1);
         node.rpc("eth_sendRawTransaction", json!([raw])).await;
         hash
+    }
+
+    /// Uses a fresh key outside of Gapless so many times, and waits until all of that is mined.
+    pub async fn make_history(&self, node: &Node, transactions: u64) {
+        for nonce in 0..transactions {
+            self.spend_outside(node, Some(nonce)).await;
+        }
+        eventually("the history is mined", async || match node.count(self.address(), "latest").await {
+            count if count == transactions => Ok(()),
+            other => Err(other),
+        })
+        .await;
     }
 }
 

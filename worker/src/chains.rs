@@ -1,6 +1,6 @@
 //! A chain as the worker runs it: its connector, its watcher, its prices, and whether it is still the same chain.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gapless::chain::evm::EvmClient;
@@ -25,6 +25,8 @@ pub(crate) struct Chain {
     pub(crate) fees: FeeSource,
     /// Why nothing may be sent. Starts as "not checked yet": lanes wait for the first check.
     halted: watch::Sender<Option<String>>,
+    /// Why the node could not be asked the last time. Lanes meet that trouble themselves; this is for people.
+    unreachable: Mutex<Option<String>>,
 }
 
 impl Chain {
@@ -43,6 +45,7 @@ impl Chain {
             watcher: watcher.clone(),
             fees: FeeSource::new(&config.fees),
             halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
+            unreachable: Mutex::new(None),
         });
         let task = WatchTask::new(watcher, store.clone(), node.clone(), duty_duration);
         tokio::spawn(task.run(stop.clone()));
@@ -55,11 +58,19 @@ impl Chain {
         self.halted.borrow().clone()
     }
 
-    /// Waits until the chain may be used or the state of that changes.
-    pub(crate) async fn identity_changed(&self) {
-        let mut changes = self.halted.subscribe();
-        // The sender lives as long as `self`.
-        let _ = changes.changed().await;
+    /// What is wrong with this chain, if anything: it is halted, or its node does not answer.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.halted().or_else(|| self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn note_unreachable(&self, problem: Option<String>) {
+        *self.unreachable.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Waits until the chain may be used.
+    pub(crate) async fn usable(&self) {
+        // Cannot fail: the sender lives as long as `self`.
+        let _ = self.halted.subscribe().wait_for(Option::is_none).await;
     }
 
     /// The depth below the head at which something counts as final.
@@ -76,12 +87,14 @@ async fn guard_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken
             Ok(verdict) => {
                 backoff = Duration::from_millis(200);
                 settle(&chain, verdict);
+                chain.note_unreachable(None);
                 IDENTITY_EVERY
             }
             Err(error) => {
                 // Could not ask: what was known stays. Sends will meet the same trouble and retry.
                 tracing::warn!(chain.id = chain.config.id.0, error = %error, retry_in = ?backoff,
                     "the chain's identity could not be checked");
+                chain.note_unreachable(Some(error.to_string()));
                 backoff = (backoff * 2).min(IDENTITY_EVERY);
                 backoff
             }
@@ -89,6 +102,7 @@ async fn guard_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
+            () = chain.watcher.strange_head() => {}
         }
     }
 }

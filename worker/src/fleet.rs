@@ -35,6 +35,10 @@ struct LaneHandle {
 pub(crate) struct Fleet {
     config: Arc<Config>,
     store: Store,
+    /// Connections for renewals alone: nothing may delay them.
+    lease_store: Store,
+    /// Which chains and addresses this process serves; workers with the same share alike.
+    serves: String,
     shared: Arc<Shared>,
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
@@ -44,22 +48,39 @@ pub(crate) struct Fleet {
     pub(crate) wake: Notify,
 }
 
-/// A lane-less submitter whose share nobody claims for this many polls is taken by anyone: its rightful owner may be
+/// A free submitter that nobody claims for this many poll intervals is taken by anyone: whoever it falls to may be
 /// full, or lack the key.
 const ORPHAN_POLLS: u32 = 3;
+/// Between two polls, however many notifications come.
+const MIN_GAP: Duration = Duration::from_millis(20);
 
 impl Fleet {
     pub(crate) fn new(
         config: Arc<Config>,
         store: Store,
+        lease_store: Store,
         shared: Arc<Shared>,
         chains: HashMap<ChainId, Arc<Chain>>,
         signers: Arc<SignerSet>,
     ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
         let (ended, endings) = mpsc::unbounded_channel();
         let lanes = Mutex::new(HashMap::new());
+        let mut ids: Vec<u64> = chains.keys().map(|id| id.0).collect();
+        ids.sort_unstable();
+        let serves = format!("{}:{ids:?}", signers.fingerprint());
         (
-            Arc::new(Fleet { config, store, shared, chains, signers, lanes, ended, wake: Notify::new() }),
+            Arc::new(Fleet {
+                config,
+                store,
+                lease_store,
+                serves,
+                shared,
+                chains,
+                signers,
+                lanes,
+                ended,
+                wake: Notify::new(),
+            }),
             endings,
         )
     }
@@ -70,9 +91,10 @@ impl Fleet {
 
     /// Asks for work until told to stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let mut orphans: HashMap<SubmitterKey, u32> = HashMap::new();
+        let mut orphans: HashMap<SubmitterKey, Instant> = HashMap::new();
         let mut failing = false;
         loop {
+            let started = Instant::now();
             match self.poll(&mut orphans).await {
                 Ok(()) if failing => {
                     tracing::info!(node.id = %self.shared.node, "the database answers again");
@@ -86,20 +108,23 @@ impl Fleet {
                     failing = true;
                 }
             }
+            // Notifications come with every burst of requests; a poll must not cost more than the pause after it.
+            let gap = started.elapsed().max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.config.worker.poll_interval) => {}
-                () = self.wake.notified() => {}
+                () = async { tokio::join!(self.wake.notified(), tokio::time::sleep(gap)); } => {}
             }
         }
     }
 
-    async fn poll(self: &Arc<Self>, orphans: &mut HashMap<SubmitterKey, u32>) -> Result<(), StoreError> {
+    async fn poll(self: &Arc<Self>, orphans: &mut HashMap<SubmitterKey, Instant>) -> Result<(), StoreError> {
         let lanes = self.lanes().len();
         metrics::gauge!(m::LANES).set(lanes as f64);
         let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
+        let max_leases = self.config.worker.max_leases;
         let peers =
-            self.store.heartbeat(&self.shared.node, &self.signers.fingerprint(), lanes, alive_within).await?;
+            self.store.heartbeat(&self.shared.node, &self.serves, lanes, max_leases, alive_within).await?;
         let work = self.store.find_work(&self.config.lease).await?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
         let held = self.tell_lanes(&ours);
@@ -109,10 +134,10 @@ impl Fleet {
             busy,
             workers: peers.len(),
             held,
-            someone_has_room: peers
-                .iter()
-                .any(|peer| peer.node != self.shared.node && (peer.lanes as usize) < share),
-            max_leases: self.config.worker.max_leases,
+            someone_has_room: peers.iter().any(|peer| {
+                peer.node != self.shared.node && (peer.lanes as usize) < share.min(peer.max_leases as usize)
+            }),
+            max_leases,
         };
         let Decision { claim, shed } = decide(facts);
         let free: Vec<SubmitterKey> =
@@ -150,22 +175,21 @@ impl Fleet {
         lanes.values().filter(|lane| lane.busy).count()
     }
 
-    /// The free submitters to claim now: up to our share, plus those that nobody else took for a while.
+    /// The free submitters to claim now: as many as our share has room for, plus those that nobody took for a while.
     fn choose(
         &self,
         free: &[SubmitterKey],
-        share: usize,
+        room: usize,
         lanes: usize,
-        orphans: &mut HashMap<SubmitterKey, u32>,
+        orphans: &mut HashMap<SubmitterKey, Instant>,
     ) -> Vec<SubmitterKey> {
         let limit = self.config.worker.lanes.min(self.config.worker.max_leases.saturating_sub(lanes));
-        let (own, rest) = free.split_at(share.min(free.len()));
-        let mut waited = HashMap::new();
-        for key in rest {
-            waited.insert(*key, orphans.get(key).copied().unwrap_or(0) + 1);
-        }
-        *orphans = waited;
-        let orphaned = rest.iter().filter(|key| orphans.get(key).is_some_and(|polls| *polls > ORPHAN_POLLS));
+        let (own, rest) = free.split_at(room.min(free.len()));
+        let now = Instant::now();
+        *orphans = rest.iter().map(|key| (*key, orphans.get(key).copied().unwrap_or(now))).collect();
+        let patience = self.config.worker.poll_interval * ORPHAN_POLLS;
+        let orphaned =
+            rest.iter().filter(|key| orphans.get(key).is_some_and(|since| since.elapsed() > patience));
         own.iter().chain(orphaned).take(limit).copied().collect()
     }
 
@@ -216,15 +240,18 @@ impl Fleet {
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
         let (orders, obeyed) = watch::channel(Order::Run);
+        let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes().insert(key, LaneHandle { tag, mailbox, orders, paused: false, busy: true });
-        let ended = self.ended.clone();
+        let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
+            // A lane that panicked took its lease with it: it is renewed no longer and expires.
+            let end = running.await.unwrap_or(Ended { tag: lease_tag, lease: None });
             // The receiver lives until the process stops.
-            let _ = ended.send(lane.run(obeyed).await);
+            let _ = ended.send(end);
         });
     }
 
-    /// Asks the lanes with the least claim to stay to hand over.
+    /// Asks some busy lanes to hand over. Any will do: a lane keeps nothing that its rows do not say.
     fn shed(&self, count: usize) {
         let lanes = self.lanes();
         for (key, lane) in lanes.iter().filter(|(_, lane)| lane.busy).take(count) {
@@ -238,7 +265,7 @@ impl Fleet {
     pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::UnboundedReceiver<Ended>) {
         let mut batch = Vec::new();
         while endings.recv_many(&mut batch, 1_000).await > 0 {
-            let keys: Vec<SubmitterKey> = batch.iter().map(|ended| ended.key).collect();
+            let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
             let leases: Vec<Lease> = batch.drain(..).filter_map(|ended| ended.lease).collect();
             if !leases.is_empty()
                 && let Err(error) = self.store.release(leases).await
@@ -247,7 +274,11 @@ impl Fleet {
             }
             // Only now may the submitter be claimed again: one lane per submitter and process.
             let mut lanes = self.lanes();
-            keys.iter().for_each(|key| drop(lanes.remove(key)));
+            for tag in tags {
+                if lanes.get(&tag.key()).is_some_and(|lane| lane.tag.same_lease(&tag)) {
+                    lanes.remove(&tag.key());
+                }
+            }
             self.wake.notify_one();
         }
     }
@@ -266,7 +297,7 @@ impl Fleet {
             if tags.is_empty() {
                 continue;
             }
-            match self.store.renew(&tags, &self.config.lease).await {
+            match self.lease_store.renew(&tags, &self.config.lease).await {
                 Ok(lost) => self.dismiss(&lost),
                 Err(error) => {
                     tracing::warn!(node.id = %self.shared.node, leases = tags.len(), error = %error, "renewal failed");
@@ -276,10 +307,11 @@ impl Fleet {
         }
     }
 
-    fn dismiss(&self, lost: &[SubmitterKey]) {
+    fn dismiss(&self, lost: &[LeaseTag]) {
         let lanes = self.lanes();
-        for key in lost {
-            if let Some(lane) = lanes.get(key) {
+        for tag in lost {
+            let key = tag.key();
+            if let Some(lane) = lanes.get(&key).filter(|lane| lane.tag.same_lease(tag)) {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
                     node.id = %self.shared.node, "lease lost");

@@ -52,7 +52,7 @@ impl Health {
             missing.push(format!("database: cannot be used ({error})"));
         }
         for chain in self.with(|state| state.chains.clone()) {
-            if let Some(problem) = chain.halted() {
+            if let Some(problem) = chain.trouble() {
                 missing.push(format!("chain {}: {problem}", chain.config.name));
             }
         }

@@ -76,8 +76,14 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         events: events::publisher(config.events.mode),
         linger: config.worker.linger,
     });
-    let (fleet, endings) =
-        Fleet::new(config.clone(), fleet_store.clone(), shared, chains.clone(), signers.clone());
+    let (fleet, endings) = Fleet::new(
+        config.clone(),
+        fleet_store.clone(),
+        open("lease", 1)?,
+        shared,
+        chains.clone(),
+        signers.clone(),
+    );
     let renewing = CancellationToken::new();
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));

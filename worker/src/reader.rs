@@ -73,6 +73,13 @@ async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads
                 reply.send(Ok(heads.remove(key).unwrap_or_default()));
             }
         }
+        Err(error) if wanted.len() > 1 && !error.is_connection() => {
+            for (one, reply) in wanted.into_iter().zip(replies) {
+                let alone =
+                    store.queue_heads(&[one]).await.map(|mut heads| heads.remove(&one.0).unwrap_or_default());
+                reply.send(alone.map_err(|error| ReadError::Store(Arc::new(error))));
+            }
+        }
         Err(error) => refuse(replies, error),
     }
 }

@@ -225,6 +225,7 @@ const WORDINGS: &[(SubmitClass, &[Wording])] = &[
         Unavailable,
         &[
             Has("header not found"),
+            Has("transaction indexing is in progress"),
             Has("missing trie node"),
             Has("syncing"),
             Has("timeout"),

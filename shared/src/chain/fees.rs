@@ -140,6 +140,18 @@ impl FeeSource {
         Ok(self.policy.price(&market, payload))
     }
 
+    /// The base fee of the block after `head`, where the chain has one.
+    pub async fn next_base_fee(
+        &self,
+        connector: &dyn ChainConnector,
+        head: u64,
+    ) -> Result<Option<U256>, RpcError> {
+        Ok(match self.market(connector, head).await? {
+            Market::History(history) => Some(history.next_base_fee),
+            Market::GasPrice(_) => None,
+        })
+    }
+
     async fn market(&self, connector: &dyn ChainConnector, head: u64) -> Result<Market, RpcError> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;

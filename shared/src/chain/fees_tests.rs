@@ -156,7 +156,7 @@ impl ChainConnector for Node {
     async fn block_by_hash(&self, _: H256) -> Result<Option<BlockWithHashes>, RpcError> {
         unreachable!()
     }
-    async fn knows_transaction(&self, _: H256) -> Result<bool, RpcError> {
+    async fn known_to_any_node(&self, _: &[H256]) -> Result<bool, RpcError> {
         unreachable!()
     }
     async fn balance(&self, _: Address) -> Result<U256, RpcError> {

@@ -38,6 +38,8 @@ pub enum BlockTag {
 pub struct BlockWithHashes {
     pub block: BlockRef,
     pub base_fee_per_gas: Option<U256>,
+    /// Gas that fits into it; absent where the node does not say.
+    pub gas_limit: Option<u64>,
     pub tx_hashes: Vec<H256>,
 }
 
@@ -97,8 +99,9 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn block_receipts(&self, block: H256) -> Result<Option<Vec<Receipt>>, RpcError>;
     async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError>;
     async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError>;
-    /// Whether the node knows the transaction, mined or not.
-    async fn knows_transaction(&self, hash: H256) -> Result<bool, RpcError>;
+    /// Whether any of the nodes knows any of the transactions, mined or not. An error if one of them cannot be asked:
+    /// "nobody knows it" must be everybody's word.
+    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
     async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError>;
     async fn gas_price(&self) -> Result<U256, RpcError>;
     async fn balance(&self, address: Address) -> Result<U256, RpcError>;

@@ -47,6 +47,16 @@ impl ChainConfig {
                 "must be at least 1: the block that holds the transaction".into(),
             );
         }
+        for (key, interval) in [
+            ("resubmit.interval", table.resubmit.interval),
+            ("confirmations.stale_receipt_timeout", table.confirmations.stale_receipt_timeout),
+            ("rpc.poll_interval", table.rpc.poll_interval),
+            ("rpc.timeout", table.rpc.timeout),
+        ] {
+            if interval.is_zero() {
+                return bad(key, "must be longer than nothing".into());
+            }
+        }
         if table.nonce.max_in_flight == 0 {
             return bad("nonce.max_in_flight", "must be at least 1".into());
         }

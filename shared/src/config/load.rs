@@ -48,6 +48,25 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
 }
 
 fn resolve(figment: Figment) -> Result<Config, ConfigError> {
+    checked(&figment).map_err(|error| located(&figment, error))
+}
+
+/// Says where the value of a key that makes no sense was set; a chain's may stand in its table or in the common section.
+fn located(figment: &Figment, error: ConfigError) -> ConfigError {
+    let ConfigError::Invalid { key, problem } = error else { return error };
+    let common = key.strip_prefix("chain.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
+    let found = [Some(key.as_str()), common].into_iter().flatten().find_map(|key| figment.find_metadata(key));
+    let problem = match found {
+        Some(place) => match &place.source {
+            Some(source) => format!("{problem} (set in {source})"),
+            None => format!("{problem} (set by {})", place.name),
+        },
+        None => problem,
+    };
+    ConfigError::Invalid { key, problem }
+}
+
+fn checked(figment: &Figment) -> Result<Config, ConfigError> {
     let file: File = figment.extract()?;
     let mut chains = BTreeMap::new();
     for name in file.chain.keys() {
@@ -62,7 +81,7 @@ fn resolve(figment: Figment) -> Result<Config, ConfigError> {
         chains.insert(name.clone(), ChainConfig::from_table(name.clone(), merged)?);
     }
     if chains.is_empty() {
-        chains.extend(single_chain(&figment, &file)?);
+        chains.extend(single_chain(figment, &file)?);
     }
     let config = Config {
         database: file.database,
@@ -186,6 +205,23 @@ mod tests {
     fn a_wrong_value_names_its_key() {
         let error = parse(&format!("lease.duration = \"soon\"\n{MINIMAL}")).unwrap_err().to_string();
         assert!(error.contains("lease.duration"), "{error}");
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_names_the_file_it_stands_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gapless.toml");
+        // `MINIMAL` ends in the table of chain b.
+        for (common, of_b, key) in [
+            ("nonce.max_in_flight = 0", "", "chain.a.nonce.max_in_flight"),
+            ("", "nonce.max_in_flight = 0", "chain.b.nonce.max_in_flight"),
+            ("lease.renew_interval = \"1h\"", "", "lease.renew_interval"),
+            ("duties.prune = \"daily\"", "", "duties.prune"),
+        ] {
+            std::fs::write(&path, format!("{common}\n{MINIMAL}\n{of_b}")).unwrap();
+            let error = resolve(Figment::from(Toml::file_exact(&path))).unwrap_err().to_string();
+            assert!(error.contains(key) && error.contains("gapless.toml"), "{error}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::secret::Secret;
 pub struct Database {
     /// A PostgreSQL URL. A secret, because it usually carries a password.
     pub url: Secret,
-    /// Connections of an API process. A worker opens `worker.writers` and six more.
+    /// Connections of an API process. A worker opens `worker.writers` and seven more.
     pub max_connections: u32,
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::abi::encode_call;
 use super::amount::parse_amount;
+use super::gas::intrinsic_gas;
 use super::hex_text::{parse_address, parse_bytes, parse_word};
 use super::payload::{InvalidIntent, Payload, TxKind};
 
@@ -72,7 +73,7 @@ impl RequestedTx {
         {
             return Err(InvalidIntent::new("payload.deadline", "must be after notBefore"));
         }
-        Ok(Payload {
+        let payload = Payload {
             to,
             value: amount("payload.value", self.value.as_deref())?.unwrap_or_default(),
             data,
@@ -83,7 +84,14 @@ impl RequestedTx {
             access_list: access_list(self.access_list.unwrap_or_default())?,
             not_before: self.not_before,
             deadline: self.deadline,
-        })
+        };
+        let needed = intrinsic_gas(&payload);
+        if payload.gas_limit.is_some_and(|limit| limit < needed) {
+            let problem =
+                format!("must be at least {needed}: that much is used before the first instruction");
+            return Err(InvalidIntent::new("payload.gasLimit", problem));
+        }
+        Ok(payload)
     }
 
     /// `gasPrice` belongs to legacy transactions, the two caps to EIP-1559 ones; a mixture has no meaning.

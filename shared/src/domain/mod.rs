@@ -3,6 +3,7 @@
 pub mod abi;
 pub mod amount;
 pub mod event;
+pub mod gas;
 pub mod hex_text;
 pub mod ids;
 pub mod intent;
@@ -16,7 +17,7 @@ pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxI
 pub use intent::{RequestedAccess, RequestedTx};
 pub use payload::{InvalidIntent, Payload, TxKind};
 pub use receipt::{BlockRef, Receipt};
-pub use state::{InvalidTransition, TxState};
+pub use state::TxState;
 pub use unsigned::{Fees, SignedDraft, UnsignedTx};
 
 pub use ethers_core::types::{Address, Bytes, H256, U256};

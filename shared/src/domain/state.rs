@@ -99,13 +99,6 @@ impl FromStr for TxState {
     }
 }
 
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("an intent cannot go from {from} to {to}")]
-pub struct InvalidTransition {
-    pub from: TxState,
-    pub to: TxState,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

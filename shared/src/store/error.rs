@@ -1,7 +1,5 @@
 //! What can go wrong between us and the database.
 
-use crate::domain::SubmitterKey;
-
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database refused, or could not be asked. Whether a COMMIT took effect may be unknown.
@@ -11,9 +9,6 @@ pub enum StoreError {
         #[source]
         source: sqlx::Error,
     },
-    /// Not a fault: someone else owns the submitter now.
-    #[error("{operation}: the lease of {submitter} is lost")]
-    LeaseLost { operation: &'static str, submitter: SubmitterKey },
     /// A guarded write met other rows than it meant to. Nothing was written.
     #[error("{operation}: {expected} rows meant, {found} met")]
     RowsAffected { operation: &'static str, expected: usize, found: usize },

@@ -87,9 +87,9 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                 SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
                        u.state, u.reason, u.max_in_flight
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[])
+                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight)
+                        max_in_flight, expect_protected)
                 ON CONFLICT (chain_id, submitter) DO NOTHING",
             ),
             &new,
@@ -114,10 +114,11 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                     max_in_flight = u.max_in_flight,
                     updated_at = clock_timestamp()
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[])
+                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight)
-                WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.next_nonce = u.expect_next",
+                        max_in_flight, expect_protected)
+                WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.next_nonce = u.expect_next
+                  AND (c.in_flight_state = 'PROTECT') = u.expect_protected",
             ),
             &moved,
         )
@@ -159,6 +160,7 @@ fn bind_cursors<'q>(query: Query<'q>, cursors: &[(&Fence, &CursorWrite)]) -> Que
                 .map(|(_, cursor)| i32::try_from(cursor.max_in_flight).unwrap_or(i32::MAX))
                 .collect::<Vec<_>>(),
         )
+        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_protected).collect::<Vec<_>>())
 }
 
 fn cursor_state(cursor: &CursorWrite) -> &'static str {

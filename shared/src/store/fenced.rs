@@ -31,8 +31,9 @@ pub struct Move {
 /// Where the sequence stands, compared and set.
 #[derive(Clone, Debug)]
 pub struct CursorWrite {
-    /// `None`: the cursor does not exist yet and is created.
+    /// What it is now, or `None` if it does not exist yet and is created.
     pub expect_next: Option<Nonce>,
+    pub expect_protected: bool,
     pub start: Nonce,
     pub next: Nonce,
     pub in_flight: Option<(TxId, Nonce)>,

@@ -14,8 +14,6 @@ pub struct Work {
     pub key: SubmitterKey,
     /// Its lease is free or expired.
     pub claimable: bool,
-    /// Who owns it, or owned it last if the lease expired.
-    pub owner: Option<String>,
     /// Eligible intents wait for a nonce, and it is not paused.
     pub queued: bool,
     /// Intents with a nonce are open.
@@ -30,13 +28,15 @@ pub struct Work {
 pub struct Peer {
     pub node: NodeId,
     pub lanes: u32,
+    /// Submitters it may own at once.
+    pub max_leases: u32,
 }
 
 impl Store {
     /// Submitters with open or eligible intents, or with an operator's request. Two loose index scans: the cost grows
     /// with the number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, Option<String>, bool, bool, bool, bool);
+        type Row = (i64, String, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -78,7 +78,6 @@ impl Store {
             )
             SELECT b.chain_id, b.submitter,
                    l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
-                   l.owner_node,
                    b.queued AND s.status = 'ACTIVE' AND EXISTS (
                        SELECT 1 FROM managed_tx t
                        WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.state = 'QUEUED'
@@ -94,9 +93,9 @@ impl Store {
         .await
         .map_err(StoreError::db("find_work"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, claimable, owner, queued, open, action, paused)| {
+            .map(|(chain_id, submitter, claimable, queued, open, action, paused)| {
                 let key = row::key("submitter", chain_id, &submitter)?;
-                Ok(Work { key, claimable, owner, queued, open, action, paused })
+                Ok(Work { key, claimable, queued, open, action, paused })
             })
             .collect()
     }
@@ -107,24 +106,27 @@ impl Store {
         node: &NodeId,
         signer_set: &str,
         lanes: usize,
+        max_leases: usize,
         alive_within: Duration,
     ) -> Result<Vec<Peer>, StoreError> {
         sqlx::query(
             "-- heartbeat
-            INSERT INTO worker_node (node_id, signer_set, lanes)
-            VALUES ($1, $2, $3)
+            INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
+            VALUES ($1, $2, $3, $4)
             ON CONFLICT (node_id) DO UPDATE
-            SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, seen_at = clock_timestamp()",
+            SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
+                seen_at = clock_timestamp()",
         )
         .bind(&node.0)
         .bind(signer_set)
         .bind(i32::try_from(lanes).unwrap_or(i32::MAX))
+        .bind(i32::try_from(max_leases).unwrap_or(i32::MAX))
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("heartbeat"))?;
-        let rows: Vec<(String, i32)> = sqlx::query_as(
+        let rows: Vec<(String, i32, i32)> = sqlx::query_as(
             "-- peers
-            SELECT node_id, lanes
+            SELECT node_id, lanes, max_leases
             FROM worker_node
             WHERE signer_set = $1 AND seen_at > clock_timestamp() - make_interval(secs => $2)
             ORDER BY node_id",
@@ -134,10 +136,13 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("peers"))?;
-        Ok(rows
-            .into_iter()
-            .map(|(node, lanes)| Peer { node: NodeId(node), lanes: lanes.max(0).unsigned_abs() })
-            .collect())
+        let count = |number: i32| number.max(0).unsigned_abs();
+        let peer = |(node, lanes, max): (String, i32, i32)| Peer {
+            node: NodeId(node),
+            lanes: count(lanes),
+            max_leases: count(max),
+        };
+        Ok(rows.into_iter().map(peer).collect())
     }
 
     /// Forgets a process that stopped in good order, and those nobody has heard of for a day.

@@ -95,6 +95,11 @@ impl Lease {
 }
 
 impl LeaseTag {
+    /// Whether both name the same period of ownership.
+    pub fn same_lease(&self, other: &LeaseTag) -> bool {
+        self.lease_id == other.lease_id
+    }
+
     pub fn key(&self) -> SubmitterKey {
         self.key
     }
@@ -153,12 +158,12 @@ impl Store {
             .collect()
     }
 
-    /// Prolongs all leases of a node in one statement. Returns the submitters whose lease is no longer ours.
+    /// Prolongs all leases of a node in one statement. Returns those that are no longer ours.
     pub async fn renew(
         &self,
         tags: &[LeaseTag],
         settings: &config::Lease,
-    ) -> Result<Vec<SubmitterKey>, StoreError> {
+    ) -> Result<Vec<LeaseTag>, StoreError> {
         let (chains, submitters) = columns(&tags.iter().map(|tag| tag.key).collect::<Vec<_>>());
         let lease_ids: Vec<Uuid> = tags.iter().map(|tag| tag.lease_id).collect();
         let asked_at = Instant::now();
@@ -193,7 +198,7 @@ impl Store {
         for tag in kept {
             tag.deadline.prolong(asked_at, send_window(settings));
         }
-        Ok(lost.into_iter().map(|tag| tag.key).collect())
+        Ok(lost.into_iter().cloned().collect())
     }
 
     /// Gives leases back, so that the next owner need not wait for them to expire. Consumes them.

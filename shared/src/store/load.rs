@@ -1,6 +1,7 @@
 //! What a lane reads: its submitter as the last owner left it, and the head of its queue.
 //!
-//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before.
+//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before. A lane that
+//! reads again after a lost COMMIT may read too early; then its next write finds other rows than it expects and fails.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -200,7 +201,12 @@ impl Store {
         self.load_submitters(keys, &mut lanes).await?;
         self.load_open(keys, &mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
-        Ok(keys.iter().map(|key| lanes.remove(key).unwrap_or_default()).collect())
+        // Cloned: a lane that was dropped and its successor may stand in one batch.
+        let rows = |key: &SubmitterKey| {
+            let cell = Cell { table: "submitter", column: "submitter", id: &key.address_text() };
+            lanes.get(key).cloned().ok_or_else(|| cell.bad("was never announced"))
+        };
+        keys.iter().map(rows).collect()
     }
 
     async fn load_submitters(
@@ -327,7 +333,7 @@ impl Store {
         Ok(())
     }
 
-    /// The first eligible intents of several queues. Taking part needs a lease, so that only owners prepare.
+    /// The first eligible intents of several queues. Reading needs no lease; giving one of them a nonce does.
     pub async fn queue_heads(
         &self,
         wanted: &[(SubmitterKey, u32)],

@@ -31,5 +31,5 @@ pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequ
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
 pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};
-pub use upkeep::Backlog;
+pub use upkeep::{Backlog, IdleSequence};
 pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedSubmitter};

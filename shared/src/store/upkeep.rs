@@ -18,6 +18,14 @@ pub struct Backlog {
     pub stuck: u64,
 }
 
+/// A sequence that no lane watches at the moment.
+#[derive(Clone, Copy, Debug)]
+pub struct IdleSequence {
+    pub key: SubmitterKey,
+    pub next: Nonce,
+    pub protected: bool,
+}
+
 impl Store {
     /// Removes some finished intents older than the retention, with their attempts. Zero: none are left.
     pub async fn prune_finished(&self, retention: Duration) -> Result<u64, StoreError> {
@@ -45,23 +53,27 @@ impl Store {
         Ok(removed.unsigned_abs())
     }
 
-    /// Sequences of submitters that nobody owns and that are not protected already.
-    pub async fn idle_sequences(&self) -> Result<Vec<(SubmitterKey, Nonce)>, StoreError> {
-        let rows: Vec<(i64, String, i64)> = sqlx::query_as(
+    /// Sequences of submitters that nobody owns.
+    pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
+        let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(
             "-- idle_sequences
-            SELECT c.chain_id, c.submitter, c.next_nonce
+            SELECT c.chain_id, c.submitter, c.next_nonce, c.in_flight_state = 'PROTECT'
             FROM submitter_nonce_cursor c
             JOIN submitter_lease l ON l.chain_id = c.chain_id AND l.submitter = c.submitter
-            WHERE l.expires_at <= clock_timestamp() AND c.in_flight_state <> 'PROTECT'
+            WHERE l.expires_at <= clock_timestamp()
             ORDER BY c.chain_id, c.submitter",
         )
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("idle_sequences"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, next)| {
+            .map(|(chain_id, submitter, next, protected)| {
                 let cell = Cell { table: "submitter_nonce_cursor", column: "next_nonce", id: &submitter };
-                Ok((row::key("submitter_nonce_cursor", chain_id, &submitter)?, row::nonce(cell, next)?))
+                Ok(IdleSequence {
+                    key: row::key("submitter_nonce_cursor", chain_id, &submitter)?,
+                    next: row::nonce(cell, next)?,
+                    protected,
+                })
             })
             .collect()
     }

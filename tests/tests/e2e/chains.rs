@@ -101,7 +101,7 @@ async fn a_chain_whose_node_is_away_does_not_hold_up_the_other() {
 async fn a_key_used_outside_on_one_chain_is_protected_on_that_chain_alone() {
     let stack = stack().chains(2).start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x63));
-    submitter.spend_outside(stack.chain(0), None).await;
+    submitter.make_history(stack.chain(0), 1).await;
     stack.start_api().await;
     stack.start_worker().await;
     let stopped = create(&stack, 0, "first", &payload(to, 1)).await;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use gapless_tests::{Address, Client, Mining, Service, Stack, Submitter, TxId, TxState, eventually, payload};
@@ -21,7 +22,9 @@ async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
     let stack = stack.mining(Mining::Interval(0.5)).start().await;
     stack.start_api().await;
     let doomed = points.iter().enumerate();
-    let doomed = join_all(doomed.map(|(index, point)| stack.worker().only_keys(&[index]).failpoint(point).start())).await;
+    let doomed =
+        join_all(doomed.map(|(index, point)| stack.worker().only_keys(&[index]).failpoint(point).start()))
+            .await;
     let stack_ref = &stack;
     let tx_ids: Vec<Vec<TxId>> = join_all(points.iter().enumerate().map(|(index, _)| async move {
         let mut tx_ids = Vec::new();
@@ -44,7 +47,11 @@ async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
             assert_eq!(stack.row(*tx_id).await.nonce, Some(n as u64), "after {point}");
             assert_eq!(stack.attempts(*tx_id).await.len(), 1, "after {point}: the same bytes");
         }
-        assert_eq!(stack.anvil().balance(target(index)).await, intents.into(), "after {point}: one effect each");
+        assert_eq!(
+            stack.anvil().balance(target(index)).await,
+            intents.into(),
+            "after {point}: one effect each"
+        );
     }
     stack.finish().await;
 }
@@ -72,7 +79,12 @@ async fn a_worker_killed_at_any_step_leaves_exactly_one_effect() {
 /// Scenario 25, with several transactions under way at each point.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_at_any_step_of_a_window_leaves_exactly_one_effect_of_each() {
-    crash_everywhere(&["signed:3", "committed", "sent:2", "sent:4", "submitted", "included", "tracking", "final"], 4, 6).await;
+    crash_everywhere(
+        &["signed:3", "committed", "sent:2", "sent:4", "submitted", "included", "tracking", "final"],
+        4,
+        6,
+    )
+    .await;
 }
 
 /// How often the writing or inserting sessions wait for a lock right now.
@@ -88,9 +100,11 @@ async fn sessions_waiting(stack: &Stack, application: &str) -> i64 {
 }
 
 async fn wait_for_waiting(stack: &Stack, application: &str) {
-    eventually(&format!("a session of {application} waits"), async || match sessions_waiting(stack, application).await {
-        0 => Err("none does"),
-        _ => Ok(()),
+    eventually(&format!("a session of {application} waits"), async || {
+        match sessions_waiting(stack, application).await {
+            0 => Err("none does"),
+            _ => Ok(()),
+        }
     })
     .await;
 }
@@ -110,40 +124,60 @@ async fn post_until_taken(client: &Client, body: &Value) -> TxId {
     .await
 }
 
+/// Stops a write in its middle: it has its locks, some of its statements are done, and it waits for a row.
+async fn hold_a_write(stack: &Stack) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    eventually("a write is under way", async || {
+        let mut obstacle = stack.db().begin().await.unwrap();
+        let in_flight =
+            "SELECT tx_id FROM managed_tx WHERE finished_at IS NULL AND nonce IS NOT NULL FOR UPDATE";
+        let held = sqlx::query(in_flight).execute(&mut *obstacle).await.unwrap().rows_affected();
+        // A block comes every half second, and whatever it holds is written down.
+        let patience = Instant::now() + Duration::from_secs(1);
+        while held > 0 && Instant::now() < patience {
+            if sessions_waiting(stack, "gapless-worker writer").await > 0 {
+                return Ok(obstacle);
+            }
+        }
+        Err(held)
+    })
+    .await
+}
+
 /// Scenario 26. A batch is held in its middle, so that the kill certainly finds one; requests go on all the while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_killed_in_the_middle_of_a_batch_loses_nothing_and_repeats_nothing() {
     let stack = stack().own_postgres().submitters(5).window(4).mining(Mining::Interval(0.5)).up().await;
-    let (client, to) = (stack.client(), Address::repeat_byte(0x61));
-    let (client, stack_ref) = (&client, &stack);
-    let requests = stack.submitters().iter().map(|submitter| async move {
-        let mut tx_ids = Vec::new();
-        for n in 0..12 {
-            tx_ids.push(post_until_taken(client, &body(submitter, &format!("r{n}"), to)).await);
+    let (client, to, over) = (stack.client(), Address::repeat_byte(0x61), AtomicBool::new(false));
+    let requests = stack.submitters().iter().map(async |submitter| {
+        let mut accepted = 0;
+        while !over.load(Ordering::Relaxed) {
+            let bodies: Vec<Value> = (0..4).map(|_| body(submitter, &TxId::new().to_string(), to)).collect();
+            let tx_ids = join_all(bodies.iter().map(|body| post_until_taken(&client, body))).await;
+            stack.wait_confirmed(&tx_ids).await;
+            accepted += tx_ids.len();
         }
-        tx_ids
+        accepted
     });
     let kills = async {
         for _ in 0..2 {
-            let mut obstacle = stack_ref.db().begin().await.unwrap();
-            let held = "SELECT FROM managed_tx WHERE finished_at IS NULL FOR UPDATE";
-            sqlx::query(held).execute(&mut *obstacle).await.unwrap();
-            // New work for the rows that are held, should they all have been quiet.
-            let more = body(stack_ref.submitter(0), &TxId::new().to_string(), to);
-            let _ = client.try_post(&more).await;
-            wait_for_waiting(stack_ref, "gapless-worker writer").await;
-            stack_ref.kill_postgres().await;
+            let obstacle = hold_a_write(&stack).await;
+            stack.kill_postgres().await;
             drop(obstacle);
-            stack_ref.restart_postgres().await;
+            stack.restart_postgres().await;
         }
+        over.store(true, Ordering::Relaxed);
     };
-    let (tx_ids, ()) = tokio::join!(join_all(requests), kills);
+    let (accepted, ()) = tokio::join!(join_all(requests), kills);
     stack.wait_all_terminal().await;
-    let tx_ids: Vec<TxId> = tx_ids.into_iter().flatten().collect();
-    stack.wait_confirmed(&tx_ids).await;
-    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
-    assert!(rows >= 60, "all requests are there");
-    assert_eq!(stack.anvil().balance(to).await, rows.into(), "one effect each");
+    let worker = stack.workers().remove(0);
+    let broken =
+        worker.log().lines().filter(|line| line.contains("the database did not take a batch")).count();
+    assert!(broken >= 2, "each kill found a batch");
+    let accepted: usize = accepted.into_iter().sum();
+    let rows: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
+    assert_eq!(rows, accepted as i64, "one row for each request, however often it was repeated");
+    assert_eq!(stack.anvil().balance(to).await, accepted.into(), "one effect each");
     stack.finish().await;
 }
 
@@ -169,7 +203,10 @@ async fn an_api_killed_between_commit_and_answer_has_accepted_and_the_retry_gets
     wait_for_waiting(&stack, "gapless-api").await;
     api.sigstop();
     twin.rollback().await.unwrap();
-    let row = eventually("the row is committed", async || stack.rows(stack.submitter(0)).await.pop().ok_or("no row")).await;
+    let row = eventually("the row is committed", async || {
+        stack.rows(stack.submitter(0)).await.pop().ok_or("no row")
+    })
+    .await;
     api.kill9();
     assert!(posting.await.unwrap().is_err(), "the client was not told");
 
@@ -206,7 +243,10 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
         let storm = join_all(requests(round).map(async |(id, body)| (id, client.try_post(&body).await)));
         let kill = async {
             eventually("some are stored", async || {
-                let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
+                let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx")
+                    .fetch_one(stack.db())
+                    .await
+                    .unwrap();
                 if rows > known { Ok(()) } else { Err(rows) }
             })
             .await;
@@ -230,7 +270,8 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
         next.kill9();
     }
     stack.wait_all_terminal().await;
-    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
+    let rows: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
     assert_eq!((rows, told.len()), (135, 135));
     assert_eq!(stack.anvil().balance(to).await, 135.into());
     stack.finish().await;
@@ -240,7 +281,8 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
 /// nobody watches.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_goes_on_with_what_was_in_flight() {
-    let stack = stack().short_lease().proxied().submitters(3).confirmations(3).mining(Mining::Manual).start().await;
+    let stack =
+        stack().short_lease().proxied().submitters(3).confirmations(3).mining(Mining::Manual).start().await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
     let to = Address::repeat_byte(0x64);
@@ -293,7 +335,8 @@ async fn clients(stack: &Stack, to: Address, done: &[AtomicU32], over: &AtomicBo
 
 /// Until every client got something done since now.
 async fn all_go_on(done: &[AtomicU32]) {
-    let seen = |done: &[AtomicU32]| done.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let seen =
+        |done: &[AtomicU32]| done.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
     let before = seen(done);
     eventually("every submitter goes on", async || {
         let now = seen(done);

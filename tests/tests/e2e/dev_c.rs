@@ -3,6 +3,7 @@
 mod confirmations;
 mod funds;
 mod node;
+mod observe;
 mod protect;
 
 use gapless_tests::StackBuilder;

@@ -1,194 +1,17 @@
 //! The fence on a real database. No process runs: here the tests themselves are the owners.
 
+mod desk;
 mod race;
 
-use std::time::Duration;
-
-use gapless::config;
-use gapless::domain::{
-    Bytes, ChainId, Event, EventKind, Fees, NodeId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey,
-};
+use gapless::domain::{Event, EventKind, Nonce, Payload};
 use gapless::store::{
-    Applied, AttemptKind, CursorWrite, DoneAction, FencedWrite, IntakeOutcome, LaneRows, Lease, Move, NewIntent,
-    OpenIntent, SentNote, Store, StoreError, Timeouts,
+    Applied, AttemptKind, CursorWrite, DoneAction, FencedWrite, IntakeOutcome, Lease, Move, NewIntent,
+    OpenIntent, SentNote, StoreError,
 };
-use gapless_tests::{Address, H256, Stack, TxId, TxState, U256, eventually};
-use serde_json::{Value, json};
+use gapless_tests::{Address, TxId, TxState, U256, eventually};
+use serde_json::json;
 
-use crate::stack;
-
-/// Nobody waits for these leases to run out: tests end them by hand.
-const LEASE: config::Lease = config::Lease {
-    duration: Duration::from_secs(60),
-    renew_interval: Duration::from_secs(20),
-    clock_skew: Duration::ZERO,
-};
-
-/// A database and a chain, and the store as a worker uses it.
-struct Desk {
-    stack: Stack,
-    store: Store,
-}
-
-impl Desk {
-    async fn open(submitters: usize) -> Desk {
-        let stack = stack().submitters(submitters).start().await;
-        let url = config::Secret::new(stack.database_url());
-        let store = Store::new(&url, "owners of the test", 12, Timeouts::default()).unwrap();
-        let desk = Desk { stack, store };
-        let keys: Vec<SubmitterKey> = (0..submitters).map(|index| desk.key(index)).collect();
-        desk.store.announce(&keys, &vec!["raw_key"; submitters]).await.unwrap();
-        desk
-    }
-
-    fn key(&self, submitter: usize) -> SubmitterKey {
-        let chain_id = ChainId(self.stack.anvil().chain_id());
-        SubmitterKey { chain_id, address: self.stack.submitter(submitter).address() }
-    }
-
-    async fn queue(&self, submitter: usize, request_id: &str) -> TxId {
-        let payload = Payload::transfer(Address::repeat_byte(0x77), U256::one());
-        let intent = NewIntent::new(self.key(submitter), request_id.to_owned(), payload, None);
-        match &self.store.insert_group(&[intent], false).await.unwrap()[..] {
-            [IntakeOutcome::Created(tx_id)] => *tx_id,
-            other => panic!("{request_id}: {other:?}"),
-        }
-    }
-
-    async fn claim(&self, node: &str, submitter: usize) -> Option<Lease> {
-        self.store.claim(&NodeId(node.into()), &[self.key(submitter)], &LEASE).await.unwrap().pop()
-    }
-
-    /// Time passes for every lease.
-    async fn expire_leases(&self) {
-        self.stack.sql("UPDATE submitter_lease SET expires_at = clock_timestamp() - INTERVAL '1 hour'").await;
-    }
-
-    async fn rows(&self, submitter: usize) -> LaneRows {
-        self.store.load_lanes(&[self.key(submitter)]).await.unwrap().remove(0)
-    }
-
-    async fn apply(&self, write: FencedWrite) -> Result<Applied, StoreError> {
-        Ok(self.store.apply(&[write]).await?.remove(0))
-    }
-
-    async fn must_apply(&self, write: FencedWrite) {
-        let applied = self.apply(write).await.unwrap();
-        assert!(matches!(applied, Applied::Yes(_)), "{applied:?}");
-    }
-
-    /// The step of a lane that gives a nonce: cursor, intent and bytes together.
-    async fn give_nonce(&self, lease: &Lease, submitter: usize, tx_id: TxId) -> FencedWrite {
-        let next = self.rows(submitter).await.cursor.map(|cursor| cursor.next);
-        self.give(lease, submitter, tx_id, next)
-    }
-
-    /// The same with a nonce that was read before.
-    fn give(&self, lease: &Lease, submitter: usize, tx_id: TxId, expect_next: Option<Nonce>) -> FencedWrite {
-        let nonce = expect_next.unwrap_or(Nonce(0));
-        let draft = self.sign(submitter, nonce, tx_id);
-        let mut write = FencedWrite::new(lease);
-        write.cursor(CursorWrite {
-            expect_next,
-            start: Nonce(0),
-            next: nonce.next(),
-            in_flight: Some((tx_id, nonce)),
-            protect: None,
-            max_in_flight: 1,
-        });
-        let (tx_hash, gas_params) = (Some(draft.tx_hash), Some(draft.gas_params()));
-        let given = change(tx_id, TxState::Queued, TxState::InFlight);
-        write.change(Move { nonce: Some(nonce), tx_hash, gas_params, sends: 1, ..given });
-        write.record(tx_id, AttemptKind::Original, draft);
-        write
-    }
-
-    /// Bytes that differ for each intent, as they would with another payload.
-    fn sign(&self, submitter: usize, nonce: Nonce, tx_id: TxId) -> SignedDraft {
-        let value = tx_id.0.as_u64_pair().1 % 1_000_000;
-        let to = Address::repeat_byte(0x77);
-        let signer = self.stack.submitter(submitter);
-        let (tx_hash, raw) = signer.sign_transfer(self.stack.anvil().chain_id(), nonce.0, to, value);
-        let (gas_limit, gas_price) = (U256::from(21_000), U256::exp10(11));
-        let max_cost = gas_limit * gas_price + value;
-        SignedDraft { nonce, raw, tx_hash, gas_limit, fees: Fees::Legacy { gas_price }, max_cost }
-    }
-
-    /// Sends, and confirms with what the chain says.
-    async fn carry_to_the_end(&self, lease: &Lease, open: &OpenIntent) {
-        let raw: &Bytes = open.attempts[0].raw();
-        self.stack.anvil().rpc("eth_sendRawTransaction", json!([raw])).await;
-        let receipt = self.stack.anvil().receipt(open.tx_hash).await.expect("mined at once");
-        let mut write = FencedWrite::new(lease);
-        let done = Move { receipt: Some(receipt_of(&receipt)), ..keep(open, TxState::Confirmed) };
-        write.change(done);
-        write.sent(SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" });
-        self.must_apply(write).await;
-    }
-
-    /// Every row that a worker can write, as text.
-    async fn everything(&self) -> Vec<String> {
-        sqlx::query_scalar(
-            "SELECT 'lease ' || to_jsonb(t)::TEXT FROM submitter_lease t
-             UNION ALL SELECT 'cursor ' || to_jsonb(t)::TEXT FROM submitter_nonce_cursor t
-             UNION ALL SELECT 'intent ' || to_jsonb(t)::TEXT FROM managed_tx t
-             UNION ALL SELECT 'attempt ' || to_jsonb(t)::TEXT FROM tx_attempt t
-             UNION ALL SELECT 'event ' || to_jsonb(t)::TEXT FROM outbox_event t
-             UNION ALL SELECT 'action ' || to_jsonb(t)::TEXT FROM audit_log t
-             ORDER BY 1",
-        )
-        .fetch_all(self.stack.db())
-        .await
-        .unwrap()
-    }
-
-    async fn close(self) {
-        self.store.close().await;
-        self.stack.finish().await;
-    }
-}
-
-fn change(tx_id: TxId, from: TxState, to: TxState) -> Move {
-    Move {
-        tx_id,
-        from,
-        to,
-        sub_state: None,
-        nonce: None,
-        tx_hash: None,
-        last_error: None,
-        gas_params: None,
-        receipt: None,
-        sends: 0,
-        resubmit_in: None,
-    }
-}
-
-/// A move that keeps nonce and hash.
-fn keep(open: &OpenIntent, to: TxState) -> Move {
-    let gas_params = open.gas_params.clone();
-    Move {
-        nonce: Some(open.nonce),
-        tx_hash: Some(open.tx_hash),
-        gas_params,
-        ..change(open.tx_id, open.state, to)
-    }
-}
-
-fn receipt_of(receipt: &Value) -> Receipt {
-    let get = |name: &str| -> Value { receipt[name].clone() };
-    let number: U256 = serde_json::from_value(get("blockNumber")).unwrap();
-    Receipt {
-        tx_hash: serde_json::from_value(get("transactionHash")).unwrap(),
-        block_number: number.as_u64(),
-        block_hash: serde_json::from_value::<H256>(get("blockHash")).unwrap(),
-        transaction_index: 0,
-        succeeded: true,
-        gas_used: U256::from(21_000),
-        effective_gas_price: None,
-        contract_address: None,
-    }
-}
+use self::desk::{Desk, change, keep};
 
 /// One of each kind of write there is.
 async fn every_write(
@@ -208,6 +31,7 @@ async fn every_write(
         || Event { submitter: lease.key(), tx_id: None, kind: EventKind::Stuck { reason: "no".into() } };
     let protect = || CursorWrite {
         expect_next: Some(open.nonce.next()),
+        expect_protected: false,
         start: Nonce(0),
         next: open.nonce.next(),
         in_flight: None,
@@ -237,7 +61,10 @@ async fn after_a_takeover_every_write_of_the_former_owner_changes_no_row_and_the
     let desk = Desk::open(1).await;
     let (first, second) = (desk.queue(0, "first").await, desk.queue(0, "second").await);
     desk.stack
-        .sql("INSERT INTO audit_log (chain_id, submitter, action, reason, actor) SELECT chain_id, submitter, 'release', 'x', 'x' FROM submitter")
+        .sql(
+            "INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
+             SELECT chain_id, submitter, 'release', 'a test', 'an operator' FROM submitter",
+        )
         .await;
     let former = desk.claim("former", 0).await.expect("it is free");
     desk.must_apply(desk.give_nonce(&former, 0, first).await).await;
@@ -253,11 +80,7 @@ async fn after_a_takeover_every_write_of_the_former_owner_changes_no_row_and_the
         assert!(matches!(applied, Applied::LeaseLost), "{what}: {applied:?}");
         assert_eq!(desk.everything().await, before, "{what}");
     }
-    assert_eq!(
-        desk.store.renew(&[former.tag()], &LEASE).await.unwrap(),
-        [desk.key(0)],
-        "the renewal is told"
-    );
+    assert_eq!(desk.lost_on_renewal(&former).await, 1, "the renewal is told");
     assert_eq!(desk.store.release(vec![former]).await.unwrap(), 0, "not the former owner's to give");
     assert_eq!(desk.everything().await, before);
 
@@ -285,7 +108,7 @@ async fn a_node_that_acquires_again_is_refused_with_its_older_lease() {
         matches!(desk.apply(stale).await.unwrap(), Applied::LeaseLost),
         "the same name is not the same ownership"
     );
-    assert_eq!(desk.store.renew(&[older.tag()], &LEASE).await.unwrap(), [desk.key(0)]);
+    assert_eq!(desk.lost_on_renewal(&older).await, 1);
     assert_eq!(desk.store.release(vec![older]).await.unwrap(), 0);
     assert_eq!(desk.everything().await, before);
     desk.must_apply(desk.give_nonce(&newer, 0, first).await).await;
@@ -437,4 +260,21 @@ async fn a_claim_succeeds_at_once_while_an_insert_for_the_submitter_is_open() {
     desk.must_apply(desk.give_nonce(&lease, 0, first).await).await;
     open.rollback().await.unwrap();
     desk.close().await;
+}
+
+/// Scenario 18: bytes that leave before they are on disk are somebody else's to whoever comes next.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_catches_bytes_that_were_sent_before_they_were_committed() {
+    let desk = Desk::open(1).await;
+    let (first, second) = (desk.queue(0, "first").await, desk.queue(0, "second").await);
+    let hasty = desk.claim("hasty", 0).await.unwrap();
+    let draft = desk.sign(0, Nonce(0), first);
+    desk.stack.anvil().rpc("eth_sendRawTransaction", json!([draft.raw])).await;
+    // It dies before the commit. Its successor knows of nothing, and gives the nonce to the next in the queue.
+    drop(hasty);
+    desk.expire_leases().await;
+    let successor = desk.claim("successor", 0).await.unwrap();
+    desk.must_apply(desk.give_nonce(&successor, 0, second).await).await;
+    desk.store.close().await;
+    desk.stack.finish_unsound("nonces on chain are contiguous and all ours").await;
 }

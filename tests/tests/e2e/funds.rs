@@ -99,60 +99,16 @@ async fn funds_that_vanish_after_the_nonce_was_given_are_waited_for() {
     stack.finish().await;
 }
 
-fn quantity(text: &str) -> U256 {
-    U256::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
-}
-
-/// A price of the client's is the price of the bytes; a price of ours is above what the block asks.
+/// A cap below what the chain asks for waits without a nonce, whatever the lane could offer otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn prices_that_a_client_chooses_are_on_chain_as_chosen() {
-    let stack = stack().up().await;
-    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xad));
-    let to = format!("{to:#x}");
-    let requests = [
-        json!({ "to": to, "value": "1", "gasPrice": "7000000000" }),
-        json!({ "to": to, "value": "1", "maxFeePerGas": "9000000000", "maxPriorityFeePerGas": "3" }),
-        json!({ "to": to, "value": "1", "type": "legacy" }),
-        json!({ "to": to, "value": "1", "gasLimit": "54321" }),
-    ];
-    for (index, request) in requests.iter().enumerate() {
-        let tx_id = stack.create(submitter, &format!("r{index}"), request).await;
-        stack.wait_for(tx_id, TxState::Confirmed).await;
-    }
-    let mined = stack.anvil().mined_from(submitter.address()).await;
-    let price = |index: usize, name: &str| quantity(mined[index][name].as_str().unwrap());
-    assert_eq!((mined[0]["type"].as_str(), price(0, "gasPrice")), (Some("0x0"), 7_000_000_000u64.into()));
-    assert_eq!(mined[1]["type"], "0x2");
-    assert_eq!(
-        (price(1, "maxFeePerGas"), price(1, "maxPriorityFeePerGas")),
-        (9_000_000_000u64.into(), 3.into())
-    );
-    assert_eq!(mined[2]["type"], "0x0");
-    assert_eq!((mined[3]["type"].as_str(), price(3, "gas")), (Some("0x2"), 54_321.into()));
-    assert_eq!(price(0, "gas"), 21_000.into());
-    assert!(price(3, "maxFeePerGas") > U256::zero() && price(3, "maxPriorityFeePerGas") > U256::zero());
-    stack.finish().await;
-}
-
-/// A cap below what the chain asks for: waits, whatever the lane could offer otherwise.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cap_below_the_base_fee_is_not_exceeded() {
+async fn a_cap_below_the_base_fee_is_waited_for_and_not_exceeded() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xae));
-    stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!(["0x3b9aca00"])).await;
-    stack.anvil().mine(1).await;
     let capped = json!({ "to": format!("{to:#x}"), "value": "1", "maxFeePerGas": "1000", "maxPriorityFeePerGas": "1" });
     let tx_id = stack.create(submitter, "capped", &capped).await;
-    eventually("it was sent twice", async || match stack.proxy().sent().len() {
-        0 | 1 => Err(stack.row(tx_id).await),
-        _ => Ok(()),
-    })
-    .await;
-    let row = stack.row(tx_id).await;
-    assert!(matches!(row.state, TxState::InFlight | TxState::Submitted), "{row:?}");
-    stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!(["0x1"])).await;
-    stack.anvil().mine(1).await;
-    eventually("it is mined", async || {
+    let row = wait_sub_state(&stack, tx_id, Some("waiting_fee")).await;
+    assert_eq!((row.state, row.nonce), (TxState::Queued, None));
+    eventually("it is mined once blocks are cheap", async || {
         stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!(["0x1"])).await;
         stack.anvil().mine(1).await;
         let row = stack.row(tx_id).await;
@@ -160,7 +116,8 @@ async fn a_cap_below_the_base_fee_is_not_exceeded() {
     })
     .await;
     let mined = stack.anvil().mined_from(submitter.address()).await;
-    assert_eq!(quantity(mined[0]["maxFeePerGas"].as_str().unwrap()), 1000.into());
+    let price = |name: &str| U256::from_str_radix(mined[0][name].as_str().unwrap(), 16).unwrap();
+    assert_eq!((price("maxFeePerGas"), price("maxPriorityFeePerGas")), (1000.into(), 1.into()));
     assert_eq!(stack.attempts(tx_id).await.len(), 1);
     stack.finish().await;
 }

@@ -58,10 +58,15 @@ async fn every_table_and_every_column_says_what_it_is_for() {
          CROSS JOIN LATERAL (
              SELECT 0::INT2 AS attnum, NULL::NAME AS attname
              UNION ALL
-             SELECT a.attnum, a.attname FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+             SELECT a.attnum, a.attname
+             FROM pg_attribute a
+             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
          ) a
-         LEFT JOIN pg_description d ON d.classoid = 'pg_class'::REGCLASS AND d.objoid = c.oid AND d.objsubid = a.attnum
-         WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname <> '_sqlx_migrations' AND coalesce(d.description, '') = ''
+         LEFT JOIN pg_description d
+           ON d.classoid = 'pg_class'::REGCLASS AND d.objoid = c.oid AND d.objsubid = a.attnum
+         WHERE c.relkind IN ('r', 'p', 'v', 'm')
+           AND c.relname <> '_sqlx_migrations'
+           AND coalesce(d.description, '') = ''
          ORDER BY 1",
     )
     .fetch_all(stack.db())
@@ -103,8 +108,10 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
         ("GL004", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1"),
         // Constraints: a second intent at the nonce, a state without its nonce, an end that is none.
-        ("23505", "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, fencing_token)
-                   SELECT gen_random_uuid(), chain_id, submitter, 'other', payload, payload_hash, state, nonce, fencing_token FROM managed_tx"),
+        ("23505", "INSERT INTO managed_tx
+                 (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, fencing_token)
+             SELECT gen_random_uuid(), chain_id, submitter, 'other', payload, payload_hash, state, nonce, fencing_token
+             FROM managed_tx"),
         ("23514", "UPDATE managed_tx SET state = 'FAILED'"),
         ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),

@@ -2,16 +2,21 @@
 //! a test's comment is the scenario's.
 #![allow(clippy::unwrap_used)]
 
+mod chains;
 mod cli;
 mod confirmations;
 mod crash;
+mod duties;
 mod fees;
+mod fence;
 mod harness;
 mod ingest;
 mod lease;
+mod machine;
 mod node;
 mod protect;
 mod sequence;
+mod surface;
 
 use gapless_tests::StackBuilder;
 

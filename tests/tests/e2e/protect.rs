@@ -1,7 +1,7 @@
 //! Keys that somebody else used: the lane stops, says so, and goes on when an operator decides.
 
 use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, U256, eventually, payload};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::stack;
 
@@ -108,20 +108,6 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     stack.finish().await;
 }
 
-/// Scenario 52. Nobody asks anything of the submitter at all: the audit by the clock finds it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_used_outside_is_found_by_the_clock_and_the_next_request_is_refused() {
-    let stack = stack().set("duties.audit_nonces", "* * * * * *").up().await;
-    let submitter = stack.submitter(0);
-    let first = stack.create(submitter, "first", &payload(Address::repeat_byte(1), 1)).await;
-    stack.wait_for(first, TxState::Confirmed).await;
-    submitter.spend_outside(stack.anvil(), None).await;
-    let reason = stack.wait_protected(submitter).await;
-    assert!(reason.contains("used outside"), "{reason}");
-    assert_refuses(&stack, submitter).await;
-    stack.finish().await;
-}
-
 /// Scenarios 52, 53. Ours was in the mempool, the stranger's with the same nonce was mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_adoption() {
@@ -178,12 +164,7 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_
 /// Scenarios 52, 53. The first of a window loses its nonce; the rest of the window keeps theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_whose_first_nonce_was_taken_keeps_the_others() {
-    let stack = stack()
-        .window(3)
-        .mining(Mining::Manual)
-        .set("resubmit.interval", "500ms")
-        .up()
-        .await;
+    let stack = stack().window(3).mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xce));
     let mut tx_ids = Vec::new();
     for (request, value) in [("a", 1), ("b", 10), ("c", 100)] {
@@ -213,7 +194,11 @@ async fn a_stranger_who_is_not_final_is_waited_for() {
     lose_the_race(&stack, submitter, tx_id).await;
     eventually("the node says that the nonce is used", async || {
         let row = stack.row(tx_id).await;
-        if row.sub_state.as_deref() == Some("nonce_used") && row.submit_attempts >= 5 { Ok(()) } else { Err(row) }
+        if row.sub_state.as_deref() == Some("nonce_used") && row.submit_attempts >= 5 {
+            Ok(())
+        } else {
+            Err(row)
+        }
     })
     .await;
     assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None, "one block is no proof");
@@ -228,9 +213,11 @@ async fn a_stranger_who_is_not_final_is_waited_for() {
     stack.finish().await;
 }
 
-/// A submitter in PROTECT because a node counts its nonce as used and shows no receipt.
+/// A submitter in PROTECT because of a node that counts its nonce as used, and shows neither block nor receipt.
 async fn falsely_protected() -> (Stack, TxId) {
     let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").up().await;
+    let block = stack.anvil().rpc("eth_getBlockByNumber", json!(["latest", false])).await;
+    stack.proxy().always("eth_getBlockByNumber", Fault::Result(block));
     stack.proxy().always("eth_getTransactionReceipt", Fault::Result(Value::Null));
     let tx_id = stack.create(stack.submitter(0), "hidden", &payload(Address::repeat_byte(0xd0), 1)).await;
     stack.wait_protected(stack.submitter(0)).await;
@@ -292,24 +279,15 @@ async fn a_released_submitter_continues_where_it_was() {
 
 /// Scenario 53. An operator who is wrong about a false alarm cannot make a second effect of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn adopting_over_our_own_transaction_is_refused_once_its_receipt_shows() {
+async fn an_adoption_over_our_own_transaction_is_refused() {
     let (stack, tx_id) = falsely_protected().await;
-    stack.workers()[0].stop_sigterm().await;
-    let order = tokio::spawn({
-        let (client, submitter) = (stack.client(), stack.submitter(0).clone());
-        async move { client.operate(&submitter, "adopt", "somebody must have").await }
-    });
-    eventually("the order is written down", async || {
-        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM audit_log WHERE applied_at IS NULL")
-            .fetch_one(stack.db())
-            .await
-            .unwrap();
-        if waiting == 1 { Ok(()) } else { Err(waiting) }
-    })
-    .await;
+    let refused = stack.operate(stack.submitter(0), "adopt", "somebody must have").await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert!(refused.body.to_string().contains("our own transaction"), "{}", refused.body);
+    let log = audit_log(&stack).await;
+    assert!(log.len() == 1 && log[0].1.contains("our own transaction"), "{log:?}");
+    assert_eq!(stack.row(tx_id).await.state, TxState::Protect);
     stack.proxy().clear();
-    stack.start_worker().await;
     assert_works_again(&stack, tx_id).await;
-    order.await.unwrap();
     stack.finish().await;
 }

@@ -228,9 +228,7 @@ async fn in_a_window_of_16_nothing_is_sent_ahead_of_a_nonce_the_node_refused() {
 async fn an_address_with_a_history_is_refused_until_it_is_adopted() {
     let stack = stack().start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xe1));
-    for _ in 0..3 {
-        submitter.spend_outside(stack.anvil(), None).await;
-    }
+    submitter.make_history(stack.anvil(), 3).await;
     stack.start_api().await;
     stack.start_worker().await;
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
@@ -261,9 +259,7 @@ async fn an_address_with_a_history_is_refused_until_it_is_adopted() {
 async fn an_address_with_a_history_can_be_adopted_before_its_first_use() {
     let stack = stack().submitters(2).start().await;
     let (old, fresh) = (stack.submitter(0), stack.submitter(1));
-    for _ in 0..2 {
-        old.spend_outside(stack.anvil(), None).await;
-    }
+    old.make_history(stack.anvil(), 2).await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
     let to = Address::repeat_byte(0xe2);

@@ -20,13 +20,14 @@ pub(super) async fn run(
     chains: Arc<HashMap<ChainId, Arc<Chain>>>,
 ) -> anyhow::Result<()> {
     let mut sequences = store.idle_sequences().await?;
-    sequences.retain(|(key, _)| fleet.can_serve(key));
+    sequences.retain(|idle| fleet.can_serve(&idle.key));
     let mut suspects = Vec::new();
     for group in sequences.chunks(AT_ONCE) {
-        let counts = futures::future::join_all(group.iter().map(async |(key, next)| {
-            let chain = chains.get(&key.chain_id)?;
-            let count = chain.connector.transaction_count(key.address, BlockTag::Latest).await.ok()?;
-            (count > next.0).then_some(*key)
+        let counts = futures::future::join_all(group.iter().map(async |idle| {
+            let chain = chains.get(&idle.key.chain_id)?;
+            let count = chain.connector.transaction_count(idle.key.address, BlockTag::Latest).await.ok()?;
+            // A stranger's use, or a protected sequence that fits again: both are a lane's to judge.
+            ((count > idle.next.0) != idle.protected).then_some(idle.key)
         }));
         suspects.extend(counts.await.into_iter().flatten());
     }

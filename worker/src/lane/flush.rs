@@ -7,7 +7,7 @@ use gapless::store::{AttemptKind, CursorWrite, FencedWrite};
 
 use super::error::StepError;
 use super::open::OpenTx;
-use super::{LAZY, Lane};
+use super::{LAZY, Lane, QueuedMove};
 use crate::failpoint;
 
 impl Lane {
@@ -92,7 +92,7 @@ impl Lane {
                 write.displace(tx.intent.tx_id);
             }
         }
-        self.queued_moves.iter().for_each(|change| write.change(change.clone()));
+        self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
         self.sent_notes.iter().for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         if self.shared.events.wants_outbox() {
@@ -101,6 +101,10 @@ impl Lane {
         if let Some(sequence) = self.sequence.as_ref().filter(|_| self.sequence != self.stored_sequence) {
             write.cursor(CursorWrite {
                 expect_next: self.stored_sequence.as_ref().map(|stored| stored.next),
+                expect_protected: self
+                    .stored_sequence
+                    .as_ref()
+                    .is_some_and(|stored| stored.protect.is_some()),
                 start: sequence.start,
                 next: sequence.next,
                 in_flight: sequence.in_flight,
@@ -138,7 +142,7 @@ impl Lane {
                 "committed"
             );
         }
-        for change in &self.queued_moves {
+        for QueuedMove { change, trace } in &self.queued_moves {
             tracing::info!(
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
@@ -147,6 +151,7 @@ impl Lane {
                 fencing_token = token.0,
                 state = change.to.as_str(),
                 reason = change.last_error.as_deref(),
+                trace = trace.as_deref(),
                 "committed"
             );
         }

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, SubmitterKey, TxId, U256};
+use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, TxId, U256};
 use gapless::events::EventPublisher;
 use gapless::signer::Signer;
-use gapless::store::{DoneAction, Lease, Move, PendingAction, QueuedIntent, SentNote};
+use gapless::store::{DoneAction, Lease, LeaseTag, Move, PendingAction, QueuedIntent, SentNote};
 use tokio::sync::{mpsc, watch};
 
 use crate::chains::Chain;
@@ -50,7 +50,8 @@ pub(crate) enum Order {
 /// How a lane ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) key: SubmitterKey,
+    /// Which lease it had.
+    pub(crate) tag: LeaseTag,
     /// To be released; `None` when it is lost.
     pub(crate) lease: Option<Lease>,
 }
@@ -63,6 +64,13 @@ pub(crate) struct Sequence {
     pub(crate) protect: Option<String>,
     pub(crate) max_in_flight: u32,
     pub(crate) in_flight: Option<(TxId, Nonce)>,
+}
+
+/// A change of an intent that has no nonce, and the trace it belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuedMove {
+    pub(crate) change: Move,
+    pub(crate) trace: Option<String>,
 }
 
 /// What the sender can still spend, as last read and counted down since.
@@ -93,13 +101,15 @@ pub(crate) struct Lane {
     own_window: Option<u32>,
     pub(crate) actions: Vec<PendingAction>,
     /// Changes of intents that have no nonce.
-    pub(crate) queued_moves: Vec<Move>,
+    pub(crate) queued_moves: Vec<QueuedMove>,
     pub(crate) sent_notes: Vec<SentNote>,
     pub(crate) done_actions: Vec<DoneAction>,
     events: Vec<Event>,
     pub(crate) funds: Option<Funds>,
     /// No preparing before this: funds, signer or node are not there.
     pub(crate) hold_until: Option<Instant>,
+    /// Since when the node has refused to estimate the head of the queue.
+    pub(crate) refused_since: Option<Instant>,
     /// The chain's count was compared with the sequence since the rows were read.
     pub(crate) key_checked: bool,
     /// When the chain's count was first seen above the sequence.
@@ -108,11 +118,21 @@ pub(crate) struct Lane {
     pub(crate) false_alarm: bool,
     /// When to look again whether a protected or suspected key is fine after all.
     pub(crate) recheck_at: Option<Instant>,
+    /// Pause before the next look at a protected key; grows.
+    pub(crate) protect_pause: Duration,
+    /// A protected sequence fitted the chain at the last look; one look is never enough.
+    pub(crate) fitted_once: bool,
+    /// An intent moved on in the middle of a turn: another turn may move it further.
+    pub(crate) moved: bool,
+    /// Pause before the rows are read again after trouble; grows while it lasts.
+    retry_pause: Duration,
     lazy_since: Option<Instant>,
     idle_since: Option<Instant>,
     reload: bool,
 }
 
+/// A node or a database that is away for long is not asked more often than this by each lane.
+const LONGEST_RETRY: Duration = Duration::from_secs(15);
 /// How long a write that can wait waits for company.
 const LAZY: Duration = Duration::from_millis(25);
 
@@ -145,10 +165,15 @@ impl Lane {
             events: Vec::new(),
             funds: None,
             hold_until: None,
+            refused_since: None,
             key_checked: false,
             key_suspected: None,
             false_alarm: false,
             recheck_at: None,
+            protect_pause: Duration::ZERO,
+            fitted_once: false,
+            moved: false,
+            retry_pause: Duration::ZERO,
             lazy_since: None,
             idle_since: None,
             reload: true,
@@ -158,22 +183,25 @@ impl Lane {
 
     /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
     pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
-        let key = self.lease.key();
         let keep = tokio::select! {
             biased;
             keep = obey(&mut orders) => keep,
             keep = self.work() => keep,
         };
-        let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
-        self.chain.watcher.forget(&hashes, &self.mailbox);
-        Ended { key, lease: keep.then_some(self.lease) }
+        self.forget_everything();
+        let tag = self.lease.tag();
+        Ended { tag, lease: keep.then_some(self.lease) }
     }
 
     /// True: the lease is still ours and can be released.
     async fn work(&mut self) -> bool {
         failpoint::hit("claimed");
         loop {
-            match self.turn().await {
+            let turn = self.turn().await;
+            if turn.is_ok() {
+                self.retry_pause = Duration::ZERO;
+            }
+            match turn {
                 Ok(Turn::Again) => {}
                 Ok(Turn::Wait(until)) => self.wait(until).await,
                 Ok(Turn::Done) => return true,
@@ -200,12 +228,14 @@ impl Lane {
     async fn start_over(&mut self, after: Duration) {
         self.forget_everything();
         self.reload = true;
-        tokio::time::sleep(after).await;
+        let pause = after.max(self.retry_pause);
+        self.retry_pause = (pause * 2).min(LONGEST_RETRY);
+        tokio::time::sleep(pause).await;
     }
 
     fn forget_everything(&mut self) {
         let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
-        self.chain.watcher.forget(&hashes, &self.mailbox);
+        self.chain.watcher.leave(&hashes, &self.mailbox);
         self.open.clear();
         self.queue.clear();
         self.queued_moves.clear();
@@ -229,6 +259,7 @@ impl Lane {
             self.load().await?;
         }
         steps::operator::carry_out(self).await?;
+        self.moved = false;
         steps::track::advance(self).await?;
         let free = steps::protect::key_is_ours(self).await?;
         if free {
@@ -238,6 +269,9 @@ impl Lane {
             }
         }
         self.flush_if_due().await?;
+        if self.moved {
+            return Ok(Turn::Again);
+        }
         Ok(self.next_turn(free))
     }
 
@@ -266,6 +300,8 @@ impl Lane {
         self.key_suspected = None;
         self.false_alarm = false;
         self.recheck_at = None;
+        self.protect_pause = Duration::ZERO;
+        self.fitted_once = false;
         self.reload = false;
         // Watched first, looked up second: a block in between is told, one before is found.
         for tx in &self.open {
@@ -284,7 +320,11 @@ impl Lane {
 
     fn hear(&mut self, news: News) {
         match news {
-            News::Work => self.more_queued = true,
+            // Only told of submitters that are not paused.
+            News::Work => {
+                self.more_queued = true;
+                self.paused = false;
+            }
             News::Reload => self.reload = true,
             News::Paused(paused) => self.paused = paused,
             News::Included(receipt) => steps::track::included(self, receipt),
@@ -299,7 +339,7 @@ impl Lane {
         tokio::select! {
             news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
             () = sleep_until(deadline) => {}
-            () = self.chain.identity_changed(), if halted => {}
+            () = self.chain.usable(), if halted => {}
         }
     }
 
@@ -309,7 +349,7 @@ impl Lane {
         let lazy = self.lazy_since.map(|since| since + LAZY);
         let due = steps::submit::next_due(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
-        let hold = self.hold_until.filter(|until| free && *until > now);
+        let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
         let next = [lazy, due, stale, hold, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
@@ -326,7 +366,7 @@ impl Lane {
     /// Nothing to follow, nothing to send, nothing to watch over.
     fn is_idle(&self) -> bool {
         let waiting = !self.queue.is_empty() && !self.paused;
-        let protected = self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some());
+        let protected = self.is_protected();
         self.open.is_empty()
             && !waiting
             && !protected
@@ -338,14 +378,23 @@ impl Lane {
         self.lease.key().address
     }
 
+    pub(crate) fn is_protected(&self) -> bool {
+        self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some())
+    }
+
     /// The window in force for this submitter.
     pub(crate) fn window(&self) -> u32 {
         self.own_window.unwrap_or(self.chain.config.nonce.max_in_flight)
     }
 
-    pub(crate) fn in_window(&self) -> usize {
+    /// Nonces from the oldest that holds the window up to the next: what the database counts, too.
+    pub(crate) fn in_window(&self) -> u64 {
         let release_at = self.chain.config.nonce.release_at;
-        self.open.iter().filter(|tx| tx.holds_window(release_at)).count()
+        let oldest = self.open.iter().find(|tx| tx.holds_window(release_at)).map(|tx| tx.intent.nonce);
+        match (&self.sequence, oldest) {
+            (Some(sequence), Some(oldest)) => sequence.next.0.saturating_sub(oldest.0),
+            _ => 0,
+        }
     }
 
     /// Makes the sequence's oldest open nonce agree with the window.

@@ -36,8 +36,6 @@ pub(crate) struct OpenTx {
     pub(crate) receipt_seen: Instant,
     /// When its nonce was first seen consumed by none of our hashes.
     pub(crate) suspected: Option<Instant>,
-    /// The height the watcher was asked to wake us at.
-    pub(crate) waiting_for: Option<u64>,
 }
 
 impl OpenTx {
@@ -62,7 +60,6 @@ impl OpenTx {
             prepared_at: now.checked_sub(intent.age).unwrap_or(now),
             receipt_seen: now,
             suspected: None,
-            waiting_for: None,
             intent,
         }
     }
@@ -121,7 +118,6 @@ impl OpenTx {
         self.intent.receipt = Some(receipt);
         self.receipt_seen = now;
         self.suspected = None;
-        self.waiting_for = None;
         self.intent.last_error = None;
         self.enter(TxState::Tracking);
     }
@@ -129,7 +125,6 @@ impl OpenTx {
     /// The block is gone: the same bytes are due again.
     pub(crate) fn unmined(&mut self, now: Instant) {
         self.intent.receipt = None;
-        self.waiting_for = None;
         self.is_taken = false;
         self.due = now;
         self.enter(TxState::Submitted);
@@ -164,6 +159,11 @@ impl OpenTx {
     pub(crate) fn put_off(&mut self, longest: Duration, now: Instant) {
         self.due = now + self.backoff.min(longest);
         self.backoff = (self.backoff * 2).min(longest.max(FIRST_BACKOFF));
+    }
+
+    /// PROTECT on disk, and found to be ours since.
+    pub(crate) fn leaves_protect(&self) -> bool {
+        self.persisted == TxState::Protect && self.state() != TxState::Protect
     }
 
     pub(crate) fn is_dirty(&self) -> bool {

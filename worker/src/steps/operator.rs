@@ -7,7 +7,8 @@ use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
 use gapless::store::{DoneAction, OperatorAction};
 
-use crate::lane::{Lane, Sequence, StepError};
+use super::protect;
+use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// What it led to, or why nothing was changed.
 type Outcome = Result<String, String>;
@@ -53,42 +54,28 @@ fn release(lane: &mut Lane) -> Outcome {
 /// The chain's count becomes the next nonce. Intents whose nonce is finally someone else's go back to the head of the
 /// queue: their bytes are dead, so their effect can still happen once.
 async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
-    let (connector, address) = (lane.chain.connector.clone(), lane.address());
-    let latest = connector.transaction_count(address, BlockTag::Latest).await?;
-    let pending = connector.transaction_count(address, BlockTag::Pending).await?;
-    let ours =
-        lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count();
-    if pending > latest + ours as u64 {
-        return Ok(Err(format!(
-            "{} transactions of others are still pending; ask again when they are mined",
-            pending - latest - ours as u64
-        )));
-    }
-    let mut displaced = 0;
-    for index in 0..lane.open.len() {
-        if lane.open[index].state() != TxState::Protect {
-            continue;
+    if lane.sequence.is_some() {
+        if !lane.is_protected() {
+            return Ok(Err("not protected: there is nothing to adopt".to_owned()));
         }
-        let (nonce, hashes) = (lane.open[index].intent.nonce, lane.open[index].hashes());
-        let view = connector.consumed_nonce(address, lane.chain.finality_depth(), &hashes).await?;
-        if !view.receipts.is_empty() || view.count_at_depth <= nonce.0 {
-            return Ok(Err("a protected nonce is not finally someone else's; release instead".to_owned()));
-        }
-        displaced += 1;
+        protect::judge_open(lane).await?;
     }
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
-        tx.enter(TxState::Queued);
-        tx.intent.gas_params = None;
-        tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+    let latest = match final_count(lane).await? {
+        Ok(count) => count,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Err(why) = taken_for_good(lane).await? {
+        return Ok(Err(why));
     }
-    let window = lane.window();
-    let sequence = lane.sequence.get_or_insert(Sequence {
+    let displaced = displace(lane);
+    let start = Sequence {
         start: Nonce(latest),
         next: Nonce(latest),
         protect: None,
-        max_in_flight: window,
+        max_in_flight: lane.window(),
         in_flight: None,
-    });
+    };
+    let sequence = lane.sequence.get_or_insert(start);
     sequence.start = Nonce(latest);
     sequence.next = Nonce(sequence.next.0.max(latest));
     sequence.protect = None;
@@ -97,4 +84,61 @@ async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
     lane.key_checked = false;
     lane.recheck_at = None;
     Ok(Ok(format!("adopted; the sequence continues at {next}, {displaced} intents went back to the queue")))
+}
+
+/// The chain's count, if nothing of others is on its way and a reorg can no longer take it back.
+async fn final_count(lane: &Lane) -> Result<Result<u64, String>, StepError> {
+    let (connector, address) = (&lane.chain.connector, lane.address());
+    let view = connector.consumed_nonce(address, lane.chain.finality_depth(), &[]).await?;
+    let pending = connector.transaction_count(address, BlockTag::Pending).await?;
+    let ours =
+        lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count()
+            as u64;
+    if pending > view.latest_count + ours {
+        let others = pending - view.latest_count - ours;
+        return Ok(Err(format!(
+            "{others} transactions of others are still pending; ask again when they are mined"
+        )));
+    }
+    let explained = lane.sequence.as_ref().is_some_and(|sequence| view.latest_count <= sequence.next.0);
+    if !explained && view.count_at_depth < view.latest_count {
+        return Ok(Err("the last transactions of others are not final yet; ask again later".to_owned()));
+    }
+    Ok(Ok(view.latest_count))
+}
+
+/// Whether what is protected can never be mined. A node that shows no receipt is not enough: if any node knows one of
+/// the hashes, or a block was seen to hold it, requeueing it could give it a second effect.
+async fn taken_for_good(lane: &Lane) -> Result<Result<(), String>, StepError> {
+    let protected = || lane.open.iter().filter(|tx| tx.state() == TxState::Protect);
+    let hashes: Vec<_> = protected().flat_map(OpenTx::hashes).collect();
+    if hashes.is_empty() {
+        return Ok(Ok(()));
+    }
+    let connector = &lane.chain.connector;
+    let view = connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    if !view.receipts.is_empty() || protected().any(|tx| view.count_at_depth <= tx.intent.nonce.0) {
+        return Ok(Err("a protected nonce is not finally someone else's; release instead".to_owned()));
+    }
+    if lane.chain.watcher.saw_any(&hashes) {
+        return Ok(Err(
+            "one of our own transactions was seen in a block; wait until its receipt is found".to_owned()
+        ));
+    }
+    Ok(match connector.known_to_any_node(&hashes).await {
+        Ok(false) => Ok(()),
+        Ok(true) => Err("a node knows one of our own transactions at that nonce; release instead".to_owned()),
+        Err(error) => Err(format!("every node must be asked first, and one did not answer: {error}")),
+    })
+}
+
+fn displace(lane: &mut Lane) -> usize {
+    let mut displaced = 0;
+    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
+        tx.enter(TxState::Queued);
+        tx.intent.gas_params = None;
+        tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+        displaced += 1;
+    }
+    displaced
 }

@@ -9,10 +9,13 @@ use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
 
 use super::track;
-use crate::lane::{Lane, Sequence, StepError};
+use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// Between two looks at a suspected key, and between two looks at a protected one.
 const RECHECK: Duration = Duration::from_millis(700);
+
+/// A protected key is looked at this often at the least.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 const USED_OUTSIDE: &str = "the key was used outside";
 
@@ -29,13 +32,15 @@ pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(false);
     }
-    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &[]).await?;
-    if view.latest_count <= sequence.next.0 {
+    // The first look is the cheap one, batched with those of other lanes.
+    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
+    if count <= sequence.next.0 {
         lane.key_checked = true;
         lane.key_suspected = None;
         lane.recheck_at = None;
         return Ok(true);
     }
+    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &[]).await?;
     let seen_before = lane.key_suspected.is_some();
     lane.key_suspected.get_or_insert_with(Instant::now);
     lane.recheck_at = Some(Instant::now() + RECHECK);
@@ -45,7 +50,7 @@ pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
             view.latest_count, sequence.next
         );
         protect(lane, USED_OUTSIDE, &detail);
-        lane.flush().await?;
+        judge_open(lane).await?;
     }
     Ok(false)
 }
@@ -85,11 +90,12 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
         track::included(lane, receipt);
         return Ok(());
     }
-    let tx = &mut lane.open[index];
-    if view.count_at_depth <= nonce.0 {
-        // Not consumed, or not deep enough to be sure. The next send asks again.
+    if view.count_at_depth <= nonce.0 || lane.chain.watcher.saw_any(&hashes) {
+        // Not consumed, not deep enough to be sure, or seen in a block although its receipt is missing. The next send
+        // asks again.
         return Ok(());
     }
+    let tx = &mut lane.open[index];
     let Some(since) = tx.suspected else {
         tx.suspected = Some(Instant::now());
         tx.due = Instant::now() + RECHECK;
@@ -119,28 +125,55 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str) {
     lane.tell(None, EventKind::Protected { reason: cause.to_owned() });
 }
 
-/// A protected lane keeps looking: if the nonce turns out to be ours, it was a false alarm and ends by itself.
+/// Sorts what is open when the chain counts more than the sequence: found on chain, it is ours; finally consumed and
+/// not found, it is taken. On disk before anything else happens, so that an operator's adoption finds it so.
+pub(super) async fn judge_open(lane: &mut Lane) -> Result<(), StepError> {
+    let unmined = |tx: &OpenTx| tx.intent.receipt.is_none() && !tx.state().is_terminal();
+    let hashes: Vec<_> = lane.open.iter().filter(|tx| unmined(tx)).flat_map(OpenTx::hashes).collect();
+    let view =
+        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
+    let watcher = lane.chain.watcher.clone();
+    for tx in lane.open.iter_mut().filter(|tx| unmined(tx) && tx.state() != TxState::Protect) {
+        if tx.intent.nonce.0 < view.count_at_depth && !watcher.saw_any(&tx.hashes()) {
+            tx.enter(TxState::Protect);
+            tx.complain(
+                Some("nonce_taken"),
+                Some("its nonce was consumed by an unknown transaction".to_owned()),
+            );
+        }
+    }
+    lane.flush().await
+}
+
+/// A protected lane keeps looking, ever more rarely: if the nonce turns out to be ours, or the count to fit, it was a
+/// false alarm and ends by itself.
 async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), StepError> {
-    let taken: Vec<usize> =
-        (0..lane.open.len()).filter(|index| lane.open[*index].state() == TxState::Protect).collect();
-    if lane.false_alarm && taken.is_empty() {
+    if lane.false_alarm && taken(lane).next().is_none() {
         return lift(lane, "false alarm: the nonce was used by one of our own transactions").await;
     }
     if lane.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
     }
-    lane.recheck_at = Some(Instant::now() + RECHECK * 3);
-    let hashes: Vec<_> = taken.iter().flat_map(|index| lane.open[*index].hashes()).collect();
+    lane.protect_pause = (lane.protect_pause * 2).clamp(RECHECK * 2, LONGEST_PAUSE);
+    lane.recheck_at = Some(Instant::now() + lane.protect_pause);
+    let hashes: Vec<_> = taken(lane).flat_map(OpenTx::hashes).collect();
     let view =
         lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
     view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
-    if taken.is_empty() && view.latest_count <= sequence.next.0 {
+    if taken(lane).next().is_some() {
+        return Ok(());
+    }
+    let fits = view.latest_count <= sequence.next.0;
+    if fits && lane.fitted_once {
         return lift(lane, "false alarm: the chain agrees with the sequence").await;
     }
-    if lane.false_alarm {
-        lane.recheck_at = Some(Instant::now());
-    }
+    lane.fitted_once = fits;
     Ok(())
+}
+
+fn taken(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
+    lane.open.iter().filter(|tx| tx.state() == TxState::Protect)
 }
 
 async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {

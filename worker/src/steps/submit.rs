@@ -16,7 +16,7 @@ use crate::lane::{Lane, OpenTx, StepError};
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
     alarm_stuck(lane, now);
-    look_up_overdue(lane, now).await?;
+    look_up_overdue(lane, now).await;
     claim_due(lane, now);
     if lane.open.iter().any(|tx| is_due(tx, now) && !tx.may_send) {
         lane.flush().await?;
@@ -30,6 +30,9 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             break;
         }
         send(lane, index).await?;
+        if lane.is_protected() {
+            break;
+        }
     }
     Ok(())
 }
@@ -55,14 +58,14 @@ pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
 }
 
 /// Before the same bytes go out by timer, see whether they are mined already.
-async fn look_up_overdue(lane: &mut Lane, now: Instant) -> Result<(), StepError> {
+async fn look_up_overdue(lane: &mut Lane, now: Instant) {
     let overdue: Vec<_> = lane
         .open
         .iter()
         .filter(|tx| is_due(tx, now) && !tx.may_send && tx.state() != TxState::InFlight)
         .flat_map(OpenTx::hashes)
         .collect();
-    track::look_up(lane, &overdue).await
+    track::look_up_if_possible(lane, &overdue).await;
 }
 
 fn claim_due(lane: &mut Lane, now: Instant) {
@@ -105,6 +108,9 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
             after: std::time::Duration::from_millis(200),
             cause: "the lease was not renewed in time to send".to_owned(),
         });
+    }
+    if lane.chain.halted().is_some() {
+        return Ok(());
     }
     let tx = &mut lane.open[index];
     // Unwrap safety: `may_send` is set by the commit that turned the draft into an attempt.

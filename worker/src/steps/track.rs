@@ -20,6 +20,7 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     lane.false_alarm |= tx.state() == TxState::Protect;
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
+    lane.moved = true;
     if moved_block {
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
         lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
@@ -63,7 +64,16 @@ fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) 
 pub(crate) async fn look_up_all(lane: &mut Lane) -> Result<(), StepError> {
     let hashes: Vec<H256> =
         lane.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
-    look_up(lane, &hashes).await
+    look_up_if_possible(lane, &hashes).await;
+    Ok(())
+}
+
+/// Before bytes go out again. If the node cannot tell, they go out: it is the same transaction.
+pub(crate) async fn look_up_if_possible(lane: &mut Lane, hashes: &[H256]) {
+    if let Err(error) = look_up(lane, hashes).await {
+        tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+            error = %error, "receipts could not be looked up; going on without");
+    }
 }
 
 pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), StepError> {
@@ -81,12 +91,16 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
         let tx = &lane.open[index];
         let (TxState::Tracking, Some(receipt)) = (tx.state(), tx.intent.receipt.clone()) else { continue };
+        if tx.leaves_protect() {
+            // This round writes that it is ours after all; the next may write that it is final.
+            lane.moved = true;
+            continue;
+        }
         let target = receipt.block_number + lane.chain.finality_depth();
         if lane.chain.watcher.head().is_some_and(|head| head >= target) {
             conclude(lane, index, receipt).await?;
-        } else if tx.waiting_for != Some(target) {
+        } else {
             lane.chain.watcher.wake_at(target, &lane.mailbox);
-            lane.open[index].waiting_for = Some(target);
         }
         if lane.open[index].receipt_seen.elapsed() >= lane.chain.config.confirmations.stale_receipt_timeout {
             recheck(lane, index).await?;

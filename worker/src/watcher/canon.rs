@@ -48,15 +48,15 @@ impl Canon {
     /// Puts an attaching, contiguous branch on; what it contradicts goes.
     pub(crate) fn graft(&mut self, branch: &[BlockRef]) -> Change {
         let Some(root) = branch.first() else { return Change::Grew };
-        let forked = self.hash_at(root.number).is_some();
-        while self.blocks.back().is_some_and(|block| block.number >= root.number) {
-            self.blocks.pop_back();
+        let mut replaced = None;
+        while let Some(block) = self.blocks.pop_back_if(|block| block.number >= root.number) {
+            replaced = Some(block.number);
         }
         self.blocks.extend(branch);
         while self.blocks.len() > self.keep {
             self.blocks.pop_front();
         }
-        if forked { Change::Forked { from: root.number } } else { Change::Grew }
+        replaced.map_or(Change::Grew, |from| Change::Forked { from })
     }
 
     /// Starts over from one block, when the distance to it is too long to walk.
@@ -71,7 +71,8 @@ mod tests {
     use super::*;
 
     fn block(number: u64, tag: u64, parent_tag: u64) -> BlockRef {
-        let hash = |number: u64, tag: u64| H256::from_low_u64_be(number * 1_000 + tag);
+        let hash =
+            |number: u64, tag: u64| H256::from_low_u64_be(number.wrapping_mul(1_000).wrapping_add(tag));
         BlockRef { number, hash: hash(number, tag), parent: hash(number.wrapping_sub(1), parent_tag) }
     }
 
@@ -107,6 +108,13 @@ mod tests {
         let mut canon = canon(5);
         canon.graft(&[block(4, 1, 0)]);
         assert_eq!(canon.hash_at(5), None);
+    }
+
+    #[test]
+    fn a_fork_from_below_the_window_is_a_fork() {
+        let mut canon = Canon::new(8);
+        canon.restart(block(5, 0, 0));
+        assert_eq!(canon.graft(&[block(4, 1, 1), block(5, 1, 1)]), Change::Forked { from: 5 });
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod canon;
 mod registry;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,11 @@ pub(crate) struct Watcher {
     registry: Registry,
     canon: RwLock<Canon>,
     nudge: Notify,
+    /// Told when the head does not fit what was seen before: a deep fork, or another chain.
+    strange: Notify,
     poll_interval: Duration,
+    /// What a block holds, as of the head; the largest number before anything is known.
+    gas_limit: AtomicU64,
 }
 
 impl Watcher {
@@ -48,7 +53,9 @@ impl Watcher {
             registry: Registry::default(),
             canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
             nudge: Notify::new(),
+            strange: Notify::new(),
             poll_interval,
+            gas_limit: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -59,6 +66,17 @@ impl Watcher {
 
     pub(crate) fn forget(&self, hashes: &[H256], mailbox: &Mailbox) {
         self.registry.forget(hashes, mailbox);
+    }
+
+    /// Forgets all that a lane waited for.
+    pub(crate) fn leave(&self, hashes: &[H256], mailbox: &Mailbox) {
+        self.registry.forget(hashes, mailbox);
+        self.registry.leave(mailbox);
+    }
+
+    /// Whether one of these was seen in a canonical block, although no node could show its receipt yet.
+    pub(crate) fn saw_any(&self, hashes: &[H256]) -> bool {
+        self.registry.owes_any(hashes)
     }
 
     /// Has the lane woken at a height; at once if it is reached already.
@@ -74,8 +92,18 @@ impl Watcher {
         self.nudge.notify_one();
     }
 
+    /// Returns when the head has not fitted what was seen before.
+    pub(crate) async fn strange_head(&self) {
+        self.strange.notified().await;
+    }
+
     pub(crate) fn head(&self) -> Option<u64> {
         self.read_canon(|canon| canon.head().map(|head| head.number))
+    }
+
+    /// Gas that fits into a block.
+    pub(crate) fn block_gas_limit(&self) -> u64 {
+        self.gas_limit.load(Ordering::Relaxed)
     }
 
     /// The canonical hash at a height, if it is within the kept window.
@@ -103,8 +131,6 @@ pub(crate) struct WatchTask {
     elected_until: Option<Instant>,
     unsaved: Vec<BlockRef>,
     last_save: Instant,
-    /// Hashes seen in a block whose receipts no node could show yet.
-    owed: HashSet<H256>,
     /// Mean time between blocks: how long it is worth waiting before looking again.
     block_interval: Duration,
     last_block_at: Instant,
@@ -123,7 +149,6 @@ impl WatchTask {
             elected_until: None,
             unsaved: Vec::new(),
             last_save: Instant::now(),
-            owed: HashSet::new(),
             last_block_at: Instant::now(),
         }
     }
@@ -186,16 +211,27 @@ impl WatchTask {
 
     /// One look at the head. True: there were new blocks.
     async fn look(&mut self) -> Result<bool, RpcError> {
-        self.pay_owed().await?;
+        // A receipt that cannot be read must not keep the others from hearing of new blocks.
+        let paid = self.deliver(&self.watcher.registry.owed()).await;
+        let found = self.follow().await?;
+        paid?;
+        Ok(found)
+    }
+
+    async fn follow(&mut self) -> Result<bool, RpcError> {
         let Some(latest) = self.watcher.connector.block(BlockTag::Latest).await? else { return Ok(false) };
         if self.watcher.read_canon(|canon| canon.contains(&latest.block)) {
             return Ok(false);
         }
+        self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
         let Some(head) = self.watcher.read_canon(Canon::head) else {
             return self.restart(latest).await;
         };
         if latest.block.number > head.number + MAX_WALK {
             return self.restart(latest).await;
+        }
+        if latest.block.number < head.number {
+            self.watcher.strange.notify_one();
         }
         let Some(branch) = self.branch_to(latest, head).await? else { return Ok(false) };
         self.adopt(branch).await?;
@@ -204,12 +240,12 @@ impl WatchTask {
 
     /// First sight of the chain, or a gap too wide to walk: start here, and look every watched hash up.
     async fn restart(&mut self, latest: BlockWithHashes) -> Result<bool, RpcError> {
-        let watched = self.watcher.registry.watched();
-        self.deliver(&watched).await?;
         self.watcher.write_canon(|canon| canon.restart(latest.block));
         self.unsaved = vec![latest.block];
-        self.watcher.registry.reached(latest.block.number);
         // Lanes whose receipts lie below the window compare block hashes themselves.
+        self.watcher.registry.reached(latest.block.number);
+        let watched = self.watcher.registry.watched();
+        self.deliver(&watched).await?;
         Ok(true)
     }
 
@@ -240,19 +276,19 @@ impl WatchTask {
             }
             match connector.block_by_hash(root.parent).await? {
                 Some(parent) => branch.insert(0, parent),
-                None => return Ok(None),
+                None => {
+                    self.watcher.strange.notify_one();
+                    return Ok(None);
+                }
             }
         }
         // No common block within the window: either a very deep reorg or another chain. The identity check tells.
+        self.watcher.strange.notify_one();
         Ok(Some(branch))
     }
 
     async fn adopt(&mut self, branch: Vec<BlockWithHashes>) -> Result<(), RpcError> {
         let blocks: Vec<BlockRef> = branch.iter().map(|block| block.block).collect();
-        let mut ours = Vec::new();
-        for block in &branch {
-            ours.push(self.watcher.registry.among(&block.tx_hashes));
-        }
         let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
         if let Change::Forked { from } = change {
             metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
@@ -266,15 +302,18 @@ impl WatchTask {
         self.pace(blocks.len());
         self.unsaved.retain(|block| block.number < blocks[0].number);
         self.unsaved.extend(&blocks);
-        for (block, ours) in branch.iter().zip(ours) {
-            // Owed until delivered: if a node fails now, the next look pays.
-            self.owed.extend(&ours);
-            self.deliver_block(block.block.hash, &ours).await?;
+        // Everything is owed before anything is asked for: if a node fails now, the next look pays.
+        let ours: Vec<Vec<H256>> =
+            branch.iter().map(|block| self.watcher.registry.among(&block.tx_hashes)).collect();
+        ours.iter().for_each(|hashes| self.watcher.registry.owe(hashes));
+        let mut delivered = Ok(());
+        for (block, ours) in branch.iter().zip(&ours) {
+            delivered = delivered.and(self.deliver_block(block.block.hash, ours).await);
         }
         if let Some(head) = blocks.last() {
             self.watcher.registry.reached(head.number);
         }
-        Ok(())
+        delivered
     }
 
     fn pace(&mut self, blocks: usize) {
@@ -283,7 +322,7 @@ impl WatchTask {
         self.block_interval = (self.block_interval * 3 + since.min(Duration::from_secs(15))) / 4;
     }
 
-    async fn deliver_block(&mut self, block: H256, ours: &[H256]) -> Result<(), RpcError> {
+    async fn deliver_block(&self, block: H256, ours: &[H256]) -> Result<(), RpcError> {
         if ours.len() >= BLOCK_RECEIPTS_FROM
             && let Some(receipts) = self.watcher.connector.block_receipts(block).await?
         {
@@ -296,7 +335,7 @@ impl WatchTask {
         self.deliver(ours).await
     }
 
-    async fn deliver(&mut self, hashes: &[H256]) -> Result<(), RpcError> {
+    async fn deliver(&self, hashes: &[H256]) -> Result<(), RpcError> {
         if hashes.is_empty() {
             return Ok(());
         }
@@ -311,16 +350,9 @@ impl WatchTask {
         Ok(())
     }
 
-    fn tell(&mut self, receipt: gapless::domain::Receipt) {
+    fn tell(&self, receipt: gapless::domain::Receipt) {
         metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "found").increment(1);
-        self.owed.remove(&receipt.tx_hash);
         self.watcher.registry.included(receipt);
-    }
-
-    async fn pay_owed(&mut self) -> Result<(), RpcError> {
-        let owed = self.watcher.registry.among(&self.owed.iter().copied().collect::<Vec<_>>());
-        self.owed.retain(|hash| owed.contains(hash));
-        self.deliver(&owed).await
     }
 
     /// Keeps `chain_block` for the API, if this worker is the one elected for it. Not needed for any promise.

@@ -1,6 +1,6 @@
 //! Who waits for what: hashes that lanes want to hear of, and heights that they wait for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -47,7 +47,10 @@ impl Mailbox {
 #[derive(Debug, Default)]
 struct Entries {
     hashes: HashMap<H256, Mailbox>,
-    heights: BTreeMap<u64, Vec<Mailbox>>,
+    /// By mailbox, so that asking twice is asking once.
+    heights: BTreeMap<u64, HashMap<u64, Mailbox>>,
+    /// Hashes seen in a canonical block whose receipts no node could show yet.
+    owed: HashSet<H256>,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +79,34 @@ impl Registry {
     }
 
     pub(crate) fn wake_at(&self, height: u64, mailbox: &Mailbox) {
-        self.entries().heights.entry(height).or_default().push(mailbox.clone());
+        self.entries().heights.entry(height).or_default().insert(mailbox.id, mailbox.clone());
+    }
+
+    /// Forgets the heights a lane waited for. Its hashes go by `forget`.
+    pub(crate) fn leave(&self, mailbox: &Mailbox) {
+        self.entries().heights.retain(|_, waiting| {
+            waiting.remove(&mailbox.id);
+            !waiting.is_empty()
+        });
+    }
+
+    /// Notes that these are in a block: their receipts are owed to their lanes.
+    pub(crate) fn owe(&self, hashes: &[H256]) {
+        self.entries().owed.extend(hashes);
+    }
+
+    /// What is still owed to someone.
+    pub(crate) fn owed(&self) -> Vec<H256> {
+        let mut entries = self.entries();
+        let Entries { owed, hashes, .. } = &mut *entries;
+        owed.retain(|hash| hashes.contains_key(hash));
+        owed.iter().copied().collect()
+    }
+
+    /// Whether one of these was seen in a canonical block, although its receipt could not be read.
+    pub(crate) fn owes_any(&self, hashes: &[H256]) -> bool {
+        let entries = self.entries();
+        hashes.iter().any(|hash| entries.owed.contains(hash))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -94,7 +124,9 @@ impl Registry {
     }
 
     pub(crate) fn included(&self, receipt: Receipt) {
-        if let Some(mailbox) = self.entries().hashes.get(&receipt.tx_hash) {
+        let mut entries = self.entries();
+        entries.owed.remove(&receipt.tx_hash);
+        if let Some(mailbox) = entries.hashes.get(&receipt.tx_hash) {
             mailbox.post(News::Included(receipt));
         }
     }
@@ -103,13 +135,15 @@ impl Registry {
     pub(crate) fn reached(&self, height: u64) {
         let mut entries = self.entries();
         let later = entries.heights.split_off(&(height + 1));
-        for mailbox in std::mem::replace(&mut entries.heights, later).into_values().flatten() {
+        for (_, mailbox) in std::mem::replace(&mut entries.heights, later).into_values().flatten() {
             mailbox.post(News::Deep);
         }
     }
 
     pub(crate) fn reorged(&self, from: u64) {
-        let entries = self.entries();
+        let mut entries = self.entries();
+        // What a replaced block held is owed no longer; the new blocks say anew what is in them.
+        entries.owed.clear();
         let lanes: HashMap<u64, &Mailbox> =
             entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
         for mailbox in lanes.into_values() {

@@ -271,9 +271,17 @@ impl ChainConnector for EvmClient {
         self.block_of("eth_getBlockByHash", json!(hash), |found| found.hash == hash).await
     }
 
-    async fn knows_transaction(&self, hash: H256) -> Result<bool, RpcError> {
-        let found: Option<Value> = self.read("eth_getTransactionByHash", json!([hash])).await?;
-        Ok(found.is_some())
+    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError> {
+        let method = "eth_getTransactionByHash";
+        let calls: Vec<Call> = hashes.iter().map(|hash| Call::new(method, json!([hash]))).collect();
+        for endpoint in self.shared.exchange.nodes.round() {
+            for found in self.ask_one(endpoint, &calls).await? {
+                if parse::<Option<Value>>(method, &endpoint.shown, &found)?.is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError> {

@@ -105,7 +105,7 @@ async fn what_is_not_there_is_a_value() {
     assert_eq!(client.block(BlockTag::Number(9)).await.unwrap(), None);
     assert_eq!(client.block_by_hash(hash(1)).await.unwrap(), None);
     assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
-    assert!(!client.knows_transaction(hash(1)).await.unwrap());
+    assert!(!client.known_to_any_node(&[hash(1)]).await.unwrap());
     let node = Node::start(says(-39001, "finalized block not found")).await;
     assert_eq!(super::super::testing::client(&[&node]).block(BlockTag::Finalized).await.unwrap(), None);
 }

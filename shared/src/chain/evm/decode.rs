@@ -39,6 +39,7 @@ pub(super) struct RawBlock {
     hash: Option<H256>,
     parent_hash: H256,
     base_fee_per_gas: Option<Quantity>,
+    gas_limit: Option<Quantity>,
     transactions: Vec<H256>,
 }
 
@@ -48,6 +49,7 @@ impl RawBlock {
         Some(BlockWithHashes {
             block: BlockRef { number: self.number?.0, hash: self.hash?, parent: self.parent_hash },
             base_fee_per_gas: self.base_fee_per_gas.map(|fee| fee.0),
+            gas_limit: self.gas_limit.and_then(|limit| u64::try_from(limit.0).ok()),
             tx_hashes: self.transactions,
         })
     }

@@ -33,7 +33,15 @@ fn is_execution_failure(message: &str) -> bool {
         "invalid opcode",
         "out of gas",
         "stack underflow",
+        "stack limit reached",
         "bad jump",
+        "invalid jump destination",
+        "max code size exceeded",
+        "invalid code: must not begin with",
+        "contract address collision",
+        "write protection",
+        "return data out of bounds",
+        "max call depth exceeded",
     ]
     .iter()
     .any(|wording| text.contains(wording))

@@ -12,7 +12,7 @@ use gapless::domain::{NodeId, Nonce};
 use gapless::store::{Applied, Lease};
 use gapless_tests::{LIMIT, TxId};
 
-use super::{Desk, LEASE};
+use super::desk::{Desk, LEASE};
 
 const OWNERS: usize = 6;
 const SUBMITTERS: usize = 2;
@@ -54,7 +54,8 @@ async fn remove_guards(desk: &Desk) {
     desk.stack.sql("DROP INDEX managed_tx_nonce_is_unique").await;
     desk.stack
         .sql(
-            "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
+            "INSERT INTO submitter_nonce_cursor
+                 (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
              SELECT chain_id, submitter, 0, 0, 1, 0 FROM submitter",
         )
         .await;
@@ -111,7 +112,8 @@ async fn exists_write(
          SET next_nonce = $4 + 1, fencing_token = $3
          WHERE submitter = $1 AND EXISTS (
              SELECT FROM submitter_lease l
-             WHERE l.submitter = $1 AND l.owner_node = $2 AND l.fencing_token = $3 AND l.expires_at > clock_timestamp())",
+             WHERE l.submitter = $1 AND l.owner_node = $2 AND l.fencing_token = $3
+               AND l.expires_at > clock_timestamp())",
     )
     .bind(&address)
     .bind(&node.0)
@@ -147,7 +149,8 @@ async fn record(
         .await
         .unwrap();
     sqlx::query(
-        "INSERT INTO tx_attempt (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+        "INSERT INTO tx_attempt
+             (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
          VALUES (gen_random_uuid(), $1, $2, $3, $4, 'ORIGINAL', $5, $6, $8, $7)",
     )
     .bind(tx_id.0)

@@ -1,0 +1,223 @@
+//! What can be seen from outside: events, metrics, logs, and what must not be seen in them.
+
+use gapless_tests::{Address, Fault, Mining, Service, Stack, TxId, TxState, eventually, payload};
+use serde_json::{Value, json};
+
+use crate::stack;
+
+/// Reverts whatever it is asked.
+const REVERTS: &str = "0x60006000fd";
+
+/// One intent that is mined, dropped by a reorg, mined again and confirmed; one that would revert.
+async fn an_eventful_life(stack: &Stack) -> (TxId, TxId) {
+    let (submitter, to, wall) = (stack.submitter(0), Address::repeat_byte(0xe0), Address::repeat_byte(0xe1));
+    stack.anvil().set_code(wall, REVERTS).await;
+    let eventful = stack.create(submitter, "eventful", &payload(to, 1)).await;
+    stack.wait_for(eventful, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(eventful, TxState::Tracking).await;
+    stack.anvil().reorg(1).await;
+    stack.wait_pending(1).await;
+    stack.anvil().mine(2).await;
+    stack.wait_for(eventful, TxState::Confirmed).await;
+    let doomed = stack.create(submitter, "doomed", &payload(wall, 1)).await;
+    stack.wait_for(doomed, TxState::Failed).await;
+    (eventful, doomed)
+}
+
+const EVENTFUL: [&str; 6] =
+    ["tx.accepted", "tx.submitted", "tx.receipt_updated", "tx.reorged", "tx.receipt_updated", "tx.confirmed"];
+const DOOMED: [&str; 2] = ["tx.accepted", "tx.failed"];
+
+/// `events.mode = log`: API and workers tell each event once, after it is true, and never a nonce.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_a_line_of_the_log() {
+    let stack = stack()
+        .confirmations(2)
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("events.mode", "log")
+        .up()
+        .await;
+    let (eventful, doomed) = an_eventful_life(&stack).await;
+    assert_eq!(stack.wait_told(eventful, "tx.confirmed").await, EVENTFUL);
+    assert_eq!(stack.wait_told(doomed, "tx.failed").await, DOOMED);
+    for event in stack.services().iter().flat_map(Service::events) {
+        assert_eq!(event["submitter"], stack.submitter(0).text(), "{event}");
+        let data = event["data"].as_str().unwrap();
+        assert!(!data.contains("nonce"), "{event}");
+        assert_eq!(serde_json::from_str::<Value>(data).unwrap()["type"], event["event"], "{event}");
+    }
+    let count: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM outbox_event").fetch_one(stack.db()).await.unwrap();
+    assert_eq!(count, 0, "nobody asked for an outbox");
+    stack.finish().await;
+}
+
+/// `events.mode = mq_outbox`: rows, in the order of the commits that made them true.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_a_row_of_the_outbox() {
+    let stack = stack()
+        .confirmations(2)
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("events.mode", "mq_outbox")
+        .up()
+        .await;
+    let (eventful, doomed) = an_eventful_life(&stack).await;
+    let rows: Vec<(Option<sqlx::types::Uuid>, String, Value, String)> =
+        sqlx::query_as("SELECT tx_id, kind, data, submitter FROM outbox_event ORDER BY event_id")
+            .fetch_all(stack.db())
+            .await
+            .unwrap();
+    // The commit that makes an intent final carries its last event: no waiting.
+    let of = |tx_id: TxId| -> Vec<&str> {
+        rows.iter().filter(|row| row.0 == Some(tx_id.0)).map(|row| row.1.as_str()).collect()
+    };
+    assert_eq!((of(eventful), of(doomed)), (EVENTFUL.to_vec(), DOOMED.to_vec()));
+    for (_, kind, data, submitter) in &rows {
+        assert_eq!((&data["type"], submitter), (&json!(kind), &stack.submitter(0).text()));
+        assert!(!data.to_string().contains("nonce"), "{data}");
+    }
+    let confirmed = rows.iter().find(|row| row.1 == "tx.confirmed").unwrap();
+    let row = stack.row(eventful).await;
+    assert_eq!(confirmed.2["txHash"], json!(row.tx_hash));
+    assert_eq!(confirmed.2["blockNumber"], json!(row.block_number));
+    stack.finish().await;
+}
+
+async fn wait_metric(service: &Service, name: &str, labels: &[&str], expected: f64) {
+    eventually(&format!("{name}{labels:?} is {expected}"), async || {
+        let seen = service.metric(name, labels).await;
+        if seen == expected { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}
+
+/// The names are those that operators were promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_count_what_happened() {
+    let stack = stack().proxied().start().await;
+    let api = stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xe2));
+    stack.proxy().next(1, "eth_sendRawTransaction", Fault::error("txpool is full"));
+    let first = stack.create(submitter, "first", &payload(to, 1)).await;
+    let second = stack.create(submitter, "second", &payload(to, 1)).await;
+    assert_eq!(stack.post(submitter, "first", &payload(to, 1)).await.status, 200);
+    assert_eq!(stack.post(submitter, "first", &payload(to, 2)).await.status, 409);
+    stack.wait_confirmed(&[first, second]).await;
+
+    for (result, expected) in [("created", 2.0), ("existing", 1.0), ("request_id_conflict", 1.0)] {
+        wait_metric(&api, "tx_create_total", &[&format!("result=\"{result}\"")], expected).await;
+    }
+    assert!(worker.metric("lease_acquire_total", &["result=\"acquired\""]).await >= 1.0);
+    assert_eq!(worker.metric("lease_fenced_total", &[]).await, 0.0);
+    wait_metric(&worker, "tx_submit_total", &["result=\"accepted\""], 2.0).await;
+    wait_metric(&worker, "tx_submit_total", &["result=\"pool_full\""], 1.0).await;
+    assert!(worker.metric("receipt_check_total", &["result=\"found\""]).await >= 2.0);
+    assert!(worker.metric("writer_batch_size_count", &[]).await >= 4.0, "two commits each, at the least");
+    assert!(worker.metric("rpc_request_seconds_count", &["method=\"eth_sendRawTransaction\""]).await >= 3.0);
+
+    // What waits is counted, by a worker that just started as well.
+    assert_eq!(stack.operate(submitter, "pause", "to count").await.status, 200);
+    let waiting = [
+        stack.create(submitter, "third", &payload(to, 1)).await,
+        stack.create(submitter, "fourth", &payload(to, 1)).await,
+    ];
+    let another = stack.start_worker().await;
+    wait_metric(&another, "queue_depth", &["chain=\"31337\""], 2.0).await;
+    assert!(another.metric("queue_oldest_age_seconds", &["chain=\"31337\""]).await > 0.0);
+    assert_eq!(another.metric("protected_submitters", &["chain=\"31337\""]).await, 0.0);
+    assert_eq!(stack.operate(submitter, "resume", "counted").await.status, 200);
+    stack.wait_confirmed(&waiting).await;
+    stack.finish().await;
+}
+
+/// A trace goes from the client's header to the last commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_leads_from_the_request_to_every_commit() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let stack = stack().set("worker.node_id", "the-one").up().await;
+    let (submitter, client) = (stack.submitter(0), stack.client());
+    let body = json!({
+        "submitter": submitter.text(),
+        "requestId": "traced",
+        "payload": payload(Address::repeat_byte(0xe3), 1),
+    });
+    let request = client
+        .request(reqwest::Method::POST, "/api/v1/tx")
+        .header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"))
+        .json(&body);
+    let answer = client.ask(request).await;
+    stack.note(&answer);
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let tx_id: TxId = answer.tx_id().parse().unwrap();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+
+    let api = stack.services().into_iter().find(|service| service.name().starts_with("api")).unwrap();
+    let accepted = api.wait_for_log("\"accepted\"").await;
+    assert!(accepted.contains(TRACE) && accepted.contains(&tx_id.to_string()), "{accepted}");
+    let worker = stack.workers().remove(0);
+    worker.wait_for_log("\"CONFIRMED\"").await;
+    let commits: Vec<Value> =
+        worker.log_lines().into_iter().filter(|line| line["message"] == "committed").collect();
+    assert!(commits.len() >= 2, "given, and final: {commits:#?}");
+    let token = stack.lease(submitter).await.unwrap().fencing_token;
+    for line in commits {
+        assert_eq!(
+            (&line["submitter"], &line["tx.id"]),
+            (&json!(submitter.text()), &json!(tx_id.to_string()))
+        );
+        assert_eq!(line["node.id"], "the-one");
+        assert!(line["fencing_token"].as_u64().is_some_and(|seen| (1..=token).contains(&seen)), "{line}");
+        assert!(line["trace"].as_str().is_some_and(|trace| trace.contains(TRACE)), "{line}");
+    }
+    stack.finish().await;
+}
+
+/// Everything is logged that the product and its libraries can log; secrets are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_log_holds_a_key_or_signed_bytes_or_a_token_or_the_path_of_a_url() {
+    let stack = stack().proxied().set("log.level", "trace").set("resubmit.interval", "500ms").start().await;
+    stack.start_api().await;
+    let url = format!("{}/v3/the-providers-key?and=the-query", stack.proxy().url());
+    let worker = stack.worker().rpc(&[&url]).start().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xe4));
+    let proxy = stack.proxy();
+    for fault in [
+        Fault::Html("<html>no</html>".into()),
+        Fault::error("words that nobody knows"),
+        Fault::Close,
+        Fault::DropAnswer,
+    ] {
+        proxy.next(1, "eth_sendRawTransaction", fault);
+    }
+    let mut tx_ids = Vec::new();
+    for request in ["one", "two"] {
+        tx_ids.push(stack.create(submitter, request, &payload(to, 1)).await);
+    }
+    stack.wait_confirmed(&tx_ids).await;
+    assert_eq!(proxy.rules_left(), 0);
+    assert_eq!(stack.operate(submitter, "pause", "to use the token").await.status, 200);
+    worker.stop_sigterm().await;
+
+    let mut secrets = vec![
+        submitter.key_hex(),
+        "an-operator-of-the-tests".to_owned(),
+        "the-providers-key".to_owned(),
+        "the-query".to_owned(),
+    ];
+    // The signature and what is before it; without 0x, and short enough to be found in any wrapping.
+    secrets.extend(proxy.sent().iter().map(|raw| raw[raw.len() - 64..].to_owned()));
+    secrets.extend(proxy.sent().iter().map(|raw| raw[2..66].to_owned()));
+    for service in stack.services() {
+        let log = service.log().to_lowercase();
+        assert!(log.len() > 1_000, "{} logged next to nothing", service.name());
+        for secret in &secrets {
+            let line = log.lines().find(|line| line.contains(&secret.to_lowercase()));
+            assert_eq!(line, None, "{} shows {secret}", service.name());
+        }
+    }
+    stack.finish().await;
+}
