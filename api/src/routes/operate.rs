@@ -42,7 +42,8 @@ pub(crate) struct Operate;
 impl Operate {
     /// Pause a submitter
     ///
-    /// What is on its way is followed to its end; nothing new is sent until `resume`. New requests are still taken.
+    /// What is on its way is followed to its end; nothing new is sent until `resume`. Workers hear of it at once, and
+    /// within `worker.poll_interval` at the latest. New requests are still taken.
     #[oai(path = "/api/v1/submitters/:address/pause", method = "post", operation_id = "pauseSubmitter")]
     async fn pause(
         &self,

@@ -320,7 +320,7 @@ impl Stack {
     /// Names of the events told of an intent (`events.mode = log`), process by process, oldest first.
     pub fn told(&self, tx_id: TxId) -> Vec<String> {
         let events = self.services().into_iter().flat_map(|service| service.events());
-        let ours = events.filter(|event| event["tx.id"] == Value::from(tx_id.to_string()));
+        let ours = events.filter(|event| event["tx.id"] == tx_id.to_string());
         ours.filter_map(|event| event["event"].as_str().map(str::to_owned)).collect()
     }
 

@@ -98,8 +98,8 @@ impl OpenTx {
     /// Whether it still counts against the window.
     pub(crate) fn holds_window(&self, release_at: ReleaseAt) -> bool {
         match release_at {
-            ReleaseAt::Confirmed => !self.state().is_terminal(),
-            ReleaseAt::Mined => !self.state().is_terminal() && self.state() != TxState::Tracking,
+            ReleaseAt::Confirmed => self.state().is_open(),
+            ReleaseAt::Mined => self.state().is_open() && self.state() != TxState::Tracking,
         }
     }
 
