@@ -8,7 +8,6 @@ mod confirmations;
 mod crash;
 mod dead_ends;
 mod duties;
-mod fees;
 mod fence;
 mod funds;
 mod harness;
