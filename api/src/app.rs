@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gapless::config::Config;
 use gapless::domain::hex_text::parse_address_any_case;
-use gapless::domain::{ChainId, SubmitterKey};
+use gapless::domain::{ChainId, Finality, SubmitterKey};
 use gapless::observe::MetricsHandle;
 use gapless::store::Store;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::AdminPolicy;
 use crate::error::ApiError;
 use crate::intake::Intake;
+use crate::nodes::Nodes;
 use crate::notifier::Notifier;
 use crate::settled::Settled;
 
@@ -26,6 +27,7 @@ pub(crate) struct App {
     pub(crate) notifier: Notifier,
     pub(crate) settled: Settled,
     pub(crate) chains: Chains,
+    pub(crate) nodes: Nodes,
     pub(crate) admin: AdminPolicy,
     pub(crate) metrics: MetricsHandle,
     pub(crate) max_batch: usize,
@@ -36,7 +38,7 @@ pub(crate) struct App {
 
 /// The configured chains, and how deep each wants its transactions.
 #[derive(Clone, Debug)]
-pub(crate) struct Chains(BTreeMap<ChainId, u64>);
+pub(crate) struct Chains(BTreeMap<ChainId, Finality>);
 
 impl Chains {
     pub(crate) fn new(config: &Config) -> Chains {
@@ -64,9 +66,9 @@ impl Chains {
         Ok(SubmitterKey { chain_id: self.pick(chain_id)?, address })
     }
 
-    /// Zero for a chain that is no longer configured: its finished transactions can still be read.
-    pub(crate) fn required_confirmations(&self, chain_id: ChainId) -> u64 {
-        self.0.get(&chain_id).copied().unwrap_or(0)
+    /// `None` for a chain that is no longer configured: its finished transactions can still be read.
+    pub(crate) fn required_confirmations(&self, chain_id: ChainId) -> Option<Finality> {
+        self.0.get(&chain_id).copied()
     }
 }
 
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     fn chains(ids: &[u64]) -> Chains {
-        Chains(ids.iter().map(|id| (ChainId(*id), 1)).collect())
+        Chains(ids.iter().map(|id| (ChainId(*id), Finality::Blocks(1))).collect())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use gapless::domain::{InvalidIntent, SubmitterKey, TxId};
+use gapless::domain::{InvalidIntent, SubmitterKey, TxId, TxState};
 use gapless::store::StoreError;
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
@@ -47,6 +47,12 @@ pub(crate) enum ApiError {
     NotProtected,
     #[error("{0}")]
     ActionRefused(String),
+    #[error("the transaction is {state}: nothing can be changed any more")]
+    TxFinal { tx_id: TxId, state: TxState },
+    #[error("nothing can be simulated: this server has no node of that chain (rpc.urls)")]
+    SimulationDisabled,
+    #[error("the chain's node cannot be asked")]
+    NodeUnavailable,
     #[error("the body is larger than api.max_body_bytes")]
     BodyTooLarge,
     #[error("the body must be application/json")]
@@ -77,7 +83,10 @@ impl ApiError {
             ApiError::RequestIdConflict { .. } => (StatusCode::CONFLICT, "request_id_conflict"),
             ApiError::SubmitterProtected { .. } => (StatusCode::CONFLICT, "submitter_protected"),
             ApiError::NotProtected => (StatusCode::CONFLICT, "not_protected"),
+            ApiError::TxFinal { .. } => (StatusCode::CONFLICT, "tx_final"),
             ApiError::ActionRefused(_) => (StatusCode::CONFLICT, "action_refused"),
+            ApiError::SimulationDisabled => (StatusCode::CONFLICT, "simulation_disabled"),
+            ApiError::NodeUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "node_unavailable"),
             ApiError::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             ApiError::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             ApiError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
@@ -121,7 +130,7 @@ impl ApiError {
                 _ => None,
             },
             tx_id: match self {
-                ApiError::RequestIdConflict { tx_id } => Some(tx_id.0),
+                ApiError::RequestIdConflict { tx_id } | ApiError::TxFinal { tx_id, .. } => Some(tx_id.0),
                 _ => None,
             },
             missing: match self {
@@ -192,7 +201,9 @@ macro_rules! statuses {
 
 statuses! {
     OnCreate: [400, 404, 409, 413, 415, 422, 500, 503];
+    OnSimulate: [400, 404, 409, 413, 415, 422, 500, 503];
     OnBatch: [400, 413, 415, 500, 503];
+    OnAsk: [400, 404, 409, 413, 415, 500, 503];
     OnRead: [400, 404, 500, 503];
     OnAdmin: [400, 401, 403, 404, 409, 500, 503];
     OnReady: [503];
@@ -249,7 +260,8 @@ fn describe(status: u16) -> &'static str {
         409 => {
             "`request_id_conflict`: this requestId was used for another payload. `submitter_protected`: the submitter \
              waits for an operator. `not_protected`: there is nothing to release or adopt. `action_refused`: the worker looked into it \
-             and changed nothing."
+             and changed nothing. `tx_final`: the transaction is final. \
+             `simulation_disabled`: this server has no node to ask."
         }
         413 => "`body_too_large`: the body is larger than `api.max_body_bytes`.",
         415 => "`unsupported_media_type`: the body must be `application/json`.",
@@ -257,7 +269,7 @@ fn describe(status: u16) -> &'static str {
             "`invalid_payload`: the payload can never become a transaction; `field` says where. Nothing was stored."
         }
         503 => {
-            "`database_unavailable`, `overloaded`, `not_ready`: try again, with the same requestId, after `Retry-After`."
+            "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`: try again, with the same requestId, after `Retry-After`."
         }
         _ => "`internal_error`: an error of ours. Safe to try again with the same requestId.",
     }
@@ -286,6 +298,9 @@ mod tests {
             ApiError::SubmitterProtected { reason: "x".into() },
             ApiError::NotProtected,
             ApiError::ActionRefused("why".into()),
+            ApiError::TxFinal { tx_id: TxId::new(), state: TxState::Confirmed },
+            ApiError::SimulationDisabled,
+            ApiError::NodeUnavailable,
             ApiError::BodyTooLarge,
             ApiError::UnsupportedMediaType,
             ApiError::Overloaded,

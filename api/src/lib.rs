@@ -1,11 +1,12 @@
-//! The REST API: takes intents and answers questions. It holds no lease and no key and never talks to a chain, so any
-//! number of these processes can run side by side and each can answer every request.
+//! The REST API: takes intents and answers questions. It holds no lease and no key and sends nothing to a chain (it asks one
+//! only to simulate), so any number of these processes can run side by side and each can answer every request.
 
 mod app;
 mod auth;
 mod edge;
 mod error;
 mod intake;
+mod nodes;
 mod notifier;
 mod ready;
 mod routes;

@@ -16,6 +16,7 @@ use crate::app::{App, Chains, SharedApp};
 use crate::auth::AdminPolicy;
 use crate::edge::Edge;
 use crate::intake::Intake;
+use crate::nodes::Nodes;
 use crate::notifier::Notifier;
 use crate::ready::wait_for_database;
 use crate::routes;
@@ -88,6 +89,7 @@ fn app(config: &Config, store: Store, notify_store: Store, shutdown: Cancellatio
         notifier,
         settled,
         chains: Chains::new(config),
+        nodes: Nodes::new(config),
         admin: AdminPolicy::new(&config.api),
         metrics,
         max_batch: config.api.max_batch,

@@ -61,6 +61,10 @@ impl Api {
         self.answer(self.request(Method::POST, "api/v1/tx", &[])?.json(request)).await
     }
 
+    pub async fn simulate(&self, request: &Value) -> Result<Value> {
+        self.answer(self.request(Method::POST, "api/v1/tx/simulate", &[])?.json(request)).await
+    }
+
     pub async fn transaction(&self, tx_id: &str) -> Result<Value> {
         self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}"), &[])?).await
     }
@@ -93,6 +97,13 @@ impl Api {
                 return Ok(all);
             }
         }
+    }
+
+    /// `action` is cancel or speed-up.
+    pub async fn ask_about(&self, tx_id: &str, action: &str, reason: Option<&str>) -> Result<Value> {
+        let path = format!("api/v1/tx/{tx_id}/{action}");
+        let body = reason.map_or(serde_json::json!({}), |reason| serde_json::json!({ "reason": reason }));
+        self.answer(self.request(Method::POST, &path, &[])?.json(&body)).await
     }
 
     /// `action` is one of pause, resume, release, adopt.

@@ -54,6 +54,12 @@ pub enum Command {
     /// Follow a transaction until it is final
     #[command(after_help = "Example:\n  gapless watch 0190a5c2-… && echo confirmed")]
     Watch(Watch),
+    /// Cancel a transaction: at once before it is sent, by an empty transaction at its nonce after that
+    #[command(after_help = "On its way, what is mined decides: follow it with `gapless watch`. \
+                            Example:\n  gapless cancel 0190a5c2-… --reason 'order withdrawn'")]
+    Cancel(Ask),
+    /// Raise the price of a transaction on its way, once (admin)
+    SpeedUp(Ask),
     /// List submitters: state, queue, age of the oldest queued request
     Submitters(Submitters),
     /// Give a submitter no new nonces; what is under way goes on (admin)
@@ -103,6 +109,16 @@ pub enum TxType {
 }
 
 #[derive(Debug, Args)]
+pub struct Ask {
+    /// The transaction
+    #[arg(value_name = "TX_ID")]
+    pub tx_id: String,
+    /// Why; kept with the request
+    #[arg(long)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub struct Submit {
     /// Submitter: the address that sends
     #[arg(long, value_name = "ADDRESS")]
@@ -140,6 +156,9 @@ pub struct Submit {
     /// Of a legacy transaction
     #[arg(long, value_name = "WEI")]
     pub gas_price: Option<String>,
+    /// slow, normal or fast: what the server's fee policy is asked for
+    #[arg(long, value_name = "SPEED", conflicts_with = "gas_price")]
+    pub speed: Option<String>,
     /// JSON: [{"address": "0x…", "storageKeys": ["0x…"]}]
     #[arg(long, value_name = "JSON")]
     pub access_list: Option<String>,
@@ -152,6 +171,9 @@ pub struct Submit {
     /// Follow it until it is final
     #[arg(long)]
     pub watch: bool,
+    /// Only try it: gas, fees and cost, or why it would not succeed; nothing is sent or stored
+    #[arg(long, conflicts_with = "watch")]
+    pub simulate: bool,
 }
 
 #[derive(Debug, Args)]

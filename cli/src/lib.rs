@@ -24,6 +24,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Submit(args) => commands::submit::run(&api, args, json).await,
         Command::Status(args) => commands::status::run(&api, args, json).await,
         Command::Watch(args) => commands::watch::run(&api, &args.tx_id, json).await,
+        Command::Cancel(args) => commands::ask::run(&api, "cancel", args, json).await,
+        Command::SpeedUp(args) => commands::ask::run(&api, "speed-up", args, json).await,
         Command::Submitters(args) => commands::submitters::run(&api, args, json).await,
         Command::Pause(args) => commands::admin::run(&api, "pause", args, json).await,
         Command::Resume(args) => commands::admin::run(&api, "resume", args, json).await,

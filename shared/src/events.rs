@@ -6,6 +6,10 @@ use crate::domain::Event;
 /// Told of every event after the commit that made it true.
 pub trait EventPublisher: Send + Sync + std::fmt::Debug {
     fn publish(&self, event: &Event);
+    /// Whether anybody hears of events at all: what exists only to be told is not worked out for nobody.
+    fn is_heard(&self) -> bool {
+        true
+    }
     /// Whether events must also be written to the outbox, in the commit itself.
     fn wants_outbox(&self) -> bool {
         false
@@ -18,6 +22,9 @@ pub struct Silent;
 
 impl EventPublisher for Silent {
     fn publish(&self, _: &Event) {}
+    fn is_heard(&self) -> bool {
+        false
+    }
 }
 
 /// `events.mode = log`: each event is a log line.

@@ -74,6 +74,12 @@ impl Client {
         answer(self.http.post(format!("{}{path}", self.base)).json(body)).await.expect("the API answers")
     }
 
+    /// Any route with a body, as the operator.
+    pub async fn admin_post(&self, path: &str, body: &Value) -> Answer {
+        let request = self.http.post(format!("{}{path}", self.base)).bearer_auth(self.admin_token).json(body);
+        answer(request).await.expect("the API answers")
+    }
+
     pub fn admin_token(&self) -> &str {
         self.admin_token
     }

@@ -15,6 +15,7 @@ mod rows;
 mod servers;
 mod service;
 mod settings;
+mod signing;
 mod stack;
 mod submitter;
 
@@ -26,5 +27,6 @@ pub use node::Node;
 pub use proxy::{Fault, Proxy};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use service::{Service, ServiceBuilder};
+pub use signing::{Manner, SigningService};
 pub use stack::{CliOutput, Stack, StackBuilder, Verdict};
 pub use submitter::{Submitter, payload};

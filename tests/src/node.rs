@@ -21,13 +21,28 @@ pub struct Node {
 
 impl Node {
     pub async fn start(chain_id: u64, mining: Mining, log: &Path) -> Node {
+        Node::start_with(chain_id, mining, log, &[]).await
+    }
+
+    /// `extra`: more arguments, as on anvil's command line.
+    pub async fn start_with(chain_id: u64, mining: Mining, log: &Path, extra: &[String]) -> Node {
+        Node::launch(chain_id, mining, log, 0, extra).await
+    }
+
+    /// A node that holds the keys of so many of anvil's well-known accounts, and signs for them: a remote signer.
+    pub async fn with_accounts(accounts: u32, chain_id: u64, mining: Mining, log: &Path) -> Node {
+        Node::launch(chain_id, mining, log, accounts, &[]).await
+    }
+
+    async fn launch(chain_id: u64, mining: Mining, log: &Path, accounts: u32, extra: &[String]) -> Node {
         let state = log.with_extension("json");
         let options = AnvilOptions {
             chain_id,
             mining,
-            accounts: 0,
+            accounts,
             state: Some(StateFile { path: state.clone(), every_secs: 3600 }),
             log: Some(log.to_owned()),
+            extra: extra.to_vec(),
             ..AnvilOptions::default()
         };
         let anvil = Anvil::start(servers::anvil_program().await, options).await.expect("anvil starts");

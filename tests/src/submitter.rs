@@ -24,6 +24,14 @@ impl Submitter {
         Submitter { wallet, secret }
     }
 
+    /// The first of anvil's accounts, whose key the world knows.
+    pub fn first_of_anvil() -> Submitter {
+        let mut secret = [0; 32];
+        let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+        hex::decode_to_slice(key, &mut secret).expect("32 bytes of hex");
+        Submitter { wallet: LocalWallet::from_bytes(&secret).expect("a key"), secret }
+    }
+
     pub fn address(&self) -> Address {
         self.wallet.address()
     }
@@ -36,6 +44,11 @@ impl Submitter {
     /// The key itself, as a worker is given it.
     pub fn key_hex(&self) -> String {
         hex::encode(self.secret)
+    }
+
+    /// Signs anything, as a signer with this key would.
+    pub(crate) fn sign(&self, typed: &TypedTransaction) -> Bytes {
+        typed.rlp_signed(&self.wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
     }
 
     /// Signs a plain transfer outside of Gapless.

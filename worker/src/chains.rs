@@ -5,17 +5,21 @@ use std::time::Duration;
 
 use gapless::chain::evm::EvmClient;
 use gapless::chain::fees::FeeSource;
-use gapless::chain::{ChainConnector, RpcError};
+use gapless::chain::{ChainConnector, ChainIdentity, RpcError};
 use gapless::config::ChainConfig;
-use gapless::domain::NodeId;
+use gapless::domain::stuck::{Always, StuckPolicy};
+use gapless::domain::{Finality, NodeId};
 use gapless::store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::watcher::{WatchTask, Watcher};
 
-/// How often the chain is asked who it is.
+/// How often the nodes of a chain are asked who they are and how they do.
 const IDENTITY_EVERY: Duration = Duration::from_secs(5);
+
+/// The same while the chain is halted: the right one may be back any moment.
+const IDENTITY_EVERY_HALTED: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Chain {
@@ -23,6 +27,7 @@ pub(crate) struct Chain {
     pub(crate) connector: Arc<dyn ChainConnector>,
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) fees: FeeSource,
+    pub(crate) stuck: Box<dyn StuckPolicy>,
     /// Why nothing may be sent. Starts as "not checked yet": lanes wait for the first check.
     halted: watch::Sender<Option<String>>,
     /// Why the node could not be asked the last time. Lanes meet that trouble themselves; this is for people.
@@ -38,17 +43,19 @@ impl Chain {
         stop: &CancellationToken,
     ) -> anyhow::Result<Arc<Chain>> {
         let connector: Arc<dyn ChainConnector> = Arc::new(EvmClient::new(config)?);
-        let watcher = Watcher::new(connector.clone(), config.rpc.poll_interval);
+        let watcher =
+            Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
         let chain = Arc::new(Chain {
             config: config.clone(),
             connector,
             watcher: watcher.clone(),
             fees: FeeSource::new(&config.fees),
+            stuck: Box::new(Always(config.stuck.policy)),
             halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
             unreachable: Mutex::new(None),
         });
         let task = WatchTask::new(watcher, store.clone(), node.clone(), duty_duration);
-        tokio::spawn(task.run(stop.clone()));
+        tokio::spawn(watch_once_checked(chain.clone(), task, stop.clone()));
         tokio::spawn(guard_identity(chain.clone(), store.clone(), stop.clone()));
         Ok(chain)
     }
@@ -73,22 +80,32 @@ impl Chain {
         let _ = self.halted.subscribe().wait_for(Option::is_none).await;
     }
 
-    /// The depth below the head at which something counts as final.
-    pub(crate) fn finality_depth(&self) -> u64 {
-        self.config.confirmations.required - 1
+    /// When something counts as final.
+    pub(crate) fn finality(&self) -> Finality {
+        self.config.confirmations.required
     }
 }
 
-/// Stops the chain when the node speaks of another one, and lets it go on when it is the right one again.
+/// Blocks are read once it is known which nodes serve this chain: a head of another chain is no beginning.
+async fn watch_once_checked(chain: Arc<Chain>, task: WatchTask, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = chain.usable() => {}
+    }
+    task.run(stop).await;
+}
+
+/// Stops the chain when no node serves it, and lets it go on when one does again.
 async fn guard_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken) {
     let mut backoff = Duration::from_millis(200);
     loop {
         let wait = match check_identity(&chain, &store).await {
             Ok(verdict) => {
                 backoff = Duration::from_millis(200);
+                let wait = if verdict.is_none() { IDENTITY_EVERY } else { IDENTITY_EVERY_HALTED };
                 settle(&chain, verdict);
                 chain.note_unreachable(None);
-                IDENTITY_EVERY
+                wait
             }
             Err(error) => {
                 // Could not ask: what was known stays. Sends will meet the same trouble and retry.
@@ -117,15 +134,19 @@ enum IdentityError {
 
 /// `None`: it is the chain we know. `Some`: what is wrong.
 async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, IdentityError> {
-    let (wanted, found) = (chain.config.id, chain.connector.remote_chain_id().await?);
-    if wanted != found {
-        return Ok(Some(format!("the node serves chain {found}, configured is {wanted}")));
+    let known = store.known_genesis(chain.config.id).await?;
+    match (chain.connector.identity(known).await?, known) {
+        (ChainIdentity::Foreign { problem }, _) => Ok(Some(problem)),
+        (ChainIdentity::Ours { genesis: Some(genesis) }, None) => {
+            // At first sight. Another worker may have seen another one at the same time: the database decides.
+            let known = store.remember_genesis(chain.config.id, genesis).await?;
+            match chain.connector.identity(Some(known)).await? {
+                ChainIdentity::Foreign { problem } => Ok(Some(problem)),
+                ChainIdentity::Ours { .. } => Ok(None),
+            }
+        }
+        (ChainIdentity::Ours { .. }, _) => Ok(None),
     }
-    // Some nodes do not keep block 0; then the id has to do.
-    let Some(genesis) = chain.connector.genesis_hash().await? else { return Ok(None) };
-    let known = store.remember_genesis(wanted, genesis).await?;
-    Ok((known != genesis)
-        .then(|| format!("the chain was reset: block 0 is {genesis:#x}, this database knows {known:#x}")))
 }
 
 fn settle(chain: &Chain, verdict: Option<String>) {

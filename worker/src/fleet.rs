@@ -37,8 +37,6 @@ pub(crate) struct Fleet {
     store: Store,
     /// Connections for renewals alone: nothing may delay them.
     lease_store: Store,
-    /// Which chains and addresses this process serves; workers with the same share alike.
-    serves: String,
     shared: Arc<Shared>,
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
@@ -65,15 +63,11 @@ impl Fleet {
     ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
         let (ended, endings) = mpsc::unbounded_channel();
         let lanes = Mutex::new(HashMap::new());
-        let mut ids: Vec<u64> = chains.keys().map(|id| id.0).collect();
-        ids.sort_unstable();
-        let serves = format!("{}:{ids:?}", signers.fingerprint());
         (
             Arc::new(Fleet {
                 config,
                 store,
                 lease_store,
-                serves,
                 shared,
                 chains,
                 signers,
@@ -124,7 +118,7 @@ impl Fleet {
         let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
         let max_leases = self.config.worker.max_leases;
         let peers =
-            self.store.heartbeat(&self.shared.node, &self.serves, lanes, max_leases, alive_within).await?;
+            self.store.heartbeat(&self.shared.node, &self.serves(), lanes, max_leases, alive_within).await?;
         let work = self.store.find_work(&self.config.lease).await?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
         let held = self.tell_lanes(&ours);
@@ -208,6 +202,14 @@ impl Fleet {
     /// Whether this process has the chain and the key.
     pub(crate) fn can_serve(&self, key: &SubmitterKey) -> bool {
         self.chains.contains_key(&key.chain_id) && self.signers.get(&key.address).is_some()
+    }
+
+    /// Which chains and addresses this process serves; workers with the same share alike. Grows when a remote signer
+    /// answers.
+    pub(crate) fn serves(&self) -> String {
+        let mut ids: Vec<u64> = self.chains.keys().map(|id| id.0).collect();
+        ids.sort_unstable();
+        format!("{}:{ids:?}", self.signers.fingerprint())
     }
 
     /// Takes leases and starts their lanes. Only for submitters that have no lane here.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gapless::observe::{MetricsHandle, install_metrics};
+use gapless::signer::SignerSet;
 use gapless::store::Store;
 use poem::http::StatusCode;
 use poem::listener::TcpListener;
@@ -25,7 +26,7 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct State {
-    signer_problems: Vec<String>,
+    signers: Arc<SignerSet>,
     chains: Vec<Arc<Chain>>,
 }
 
@@ -38,8 +39,8 @@ impl Health {
         act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn note_signer_problem(&self, problem: String) {
-        self.with(|state| state.signer_problems.push(problem));
+    pub(crate) fn watch_signers(&self, signers: Arc<SignerSet>) {
+        self.with(|state| state.signers = signers);
     }
 
     pub(crate) fn watch_chains(&self, chains: Vec<Arc<Chain>>) {
@@ -84,7 +85,9 @@ fn healthz() -> &'static str {
 #[handler]
 async fn readyz(Data(health): Data<&Health>) -> (StatusCode, Json<serde_json::Value>) {
     let missing = health.missing().await;
-    let signer_problems = health.with(|state| state.signer_problems.clone());
+    let signers = health.with(|state| state.signers.clone());
+    let signer_problems: Vec<String> =
+        signers.problems().iter().map(|problem| format!("{}: {}", problem.source, problem.reason)).collect();
     let status = if missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = serde_json::json!({ "ready": missing.is_empty(), "missing": missing, "signerProblems": signer_problems });
     (status, Json(body))

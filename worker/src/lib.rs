@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gapless::config::Config;
-use gapless::domain::{NodeId, SubmitterKey};
+use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
 use gapless::events;
 use gapless::signer::SignerSet;
 use gapless::store::{Store, StoreError, Timeouts};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
@@ -55,10 +56,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         return Ok(());
     }
     let signers = Arc::new(SignerSet::load(&config.signer).await);
-    for problem in signers.problems() {
-        health.note_signer_problem(format!("{}: {}", problem.source, problem.reason));
-    }
-    anyhow::ensure!(!signers.is_empty(), "no key could be loaded: set signer.keystore or signer.raw_key_env");
+    health.watch_signers(signers.clone());
+    anyhow::ensure!(
+        !signers.is_empty() || signers.may_grow(),
+        "no key could be loaded: set signer.keystore, signer.raw_key_env or a remote signer"
+    );
     let mut chains = HashMap::new();
     for chain in config.chains.values() {
         anyhow::ensure!(!chain.urls.is_empty(), "configuration: chain.{}.rpc.urls: missing", chain.name);
@@ -67,7 +69,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         chains.insert(chain.id, started);
     }
     health.watch_chains(chains.values().cloned().collect());
-    announce(&fleet_store, &chains, &signers).await?;
+    announce(&fleet_store, &chains, &signers, &signers.addresses()).await.context("announcing submitters")?;
 
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -88,7 +90,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));
     tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
-    duties::start(&config, &fleet_store, &node, &fleet, chains, &signers.fingerprint(), &stop);
+    tokio::spawn(discover(fleet.clone(), fleet_store.clone(), chains.clone(), signers.clone(), stop.clone()));
+    duties::start(&config, &fleet_store, &node, &fleet, chains, &stop);
     tracing::info!(node.id = %node, signers = signers.len(), "worker started");
 
     fleet.clone().run(stop.clone()).await;
@@ -138,18 +141,44 @@ async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::R
 
 async fn announce(
     store: &Store,
-    chains: &HashMap<gapless::domain::ChainId, Arc<Chain>>,
+    chains: &HashMap<ChainId, Arc<Chain>>,
     signers: &SignerSet,
-) -> anyhow::Result<()> {
+    addresses: &[Address],
+) -> Result<(), StoreError> {
     let mut keys = Vec::new();
     let mut kinds = Vec::new();
     for chain_id in chains.keys() {
-        for address in signers.addresses() {
-            keys.push(SubmitterKey { chain_id: *chain_id, address });
-            kinds.push(signers.get(&address).map_or("unknown", |signer| signer.kind()));
+        for address in addresses {
+            keys.push(SubmitterKey { chain_id: *chain_id, address: *address });
+            kinds.push(signers.get(address).map_or("unknown", |signer| signer.kind()));
         }
     }
-    store.announce(&keys, &kinds).await.context("announcing submitters")
+    store.announce(&keys, &kinds).await
+}
+
+/// Announces the addresses of remote signers as these answer, and tries on while the database is away.
+async fn discover(
+    fleet: Arc<Fleet>,
+    store: Store,
+    chains: HashMap<ChainId, Arc<Chain>>,
+    signers: Arc<SignerSet>,
+    stop: CancellationToken,
+) {
+    let (found, mut addresses) = mpsc::unbounded_channel::<Vec<Address>>();
+    let announcing = async {
+        while let Some(new) = addresses.recv().await {
+            while let Err(error) = announce(&store, &chains, &signers, &new).await {
+                tracing::warn!(error = %error, "addresses of a remote signer could not be announced; trying on");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            tracing::info!(signers = signers.len(), "addresses of a remote signer are announced");
+            fleet.wake.notify_one();
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        ((), ()) = async { tokio::join!(signers.discover(found), announcing) } => {}
+    }
 }
 
 /// Hears of new work sooner than the next poll would. Polling is the truth: a lost notification costs a second.

@@ -7,7 +7,7 @@ use poem_openapi::param::Query;
 use poem_openapi::payload::Json;
 
 use super::Tag;
-use super::get::told;
+use super::get::told_in_full;
 use crate::app::SharedApp;
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::Tx;
@@ -38,6 +38,6 @@ impl ByRequest {
         let key = app.chains.submitter(chain_id.0, &submitter.0)?;
         check_request_id(&request_id.0).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
         let view = app.store.get_tx_by_request(key, &request_id.0).await?.ok_or(ApiError::UnknownTx)?;
-        Ok(Json(told(&app, view)))
+        Ok(Json(told_in_full(&app, view, None).await?))
     }
 }

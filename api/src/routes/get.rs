@@ -1,6 +1,6 @@
 //! `GET /api/v1/tx/{txId}`.
 
-use gapless::domain::TxId;
+use gapless::domain::{H256, TxId};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};
@@ -27,8 +27,13 @@ impl Get {
         #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait, for example `500ms`, `30s`, `2m`. The server has a maximum (`api.max_wait`).
         wait: Query<Option<String>>,
+        /// The hash of the last of `confirmationBlocks` you have. The answer then has only the blocks that came on top of it
+        /// (`newFork` is false: append), or, if that block is not in the chain any more, all of them (`newFork` is true:
+        /// replace).
+        after: Query<Option<String>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let wait = parse_wait(wait.0.as_deref(), app.max_wait)?;
+        let after = parse_after(after.0.as_deref())?;
         let tx_id: TxId =
             tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
         let mut view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
@@ -39,8 +44,34 @@ impl Get {
             }
             view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
         }
-        Ok(Json(told(&app, view)))
+        Ok(Json(told_in_full(&app, view, after).await?))
     }
+}
+
+fn parse_after(text: Option<&str>) -> Result<Option<H256>, ApiError> {
+    let bad = || ApiError::InvalidRequest("after: is not the hash of a block".into());
+    text.map(|text| {
+        let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 64).ok_or_else(bad)?;
+        digits.parse().map_err(|_| bad())
+    })
+    .transpose()
+}
+
+/// With the blocks that confirm it.
+pub(super) async fn told_in_full(
+    app: &App,
+    view: gapless::store::TxView,
+    after: Option<H256>,
+) -> Result<Tx, ApiError> {
+    let chain_id = view.submitter.chain_id;
+    let place = view.block_number.zip(view.block_hash).zip(app.chains.required_confirmations(chain_id));
+    let tx = told(app, view);
+    let Some(((number, hash), required)) = place else {
+        // In no block (any more): whoever has blocks of it has to forget them.
+        return Ok(if after.is_some() { tx.with_confirmations(&[], after) } else { tx });
+    };
+    let blocks = app.store.confirmation_blocks(chain_id, number, hash, required.listed()).await?;
+    Ok(tx.with_confirmations(&blocks, after))
 }
 
 pub(super) fn told(app: &App, view: gapless::store::TxView) -> Tx {

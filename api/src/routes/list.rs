@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use gapless::domain::TxId;
-use gapless::store::TxFilter;
+use gapless::store::{StoreError, TxFilter};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::Query;
@@ -10,7 +10,7 @@ use poem_openapi::payload::Json;
 
 use super::Tag;
 use super::get::told;
-use crate::app::SharedApp;
+use crate::app::{App, SharedApp};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::{Tx, TxPage, TxState};
 
@@ -57,13 +57,18 @@ impl List {
             // One more than asked for tells whether there is another page.
             limit: limit + 1,
         };
-        let views = app.store.list_tx(&filter).await?;
-        let mut items: Vec<Tx> = views.into_iter().map(|view| told(&app, view).without_payload()).collect();
-        let more = items.len() > limit as usize;
-        items.truncate(limit as usize);
-        let next_cursor = items.last().filter(|_| more).map(|last| last.tx_id.simple().to_string());
-        Ok(Json(TxPage { items, next_cursor }))
+        Ok(Json(page(&app, &filter, limit).await?))
     }
+}
+
+/// Reads one row more than asked for, which tells whether there is another page.
+pub(super) async fn page(app: &App, filter: &TxFilter, limit: u32) -> Result<TxPage, StoreError> {
+    let views = app.store.list_tx(filter).await?;
+    let mut items: Vec<Tx> = views.into_iter().map(|view| told(app, view).without_payload()).collect();
+    let more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    let next_cursor = items.last().filter(|_| more).map(|last| last.tx_id.simple().to_string());
+    Ok(TxPage { items, next_cursor })
 }
 
 pub(super) fn page_size(limit: Option<u32>) -> Result<u32, ApiError> {
@@ -73,6 +78,6 @@ pub(super) fn page_size(limit: Option<u32>) -> Result<u32, ApiError> {
     }
 }
 
-fn parse_cursor(text: &str) -> Result<TxId, ApiError> {
+pub(super) fn parse_cursor(text: &str) -> Result<TxId, ApiError> {
     text.parse().map_err(|_| ApiError::InvalidRequest("cursor: is not one of ours".into()))
 }

@@ -1,6 +1,7 @@
 //! The routes. Each is a struct without state, so that the OpenAPI document can be made without a server; handlers get
 //! what they need from the request.
 
+mod ask;
 mod batch;
 mod by_request;
 mod create;
@@ -8,6 +9,8 @@ mod get;
 mod health;
 mod list;
 mod operate;
+mod simulate;
+mod stuck;
 mod submitters;
 
 use poem_openapi::{OpenApiService, Tags};
@@ -15,9 +18,12 @@ use poem_openapi::{OpenApiService, Tags};
 pub(crate) type Routes = (
     create::Create,
     batch::Batch,
+    simulate::Simulate,
     by_request::ByRequest,
     get::Get,
+    ask::Ask,
     list::List,
+    stuck::Stuck,
     submitters::Submitters,
     operate::Operate,
     health::Health,
@@ -47,9 +53,12 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
     let routes = (
         create::Create,
         batch::Batch,
+        simulate::Simulate,
         by_request::ByRequest,
         get::Get,
+        ask::Ask,
         list::List,
+        stuck::Stuck,
         submitters::Submitters,
         operate::Operate,
         health::Health,

@@ -177,7 +177,7 @@ fn recorded(key: SubmitterKey, outcome: OperatorOutcome) -> Result<AuditId, ApiE
 }
 
 /// What the length check of the document cannot say.
-fn check_reason(reason: &str) -> Result<(), ApiError> {
+pub(super) fn check_reason(reason: &str) -> Result<(), ApiError> {
     let blank = reason.trim().is_empty();
     if blank
         || reason.chars().count() > 1000

@@ -1,17 +1,21 @@
 //! What goes over the wire, in the shapes and words clients see. No rule lives here: requests are checked by the
 //! domain, answers come from the store's views.
 
+mod ask;
 mod body;
 mod operator;
 mod problem;
 mod request;
+mod simulation;
 mod submitter;
 mod tx;
 
+pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
 pub(crate) use operator::{ActionResult, ActionStatus, OperatorReason};
 pub(crate) use problem::Problem;
 pub(crate) use request::{BatchRequest, CreateTx};
+pub(crate) use simulation::{Outcome, Simulation};
 pub(crate) use submitter::{Submitter, SubmitterPage};
 pub(crate) use tx::{Accepted, BatchResponse, BatchResult, Tx, TxPage, TxState};
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use chrono::{DateTime, Utc};
-use gapless::domain::{Payload, RequestedAccess, RequestedTx, TxKind};
+use gapless::domain::{Payload, RequestedAccess, RequestedTx, Speed, TxKind};
 use poem_openapi::registry::{MetaSchemaRef, Registry};
 use poem_openapi::types::{Any, Example, ParseFromJSON, ParseResult, ToJSON, Type};
 use poem_openapi::{Enum, Object};
@@ -57,6 +57,8 @@ pub(crate) struct TxPayload {
     pub(crate) max_fee_per_gas: Option<String>,
     /// Wei per gas for the block's proposer, `eip1559` only. Absent: the server prices it.
     pub(crate) max_priority_fee_per_gas: Option<String>,
+    /// How soon it should be mined. Absent: `normal`. Not for a request that names its price.
+    pub(crate) speed: Option<TxSpeed>,
     /// EIP-2930.
     pub(crate) access_list: Option<Vec<AccessListEntry>>,
     /// Not sent before this time; does not hold up others in the queue.
@@ -72,6 +74,16 @@ pub(crate) struct TxPayload {
 pub(crate) enum TxType {
     Legacy,
     Eip1559,
+}
+
+/// What the server's fee policy is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum, Deserialize)]
+#[oai(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TxSpeed {
+    Slow,
+    Normal,
+    Fast,
 }
 
 #[derive(Clone, Debug, Object, Deserialize)]
@@ -159,6 +171,11 @@ impl From<TxPayload> for RequestedTx {
             gas_price: payload.gas_price,
             max_fee_per_gas: payload.max_fee_per_gas,
             max_priority_fee_per_gas: payload.max_priority_fee_per_gas,
+            speed: payload.speed.map(|speed| match speed {
+                TxSpeed::Slow => Speed::Slow,
+                TxSpeed::Normal => Speed::Normal,
+                TxSpeed::Fast => Speed::Fast,
+            }),
             access_list: payload.access_list.map(|list| {
                 let entry = |entry: AccessListEntry| RequestedAccess {
                     address: entry.address,
@@ -192,6 +209,12 @@ impl From<Payload> for TxPayload {
             gas_price: price.clone().filter(|_| legacy),
             max_fee_per_gas: price.filter(|_| !legacy),
             max_priority_fee_per_gas: payload.max_priority_fee_per_gas.map(|tip| tip.to_string()),
+            // Normal is what a request without a speed asks for, and a priced request may not name one.
+            speed: match payload.speed {
+                Speed::Slow => Some(TxSpeed::Slow),
+                Speed::Normal => None,
+                Speed::Fast => Some(TxSpeed::Fast),
+            },
             access_list: Some(entries.collect::<Vec<_>>()).filter(|list| !list.is_empty()),
             not_before: payload.not_before,
             deadline: payload.deadline,
@@ -237,6 +260,7 @@ mod tests {
                 gas_price: Some("0x7".into()),
                 ..RequestedTx::default()
             },
+            RequestedTx { data: Some("0x6000".into()), speed: Some(Speed::Slow), ..RequestedTx::default() },
         ] {
             let payload = payload.validate().unwrap();
             let again = RequestedTx::from(TxPayload::from(payload.clone())).validate().unwrap();

@@ -1,7 +1,7 @@
 //! Transactions as clients see them: states, hashes, receipts, and never a nonce.
 
 use chrono::{DateTime, Utc};
-use gapless::domain;
+use gapless::domain::{self, Confirmation, Finality, H256};
 use gapless::store::TxView;
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
@@ -60,8 +60,16 @@ pub(crate) struct Tx {
     pub(crate) replaced_by_hash: Option<String>,
     /// Blocks that confirm it, its own included.
     pub(crate) confirmations: Option<u64>,
-    /// Confirmations that make it final.
-    pub(crate) confirmations_required: u64,
+    /// Confirmations that make it final. Absent where the chain itself says so (`finalityTag`).
+    pub(crate) confirmations_required: Option<u64>,
+    /// It is final when the chain calls its block so.
+    pub(crate) finality_tag: Option<FinalityTag>,
+    /// The blocks that confirm it, its own first, as far as they are kept: at most as many as are required, and 64. Absent
+    /// in lists, and while it is in no block.
+    pub(crate) confirmation_blocks: Option<Vec<ConfirmationBlock>>,
+    /// How to take `confirmationBlocks`: true, they replace what you have; false, they come on top of it (see the parameter
+    /// `after`).
+    pub(crate) new_fork: Option<bool>,
     /// How often it was sent.
     pub(crate) submit_attempts: u64,
     pub(crate) last_submit_at: Option<DateTime<Utc>>,
@@ -75,6 +83,22 @@ pub(crate) struct Tx {
     pub(crate) finished_at: Option<DateTime<Utc>>,
     /// What was asked for, in canonical form. Absent in lists.
     pub(crate) payload: Option<TxPayload>,
+}
+
+/// What the chain calls a block that will stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "lowercase")]
+pub(crate) enum FinalityTag {
+    Safe,
+    Finalized,
+}
+
+/// A block that confirms a transaction.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase")]
+pub(crate) struct ConfirmationBlock {
+    pub(crate) number: u64,
+    pub(crate) hash: String,
 }
 
 /// What the chain says of a mined transaction.
@@ -122,13 +146,21 @@ pub(crate) struct BatchResult {
 }
 
 impl Tx {
-    pub(crate) fn new(view: TxView, confirmations_required: u64) -> Tx {
+    /// `required`: unknown for a chain that is no longer configured; its finished transactions can still be read.
+    pub(crate) fn new(view: TxView, required: Option<Finality>) -> Tx {
         Tx {
             tx_id: view.tx_id.0,
             chain_id: view.submitter.chain_id.0,
             submitter: view.submitter.address_text(),
-            confirmations: view.confirmations(confirmations_required),
-            confirmations_required,
+            confirmations: required.and_then(|required| view.confirmations(required)),
+            confirmations_required: required.and_then(Finality::blocks),
+            finality_tag: match required {
+                Some(Finality::Safe) => Some(FinalityTag::Safe),
+                Some(Finality::Finalized) => Some(FinalityTag::Finalized),
+                Some(Finality::Blocks(_)) | None => None,
+            },
+            confirmation_blocks: None,
+            new_fork: None,
             state: view.state.into(),
             tx_hash: view.tx_hash.map(|hash| format!("{hash:#x}")),
             replaced_by_hash: view.replaced_by_hash.map(|hash| format!("{hash:#x}")),
@@ -143,6 +175,24 @@ impl Tx {
             updated_at: view.updated_at,
             confirmed_at: view.confirmed_at,
             finished_at: view.finished_at,
+        }
+    }
+
+    /// Adds the blocks that confirm it. Whoever names the last block they know of hears only what came on top of it; if it
+    /// is not among them the chain has changed, and they hear all.
+    pub(crate) fn with_confirmations(self, blocks: &[Confirmation], after: Option<H256>) -> Tx {
+        let known = after.and_then(|hash| blocks.iter().position(|block| block.hash == hash));
+        let news = known.map_or(blocks, |index| &blocks[index + 1..]);
+        let block = |block: &Confirmation| ConfirmationBlock {
+            number: block.number,
+            hash: format!("{:#x}", block.hash),
+        };
+        Tx {
+            // Read a moment later than the count: it can only have grown.
+            confirmations: self.confirmations.map(|count| count.max(blocks.len() as u64)),
+            confirmation_blocks: Some(news.iter().map(block).collect()),
+            new_fork: Some(known.is_none()),
+            ..self
         }
     }
 
@@ -220,7 +270,10 @@ impl Example for Tx {
             tx_hash: Some(format!("0x{}", "4e".repeat(32))),
             replaced_by_hash: None,
             confirmations: Some(3),
-            confirmations_required: 20,
+            confirmations_required: Some(20),
+            finality_tag: None,
+            confirmation_blocks: None,
+            new_fork: None,
             submit_attempts: 1,
             last_submit_at: Some(at(1)),
             last_error: None,
@@ -240,5 +293,29 @@ impl Example for Tx {
             finished_at: None,
             payload: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u64) -> Confirmation {
+        Confirmation { number, hash: H256::from_low_u64_be(number) }
+    }
+
+    #[test]
+    fn whoever_knows_a_block_hears_what_came_on_top_of_it_and_after_a_fork_all() {
+        let chain = [block(7), block(8), block(9)];
+        let told = |after: Option<u64>| {
+            let tx = Tx::example().with_confirmations(&chain, after.map(H256::from_low_u64_be));
+            let numbers: Vec<u64> =
+                tx.confirmation_blocks.unwrap().iter().map(|block| block.number).collect();
+            (numbers, tx.new_fork.unwrap())
+        };
+        assert_eq!(told(None), (vec![7, 8, 9], true));
+        assert_eq!(told(Some(8)), (vec![9], false));
+        assert_eq!(told(Some(9)), (vec![], false));
+        assert_eq!(told(Some(1)), (vec![7, 8, 9], true));
     }
 }

@@ -13,6 +13,9 @@ use crate::output;
 
 pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
     let request = request(args)?;
+    if args.simulate {
+        return simulate(api, &request, json).await;
+    }
     let answer = api.submit(&request).await?;
     let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
     if args.watch {
@@ -25,6 +28,19 @@ pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
         output::line(tx_id);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Success only if the transaction would have it.
+async fn simulate(api: &Api, request: &Value, json: bool) -> Result<ExitCode> {
+    let answer = api.simulate(request).await?;
+    if json {
+        output::json(&answer);
+    } else {
+        for (name, value) in answer.as_object().context("the answer is no object")? {
+            output::line(format!("{name:<22}{}", output::cell(value)));
+        }
+    }
+    Ok(if answer["outcome"] == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Amounts stay strings all the way: the API reads decimal and 0x, and no number is ever rounded.
@@ -44,6 +60,7 @@ fn request(args: &Submit) -> Result<Value> {
     put("maxFeePerGas", text(&args.max_fee));
     put("maxPriorityFeePerGas", text(&args.max_priority_fee));
     put("gasPrice", text(&args.gas_price));
+    put("speed", text(&args.speed));
     put("notBefore", text(&args.not_before));
     put("deadline", text(&args.deadline));
     if let Some(list) = &args.access_list {
@@ -97,6 +114,13 @@ mod tests {
             "submitter": "0xaa", "requestId": "r1", "chainId": 7, "payload": { "to": "0xbb", "value": "5" },
         });
         assert_eq!(request, expected);
+    }
+
+    #[test]
+    fn a_simulation_is_not_watched() {
+        let words = ["gapless", "submit", "--from", "0xaa", "--simulate"];
+        assert!(Cli::try_parse_from(words).is_ok());
+        assert!(Cli::try_parse_from(words.iter().chain(&["--watch"])).is_err());
     }
 
     #[test]

@@ -70,11 +70,11 @@ pub fn describe(answer: &Value) -> String {
     if let Some(sub_state) = answer["subState"].as_str() {
         parts.push(format!("({sub_state})"));
     }
-    if let (Some(have), Some(need)) =
-        (answer["confirmations"].as_u64(), answer["confirmationsRequired"].as_u64())
-    {
+    match (answer["confirmations"].as_u64(), answer["confirmationsRequired"].as_u64()) {
         // Depth goes on growing after the end; the news is that it is enough.
-        parts.push(format!("{}/{need} confirmations", have.min(need)));
+        (Some(have), Some(need)) => parts.push(format!("{}/{need} confirmations", have.min(need))),
+        (Some(have), None) => parts.push(format!("{have} confirmations")),
+        (None, _) => {}
     }
     for field in ["txHash", "lastError"] {
         parts.extend(answer[field].as_str().map(str::to_owned));
@@ -93,6 +93,9 @@ mod tests {
         let answer =
             json!({ "state": "TRACKING", "confirmations": 2, "confirmationsRequired": 3, "txHash": "0xab" });
         assert_eq!(describe(&answer), "TRACKING  2/3 confirmations  0xab");
+        let answer =
+            json!({ "state": "TRACKING", "confirmations": 2, "finalityTag": "safe", "txHash": "0xab" });
+        assert_eq!(describe(&answer), "TRACKING  2 confirmations  0xab");
         let answer = json!({ "state": "QUEUED", "subState": "waiting_funds", "txHash": null });
         assert_eq!(describe(&answer), "QUEUED  (waiting_funds)");
     }

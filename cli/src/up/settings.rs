@@ -76,7 +76,10 @@ mod tests {
         let config = Config::load(Some(&home.config())).unwrap();
         assert_eq!(config.api.bind.port(), 3);
         assert_eq!(config.chains["local"].urls[0].expose(), "http://127.0.0.1:2");
-        assert_eq!(config.chains["local"].confirmations.required, CONFIRMATIONS);
+        assert_eq!(
+            config.chains["local"].confirmations.required,
+            gapless::domain::Finality::Blocks(CONFIRMATIONS)
+        );
         assert_eq!(config.signer.keystore, Some(home.keys()));
     }
 }

@@ -7,5 +7,8 @@ pub mod port;
 
 pub use classify::{ErrorPatterns, SubmitClass, SubmitOutcome, classify};
 pub use evm::{EvmClient, EvmClientError};
-pub use fees::{FeeHistoryPolicy, FeePolicy, FeeSource, Market};
-pub use port::{BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, FeeHistory, RpcError};
+pub use fees::{BySpeed, FeeHistoryPolicy, FeePolicy, FeeSource, Market};
+pub use port::{
+    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
+    RpcError,
+};

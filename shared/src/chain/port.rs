@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use ethers_core::types::{Address, H256, U256};
 
 use crate::chain::classify::SubmitOutcome;
-use crate::domain::{BlockRef, ChainId, Payload, Receipt};
+use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
 use crate::store::Attempt;
 
 /// We could not ask, or could not understand the answer. Says nothing about the transaction.
@@ -47,8 +47,8 @@ pub struct BlockWithHashes {
 pub struct FeeHistory {
     /// Base fee of the block that comes next.
     pub next_base_fee: U256,
-    /// One priority fee per past block, at the percentile asked for.
-    pub rewards: Vec<U256>,
+    /// For each past block its priority fees, one for each percentile asked for and in their order.
+    pub rewards: Vec<Vec<U256>>,
 }
 
 /// A question that executes the transaction without sending it (estimate, call).
@@ -75,10 +75,38 @@ pub struct ConsumedNonce {
     pub head: u64,
     /// Transaction count at the head.
     pub latest_count: u64,
-    /// Transaction count at the depth asked for.
+    /// Transaction count as of the newest block that is final in the sense asked for.
     pub count_at_depth: u64,
     /// Receipts found among the hashes asked for.
     pub receipts: Vec<Receipt>,
+}
+
+/// Whether the nodes serve the chain that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChainIdentity {
+    /// At least one does. Some nodes do not keep block 0; then the id has to do.
+    Ours { genesis: Option<H256> },
+    /// Nodes answered, and none of them does: what they serve instead.
+    Foreign { problem: String },
+}
+
+impl ChainIdentity {
+    /// Judges what one node says of itself.
+    pub fn judge(
+        wanted: ChainId,
+        known: Option<H256>,
+        found: ChainId,
+        genesis: Option<H256>,
+    ) -> ChainIdentity {
+        let problem = match (known, genesis) {
+            _ if wanted != found => format!("the node serves chain {found}, configured is {wanted}"),
+            (Some(known), Some(genesis)) if known != genesis => {
+                format!("the chain was reset: block 0 is {genesis:#x}, this database knows {known:#x}")
+            }
+            _ => return ChainIdentity::Ours { genesis },
+        };
+        ChainIdentity::Foreign { problem }
+    }
 }
 
 /// NotFound is a value (`None`), never an error.
@@ -89,6 +117,12 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     /// What the node says its chain id is.
     async fn remote_chain_id(&self) -> Result<ChainId, RpcError>;
     async fn genesis_hash(&self) -> Result<Option<H256>, RpcError>;
+    /// Whether this is the chain whose genesis is known. An adapter with several nodes asks each of them, and uses
+    /// none of those that serve another chain; an error if no node that could be right can be asked.
+    async fn identity(&self, known_genesis: Option<H256>) -> Result<ChainIdentity, RpcError> {
+        let (found, genesis) = (self.remote_chain_id().await?, self.genesis_hash().await?);
+        Ok(ChainIdentity::judge(self.chain_id(), known_genesis, found, genesis))
+    }
     async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError>;
     /// Takes an `Attempt`, and only the store makes those: unrecorded bytes cannot be sent.
     async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError>;
@@ -102,7 +136,8 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     /// Whether any of the nodes knows any of the transactions, mined or not. An error if one of them cannot be asked:
     /// "nobody knows it" must be everybody's word.
     async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
-    async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError>;
+    /// `percentiles` ascend.
+    async fn fee_history(&self, blocks: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError>;
     async fn gas_price(&self) -> Result<U256, RpcError>;
     async fn balance(&self, address: Address) -> Result<U256, RpcError>;
     async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError>;
@@ -113,11 +148,11 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
         payload: &Payload,
         tag: BlockTag,
     ) -> Result<CallOutcome<()>, RpcError>;
-    /// Count at the head, count `depth` blocks below it, and the receipts of `hashes`, all from one node.
+    /// Count at the head, count where the chain is final, and the receipts of `hashes`, all from one node.
     async fn consumed_nonce(
         &self,
         address: Address,
-        depth: u64,
+        finality: Finality,
         hashes: &[H256],
     ) -> Result<ConsumedNonce, RpcError>;
 }

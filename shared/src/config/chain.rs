@@ -4,10 +4,11 @@ use ethers_core::types::U256;
 use serde::Deserialize;
 
 use super::ChainTable;
+use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
-use super::sections::{Confirmations, Fees, Nonce, Resubmit, Rpc, Stuck};
-use crate::domain::ChainId;
+use super::sections::{Confirmations, GasBump, Nonce, Profile, Resubmit, Rpc, Stuck};
+use crate::domain::{ChainId, Finality};
 
 /// When an intent stops counting against the window of its submitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -28,6 +29,7 @@ pub struct ChainConfig {
     pub fees: Fees,
     pub resubmit: Resubmit,
     pub stuck: Stuck,
+    pub gasbump: GasBump,
     pub confirmations: Confirmations,
     /// Wei; below it the balance duty warns.
     pub low_balance: Option<U256>,
@@ -41,7 +43,7 @@ impl ChainConfig {
         if table.id == 0 || i64::try_from(table.id).is_err() {
             return bad("id", format!("{} is not a chain id", table.id));
         }
-        if table.confirmations.required == 0 {
+        if table.confirmations.required == Finality::Blocks(0) {
             return bad(
                 "confirmations.required",
                 "must be at least 1: the block that holds the transaction".into(),
@@ -57,14 +59,23 @@ impl ChainConfig {
                 return bad(key, "must be longer than nothing".into());
             }
         }
+        if let Err((key, problem)) = table.fees.check() {
+            return bad(key, problem);
+        }
         if table.nonce.max_in_flight == 0 {
             return bad("nonce.max_in_flight", "must be at least 1".into());
         }
         if !table.nonce.strict.enabled {
             return bad("nonce.strict.enabled", "only strict sequences exist in this release".into());
         }
-        if table.gasbump.enabled {
-            return bad("gasbump.enabled", "replacement is not in this release".into());
+        if table.nonce.profile == Profile::StabilityFirst && table.gasbump.enabled {
+            return bad("gasbump.enabled", "nonce.profile = \"stability_first\" forbids replacement".into());
+        }
+        if table.gasbump.multiplier < 1.1 {
+            return bad(
+                "gasbump.multiplier",
+                "must be at least 1.1: pools refuse replacements that add less".into(),
+            );
         }
         if table.mempool.diagnose.enabled {
             return bad("mempool.diagnose.enabled", "mempool diagnosis is not in this release".into());
@@ -93,6 +104,7 @@ impl ChainConfig {
             fees: table.fees,
             resubmit: table.resubmit,
             stuck: table.stuck,
+            gasbump: table.gasbump,
             confirmations: table.confirmations,
             low_balance,
         })

@@ -138,6 +138,12 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if ids.len() != config.chains.len() {
         return bad("chain", "two tables have the same id");
     }
+    if config.lease.renew_interval.is_zero() {
+        return bad("lease.renew_interval", "must be longer than nothing");
+    }
+    if config.worker.poll_interval.is_zero() {
+        return bad("worker.poll_interval", "must be longer than nothing");
+    }
     if config.lease.renew_interval * 2 > config.lease.duration {
         return bad(
             "lease.renew_interval",
@@ -147,6 +153,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.events.mode == super::EventsMode::Webhook {
         return bad("events.mode", "webhook delivery is not in this release");
     }
+    super::remote_signer::check(&config.signer)?;
     if !(1..=8).contains(&config.worker.writers) {
         return bad("worker.writers", "must be between 1 and 8");
     }
@@ -170,6 +177,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Finality;
 
     fn parse(toml: &str) -> Result<Config, ConfigError> {
         resolve(Figment::from(Toml::string(toml)))
@@ -190,9 +198,20 @@ mod tests {
     #[test]
     fn a_chain_overrides_the_common_sections_for_itself_alone() {
         let config = parse(MINIMAL).unwrap();
-        assert_eq!(config.chains["a"].confirmations.required, 3);
-        assert_eq!(config.chains["b"].confirmations.required, 7);
+        assert_eq!(config.chains["a"].confirmations.required, Finality::Blocks(3));
+        assert_eq!(config.chains["b"].confirmations.required, Finality::Blocks(7));
         assert_eq!(config.chains["b"].urls[0].expose(), "http://b");
+    }
+
+    #[test]
+    fn a_chain_may_say_itself_what_is_final() {
+        let config =
+            parse(&format!("{MINIMAL}\n[chain.c]\nid = 3\nconfirmations.required = \"finalized\"")).unwrap();
+        assert_eq!(config.chains["c"].confirmations.required, Finality::Finalized);
+        let error = parse(&format!("{MINIMAL}\n[chain.c]\nid = 3\nconfirmations.required = \"soon\""))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("required") && error.contains("finalized"), "{error}");
     }
 
     #[test]
@@ -246,6 +265,6 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_yet_cannot_be_switched_on() {
-        assert!(parse(&format!("gasbump.enabled = true\n{MINIMAL}")).is_err());
+        assert!(parse(&format!("mempool.diagnose.enabled = true\n{MINIMAL}")).is_err());
     }
 }

@@ -6,17 +6,21 @@
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
 mod chain;
+mod fees;
 mod load;
+mod remote_signer;
 mod secret;
 mod sections;
 mod text;
 
 pub use chain::{ChainConfig, ReleaseAt};
+pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};
 pub use load::ConfigError;
+pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{
-    Api, Balance, Confirmations, Database, Duties, Events, EventsMode, Fees, GasBump, Lease, Log, LogFormat,
-    Mempool, MempoolDiagnose, Nonce, NonceStrict, Resubmit, Rpc, Signer, Stuck, Worker,
+    Api, Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log,
+    LogFormat, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
 };
 
 use std::collections::BTreeMap;

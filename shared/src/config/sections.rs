@@ -8,7 +8,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::chain::ReleaseAt;
+use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
+use crate::domain::Finality;
+use crate::domain::stuck::StuckAction;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -129,6 +132,12 @@ pub struct Signer {
     pub password_env: Option<String>,
     /// Environment variables that each hold one raw private key in hex. For development.
     pub raw_key_env: Vec<String>,
+    /// Signers asked by `eth_signTransaction`.
+    pub json_rpc: Vec<RemoteSigner>,
+    /// Signers asked by Clef's `account_signTransaction`.
+    pub clef: Vec<RemoteSigner>,
+    /// Signing services, as docs/signing-service.md describes them.
+    pub http: Vec<RemoteSigner>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -196,6 +205,16 @@ impl Default for Log {
     }
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Broadcast {
+    /// Every node that answers at least now and then; the first success counts.
+    #[default]
+    All,
+    /// The best node; another one when it cannot be asked.
+    First,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rpc {
@@ -213,6 +232,10 @@ pub struct Rpc {
     /// How often the head is asked for when nobody expects a block.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
+    /// Who gets a transaction where there are several nodes.
+    pub broadcast: Broadcast,
+    /// A node whose head is further behind the best one is asked last.
+    pub max_lag_blocks: u64,
     /// Extra wordings for error classes: `{ nonce_too_low = ["stale nonce"] }`.
     pub error_patterns: BTreeMap<String, Vec<String>>,
 }
@@ -227,6 +250,8 @@ impl Default for Rpc {
             max_in_flight: 100,
             max_batch: 100,
             poll_interval: Duration::from_millis(500),
+            broadcast: Broadcast::All,
+            max_lag_blocks: 5,
             error_patterns: BTreeMap::new(),
         }
     }
@@ -252,6 +277,19 @@ pub struct Nonce {
     pub start_from: u64,
     pub max_in_flight: u32,
     pub release_at: ReleaseAt,
+    pub profile: Profile,
+}
+
+/// How far Gapless may go to keep a sequence moving.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Profile {
+    /// Replacements where they are switched on; placeholders where a nonce would otherwise stay unused.
+    #[default]
+    Standard,
+    /// The bytes that were signed first, and no others: neither replacement nor placeholder, ever. A nonce that can
+    /// never be consumed then stops its submitter until a person acts.
+    StabilityFirst,
 }
 
 impl Default for Nonce {
@@ -261,32 +299,7 @@ impl Default for Nonce {
             start_from: 0,
             max_in_flight: 1,
             release_at: ReleaseAt::Confirmed,
-        }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Fees {
-    /// Blocks of history the priority fee is taken from.
-    pub history_blocks: u64,
-    pub percentile: f64,
-    /// Wei. Chains without a fee market answer zero tips; pools want at least one wei.
-    pub min_priority_fee: u64,
-    /// The cap is this many times the next base fee plus the tip: room for blocks that fill up meanwhile.
-    pub base_fee_multiplier: f64,
-    /// Estimated gas is multiplied by this: state moves between the estimate and the block.
-    pub gas_limit_multiplier: f64,
-}
-
-impl Default for Fees {
-    fn default() -> Self {
-        Fees {
-            history_blocks: 10,
-            percentile: 50.0,
-            min_priority_fee: 1_000_000,
-            base_fee_multiplier: 2.0,
-            gas_limit_multiplier: 1.2,
+            profile: Profile::Standard,
         }
     }
 }
@@ -311,15 +324,19 @@ pub struct Stuck {
     /// An intent that is unmined this long after its nonce was given is called STUCK: an alarm, not an end.
     #[serde(with = "humantime_serde")]
     pub after: Duration,
+    /// As `after`, by the number of sends. 0: however often.
+    pub max_attempts: u32,
+    /// What is done about it: wait, rebroadcast, bump, cancel or escalate.
+    pub policy: StuckAction,
 }
 
 impl Default for Stuck {
     fn default() -> Self {
-        Stuck { after: Duration::from_secs(30 * 60) }
+        Stuck { after: Duration::from_secs(30 * 60), max_attempts: 0, policy: StuckAction::Wait }
     }
 }
 
-/// Accepted for forward compatibility of files; replacement itself comes with a later release and stays off.
+/// Replacement of an unmined attempt by one with a higher price, at the same nonce.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GasBump {
@@ -351,8 +368,8 @@ pub struct Mempool {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Confirmations {
-    /// Blocks, the transaction's own included, before an intent is final.
-    pub required: u64,
+    /// Blocks, the transaction's own included, before an intent is final; or the chain's own word, `safe` or `finalized`.
+    pub required: Finality,
     /// A mined intent that makes no progress for this long has its receipt read again.
     #[serde(with = "humantime_serde")]
     pub stale_receipt_timeout: Duration,
@@ -360,7 +377,7 @@ pub struct Confirmations {
 
 impl Default for Confirmations {
     fn default() -> Self {
-        Confirmations { required: 20, stale_receipt_timeout: Duration::from_secs(60) }
+        Confirmations { required: Finality::Blocks(20), stale_receipt_timeout: Duration::from_secs(60) }
     }
 }
 

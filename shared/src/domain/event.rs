@@ -3,6 +3,7 @@
 use ethers_core::types::H256;
 use serde::Serialize;
 
+use super::finality::Confirmation;
 use super::ids::{SubmitterKey, TxId};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -16,6 +17,9 @@ pub enum EventKind {
     ReceiptUpdated { tx_hash: H256, block_number: u64, succeeded: bool },
     #[serde(rename = "tx.reorged")]
     Reorged { tx_hash: H256, block_number: u64, new_fork: bool },
+    /// The blocks that confirm it: all of them if `new_fork` (replace what you have), else those that came on top (append).
+    #[serde(rename = "tx.confirmations")]
+    Confirmations { blocks: Vec<Confirmation>, new_fork: bool },
     #[serde(rename = "tx.confirmed")]
     Confirmed { tx_hash: H256, block_number: u64, confirmations: u64 },
     #[serde(rename = "tx.failed")]
@@ -37,6 +41,7 @@ impl EventKind {
             EventKind::Submitted { .. } => "tx.submitted",
             EventKind::ReceiptUpdated { .. } => "tx.receipt_updated",
             EventKind::Reorged { .. } => "tx.reorged",
+            EventKind::Confirmations { .. } => "tx.confirmations",
             EventKind::Confirmed { .. } => "tx.confirmed",
             EventKind::Failed { .. } => "tx.failed",
             EventKind::Cancelled { .. } => "tx.cancelled",
@@ -47,10 +52,64 @@ impl EventKind {
     }
 }
 
+impl EventKind {
+    /// Puts later news of confirmations into earlier ones that nobody was told yet: one event instead of two. False: it is
+    /// not of that kind, and stays an event of its own.
+    pub fn absorb(&mut self, later: &EventKind) -> bool {
+        let (
+            EventKind::Confirmations { blocks, new_fork },
+            EventKind::Confirmations { blocks: later, new_fork: replaces },
+        ) = (self, later)
+        else {
+            return false;
+        };
+        if *replaces {
+            blocks.clear();
+            *new_fork = true;
+        }
+        blocks.extend(later);
+        true
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub submitter: SubmitterKey,
     /// Absent for events of a submitter as a whole.
     pub tx_id: Option<TxId>,
     pub kind: EventKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(numbers: &[u64], new_fork: bool) -> EventKind {
+        let block = |number: &u64| Confirmation { number: *number, hash: H256::from_low_u64_be(*number) };
+        EventKind::Confirmations { blocks: numbers.iter().map(block).collect(), new_fork }
+    }
+
+    #[test]
+    fn untold_confirmations_are_told_together() {
+        let mut first = news(&[1, 2], true);
+        assert!(first.absorb(&news(&[3], false)));
+        assert_eq!(first, news(&[1, 2, 3], true));
+        let mut growth = news(&[3], false);
+        assert!(growth.absorb(&news(&[4], false)));
+        assert_eq!(growth, news(&[3, 4], false));
+        assert!(growth.absorb(&news(&[2, 3], true)));
+        assert_eq!(growth, news(&[2, 3], true));
+        assert!(!growth.absorb(&EventKind::Accepted));
+    }
+
+    #[test]
+    fn confirmations_have_the_shape_that_is_documented() {
+        let json = serde_json::to_value(news(&[1], true)).unwrap();
+        let hash = format!("{:#x}", H256::from_low_u64_be(1));
+        let blocks = serde_json::json!([{ "number": 1, "hash": hash }]);
+        assert_eq!(
+            json,
+            serde_json::json!({ "type": "tx.confirmations", "blocks": blocks, "newFork": true })
+        );
+    }
 }

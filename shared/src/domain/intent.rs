@@ -10,7 +10,7 @@ use super::abi::encode_call;
 use super::amount::parse_amount;
 use super::gas::intrinsic_gas;
 use super::hex_text::{parse_address, parse_bytes, parse_word};
-use super::payload::{InvalidIntent, Payload, TxKind};
+use super::payload::{InvalidIntent, Payload, Speed, TxKind};
 
 /// EIP-3860: longer init code is invalid on every current chain.
 pub const MAX_INIT_CODE_BYTES: usize = 49_152;
@@ -43,6 +43,8 @@ pub struct RequestedTx {
     pub max_fee_per_gas: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority_fee_per_gas: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access_list: Option<Vec<RequestedAccess>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,6 +83,7 @@ impl RequestedTx {
             kind: price.kind,
             max_fee_per_gas: price.cap,
             max_priority_fee_per_gas: price.tip,
+            speed: self.speed.unwrap_or_default(),
             access_list: access_list(self.access_list.unwrap_or_default())?,
             not_before: self.not_before,
             deadline: self.deadline,
@@ -99,6 +102,14 @@ impl RequestedTx {
         let gas_price = amount("payload.gasPrice", self.gas_price.as_deref())?;
         let cap = amount("payload.maxFeePerGas", self.max_fee_per_gas.as_deref())?;
         let tip = amount("payload.maxPriorityFeePerGas", self.max_priority_fee_per_gas.as_deref())?;
+        // Two fields that decide the same thing would leave it open which of them counts.
+        let priced = gas_price.is_some() || (cap.is_some() && tip.is_some());
+        if priced && self.speed.is_some() {
+            return Err(InvalidIntent::new(
+                "payload.speed",
+                "has no meaning for a request that names its price",
+            ));
+        }
         let implied = if gas_price.is_some() { TxKind::Legacy } else { TxKind::Eip1559 };
         let kind = self.kind.unwrap_or(implied);
         match kind {
@@ -280,6 +291,24 @@ mod tests {
             refused_field(json!({"to": TO, "maxFeePerGas": "6", "maxPriorityFeePerGas": "7"})),
             "payload.maxPriorityFeePerGas"
         );
+    }
+
+    #[test]
+    fn the_normal_speed_is_that_of_a_request_that_names_none() {
+        let none = validate(json!({"to": TO})).unwrap();
+        let normal = validate(json!({"to": TO, "speed": "normal"})).unwrap();
+        let fast = validate(json!({"to": TO, "speed": "fast"})).unwrap();
+        assert_eq!(none.hash(), normal.hash());
+        assert_eq!(fast.speed, Speed::Fast);
+        assert_ne!(none.hash(), fast.hash());
+        assert!(
+            validate(json!({"to": TO, "speed": "slow", "maxFeePerGas": "7"})).is_ok(),
+            "a limit, not a price"
+        );
+        assert_eq!(refused_field(json!({"to": TO, "speed": "slow", "gasPrice": "7"})), "payload.speed");
+        let priced = json!({"to": TO, "speed": "slow", "maxFeePerGas": "7", "maxPriorityFeePerGas": "7"});
+        assert_eq!(refused_field(priced), "payload.speed");
+        assert!(serde_json::from_value::<RequestedTx>(json!({"to": TO, "speed": "warp"})).is_err());
     }
 
     #[test]

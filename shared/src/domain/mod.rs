@@ -2,7 +2,9 @@
 
 pub mod abi;
 pub mod amount;
+pub mod bump;
 pub mod event;
+pub mod finality;
 pub mod gas;
 pub mod hex_text;
 pub mod ids;
@@ -10,14 +12,16 @@ pub mod intent;
 pub mod payload;
 pub mod receipt;
 pub mod state;
+pub mod stuck;
 pub mod unsigned;
 
 pub use event::{Event, EventKind};
+pub use finality::{Confirmation, Finality};
 pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};
 pub use intent::{RequestedAccess, RequestedTx};
-pub use payload::{InvalidIntent, Payload, TxKind};
+pub use payload::{InvalidIntent, Payload, Speed, TxKind};
 pub use receipt::{BlockRef, Receipt};
-pub use state::TxState;
+pub use state::{Ending, TxState};
 pub use unsigned::{Fees, SignedDraft, UnsignedTx};
 
 pub use ethers_core::types::{Address, Bytes, H256, U256};

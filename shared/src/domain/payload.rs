@@ -14,6 +14,22 @@ pub enum TxKind {
     Eip1559,
 }
 
+/// How soon it should be mined; the fee policy knows what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Speed {
+    Slow,
+    #[default]
+    Normal,
+    Fast,
+}
+
+impl Speed {
+    fn is_normal(&self) -> bool {
+        *self == Speed::Normal
+    }
+}
+
 /// What is stored in `managed_tx.payload`. Two requests that mean the same bytes on chain under the same limits
 /// have the same payload, however the client spelled them (`data` or `method` and `args`, decimal or hex).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +50,9 @@ pub struct Payload {
     pub max_fee_per_gas: Option<U256>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_priority_fee_per_gas: Option<U256>,
+    /// The normal one is not written, so that it has the hash of a request that names none.
+    #[serde(skip_serializing_if = "Speed::is_normal", default)]
+    pub speed: Speed,
     #[serde(skip_serializing_if = "access_list_is_empty", default)]
     pub access_list: AccessList,
     /// Not prepared before this time; does not hold up others in the queue.
@@ -59,6 +78,7 @@ impl Payload {
             kind: TxKind::Eip1559,
             max_fee_per_gas: None,
             max_priority_fee_per_gas: None,
+            speed: Speed::Normal,
             access_list: AccessList::default(),
             not_before: None,
             deadline: None,
@@ -84,5 +104,25 @@ pub struct InvalidIntent {
 impl InvalidIntent {
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         InvalidIntent { field: field.into(), problem: problem.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written before there were speeds; rows and hashes like these are in databases.
+    const STORED: &str =
+        r#"{"to":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed","value":"0x1","data":"0x","type":"eip1559"}"#;
+
+    #[test]
+    fn a_payload_without_a_speed_is_stored_and_hashed_as_before_there_were_speeds() {
+        let stored: Payload = serde_json::from_str(STORED).unwrap();
+        assert_eq!(stored.speed, Speed::Normal);
+        assert_eq!(serde_json::to_string(&stored).unwrap(), STORED);
+        assert_eq!(stored.hash(), H256::from_slice(&Sha256::digest(STORED)));
+        let fast = Payload { speed: Speed::Fast, ..stored.clone() };
+        assert_ne!(fast.hash(), stored.hash());
+        assert_eq!(serde_json::from_str::<Payload>(&serde_json::to_string(&fast).unwrap()).unwrap(), fast);
     }
 }

@@ -81,6 +81,14 @@ impl TxState {
     }
 }
 
+/// How an intent ends if a placeholder takes its nonce instead of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// CANCELLED or FAILED.
+    pub state: TxState,
+    pub reason: String,
+}
+
 impl fmt::Display for TxState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -48,8 +48,16 @@ pub const RPC_REQUEST_SECONDS: &str = "rpc_request_seconds";
 pub const RPC_BATCH_SIZE: &str = "rpc_batch_size";
 /// Worker. `kind`: what kept us from an answer.
 pub const RPC_ERRORS_TOTAL: &str = "rpc_errors_total";
+/// Worker. `chain`: chain id; `node`: host and port. 1: of the right chain, at the head, and it answers.
+pub const RPC_NODE_HEALTHY: &str = "rpc_node_healthy";
+/// Worker. `chain`: chain id; `node`: host and port. Blocks behind the best node of the chain, as last asked.
+pub const RPC_NODE_LAG_BLOCKS: &str = "rpc_node_lag_blocks";
 /// Worker. Answers to a broadcast that no pattern knows.
 pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "tx_submit_unknown_total";
+/// Worker. `signer`: kind of remote signer; `result`: signed, refused, different (from what was asked), unavailable.
+pub const SIGNER_REQUESTS_TOTAL: &str = "signer_requests_total";
+/// Worker. `signer`: kind of remote signer. From asking to the checked answer, waiting for a turn included.
+pub const SIGNER_REQUEST_SECONDS: &str = "signer_request_seconds";
 
 /// From a local round trip to the longest long poll.
 const SECONDS_BUCKETS: [f64; 14] =
@@ -110,7 +118,7 @@ fn describe() {
     describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups by result");
     describe_counter!(
         CONFIRMATIONS_NEW_FORK_TOTAL,
-        "Mined transactions whose block left the canonical chain"
+        "Times that blocks were replaced, as seen by this process"
     );
     describe_histogram!(WRITER_BATCH_SIZE, Unit::Count, "Fenced writes per transaction");
     describe_histogram!(
@@ -128,7 +136,15 @@ fn describe() {
     describe_histogram!(RPC_REQUEST_SECONDS, Unit::Seconds, "JSON-RPC calls by method");
     describe_histogram!(RPC_BATCH_SIZE, Unit::Count, "JSON-RPC calls per HTTP request");
     describe_counter!(RPC_ERRORS_TOTAL, "JSON-RPC requests without an answer, by kind");
+    describe_gauge!(
+        RPC_NODE_HEALTHY,
+        Unit::Count,
+        "Whether a node is of the right chain, at the head, and answers"
+    );
+    describe_gauge!(RPC_NODE_LAG_BLOCKS, Unit::Count, "Blocks a node is behind the best one of its chain");
     describe_counter!(TX_SUBMIT_UNKNOWN_TOTAL, "Answers to a broadcast that no pattern knows");
+    describe_counter!(SIGNER_REQUESTS_TOTAL, "Requests to remote signers by kind and result");
+    describe_histogram!(SIGNER_REQUEST_SECONDS, Unit::Seconds, "Requests to remote signers by kind");
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! Keys, and the one thing done with them: turning an unsigned transaction into signed bytes.
 //!
 //! A signer does not know nonces, queues or nodes, and never sends what it signed. Keys are read once at start, are
-//! never written to a log, and leave the process only as signatures.
+//! never written to a log, and leave the process only as signatures. Keys that live elsewhere never come here.
 
+mod check;
 pub mod keystore;
 mod local;
+mod remote;
 mod set;
 
 use async_trait::async_trait;
@@ -18,7 +20,7 @@ use crate::domain::{Address, SignedDraft, UnsignedTx};
 #[async_trait]
 pub trait Signer: Send + Sync + std::fmt::Debug {
     fn address(&self) -> Address;
-    /// Where the key lives, in one word: `keystore` or `raw_key`.
+    /// Where the key lives, in one word: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
     fn kind(&self) -> &'static str;
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError>;
 }

@@ -5,7 +5,7 @@ use ethers_core::types::H256;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell, hash_text};
-use crate::domain::{BlockRef, ChainId};
+use crate::domain::{BlockRef, ChainId, Confirmation};
 
 impl Store {
     /// Remembers the genesis of a chain at first sight; returns the one remembered.
@@ -21,13 +21,65 @@ impl Store {
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("remember_genesis"))?;
-        let known: String =
+        // Never deleted: what was refused above is there.
+        Ok(self.known_genesis(chain).await?.unwrap_or(genesis))
+    }
+
+    /// The genesis of a chain, if it was ever seen.
+    pub async fn known_genesis(&self, chain: ChainId) -> Result<Option<H256>, StoreError> {
+        let known: Option<String> =
             sqlx::query_scalar("-- known_genesis\nSELECT genesis_hash FROM chain WHERE chain_id = $1")
                 .bind(chain.as_i64())
-                .fetch_one(&self.pool)
+                .fetch_optional(&self.pool)
                 .await
                 .map_err(StoreError::db("known_genesis"))?;
-        row::hash(Cell { table: "chain", column: "genesis_hash", id: &chain.to_string() }, &known)
+        let id = chain.to_string();
+        let cell = || Cell { table: "chain", column: "genesis_hash", id: &id };
+        known.map(|known| row::hash(cell(), &known)).transpose()
+    }
+
+    /// The canonical blocks that confirm what is in a block, that block first, at most so many. Empty if the block is not
+    /// canonical, or no longer kept.
+    pub async fn confirmation_blocks(
+        &self,
+        chain: ChainId,
+        number: u64,
+        hash: H256,
+        most: u64,
+    ) -> Result<Vec<Confirmation>, StoreError> {
+        let as_i64 = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let rows: Vec<(i64, String, String)> = sqlx::query_as(
+            "-- confirmation_blocks
+            SELECT number, hash, parent_hash
+            FROM chain_block
+            WHERE chain_id = $1 AND number >= $2 AND number < $3
+            ORDER BY number",
+        )
+        .bind(chain.as_i64())
+        .bind(as_i64(number))
+        .bind(as_i64(number.saturating_add(most)))
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("confirmation_blocks"))?;
+        let mut blocks: Vec<Confirmation> = Vec::with_capacity(rows.len());
+        for (number_at, hash_at, parent) in rows {
+            let id = format!("{chain}/{number_at}");
+            let cell = |column| Cell { table: "chain_block", column, id: &id };
+            let block = Confirmation {
+                number: cell("number").unsigned(number_at)?,
+                hash: row::hash(cell("hash"), &hash_at)?,
+            };
+            // What was kept before a pause may not reach up to what was seen after it: one piece of chain, no more.
+            let fits = match blocks.last() {
+                Some(below) => row::hash(cell("parent_hash"), &parent)? == below.hash,
+                None => (block.number, block.hash) == (number, hash),
+            };
+            if !fits {
+                break;
+            }
+            blocks.push(block);
+        }
+        Ok(blocks)
     }
 
     /// Makes `blocks` (ascending, contiguous) the canonical ones from the first of them on, and forgets blocks

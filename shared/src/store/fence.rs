@@ -10,7 +10,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};
-use super::fenced::{Applied, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
+use super::fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;
@@ -190,6 +190,9 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             last_error = u.last_error,
             last_gas_params = u.gas_params,
             receipt = u.receipt,
+            replaced_by_hash = u.replaced_by,
+            ending = u.ending,
+            ending_reason = u.ending_reason,
             block_number = u.block_number,
             block_hash = u.block_hash,
             submit_attempts = t.submit_attempts + u.sends,
@@ -207,9 +210,11 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             fencing_token = u.token,
             updated_at = clock_timestamp()
         FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[], $8::TEXT[],
-                    $9::TEXT[], $10::JSONB[], $11::JSONB[], $12::BIGINT[], $13::TEXT[], $14::INT[], $15::FLOAT8[])
+                    $9::TEXT[], $10::JSONB[], $11::JSONB[], $12::BIGINT[], $13::TEXT[], $14::INT[], $15::FLOAT8[],
+                    $16::TEXT[], $17::TEXT[], $18::TEXT[])
           AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
-                last_error, gas_params, receipt, block_number, block_hash, sends, resubmit_in)
+                last_error, gas_params, receipt, block_number, block_hash, sends, resubmit_in,
+                replaced_by, ending, ending_reason)
         WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state",
     )
     .bind(moves.iter().map(|(_, change)| change.tx_id.0).collect::<Vec<_>>())
@@ -227,6 +232,9 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
     .bind(text(|change| change.receipt.as_ref().map(|receipt| hash_text(receipt.block_hash))))
     .bind(moves.iter().map(|(_, change)| i32::try_from(change.sends).unwrap_or(i32::MAX)).collect::<Vec<_>>())
     .bind(moves.iter().map(|(_, change)| change.resubmit_in.map(|wait| wait.as_secs_f64())).collect::<Vec<_>>())
+    .bind(text(|change| change.replaced_by.map(hash_text)))
+    .bind(text(|change| change.ending.as_ref().map(|ending| ending.state.as_str().to_owned())))
+    .bind(text(|change| change.ending.as_ref().map(|ending| ending.reason.clone())))
     .execute(&mut **tx)
     .await
     .map_err(StoreError::db("write_moves"))?;
@@ -315,30 +323,60 @@ async fn displace_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), Sto
 }
 
 async fn finish_actions(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let done: Vec<(&Fence, &DoneAction)> = live
-        .iter()
-        .flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action)))
-        .collect();
+    let of = |pick: fn(AskedBy) -> Option<i64>| -> Vec<(&Fence, i64, &DoneAction)> {
+        let all =
+            live.iter().flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action)));
+        all.filter_map(|(fence, action)| pick(action.asked_by).map(|id| (fence, id, action))).collect()
+    };
+    let by_operators = of(|asked| match asked {
+        AskedBy::Audit(id) => Some(id),
+        AskedBy::TxRequest(_) => None,
+    });
+    let by_clients = of(|asked| match asked {
+        AskedBy::TxRequest(id) => Some(id),
+        AskedBy::Audit(_) => None,
+    });
+    finish(
+        tx,
+        "-- finish_actions
+        UPDATE audit_log a
+        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome, refused = u.refused
+        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::BOOLEAN[]) AS u (id, token, outcome, refused)
+        WHERE a.audit_id = u.id AND a.applied_at IS NULL",
+        &by_operators,
+    )
+    .await?;
+    finish(
+        tx,
+        "-- finish_tx_requests
+        UPDATE tx_request r
+        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome, refused = u.refused
+        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::BOOLEAN[]) AS u (id, token, outcome, refused)
+        WHERE r.request_no = u.id AND r.applied_at IS NULL",
+        &by_clients,
+    )
+    .await
+}
+
+async fn finish(
+    tx: &mut Tx,
+    statement: &'static str,
+    done: &[(&Fence, i64, &DoneAction)],
+) -> Result<(), StoreError> {
     if done.is_empty() {
         return Ok(());
     }
     let text = |outcome: &Result<String, String>| match outcome {
         Ok(text) | Err(text) => text.clone(),
     };
-    let result = sqlx::query(
-        "-- finish_actions
-        UPDATE audit_log a
-        SET applied_at = clock_timestamp(), fencing_token = u.token, outcome = u.outcome, refused = u.refused
-        FROM unnest($1::BIGINT[], $2::BIGINT[], $3::TEXT[], $4::BOOLEAN[]) AS u (audit_id, token, outcome, refused)
-        WHERE a.audit_id = u.audit_id AND a.applied_at IS NULL",
-    )
-    .bind(done.iter().map(|(_, action)| action.audit_id).collect::<Vec<_>>())
-    .bind(done.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(done.iter().map(|(_, action)| text(&action.outcome)).collect::<Vec<_>>())
-    .bind(done.iter().map(|(_, action)| action.outcome.is_err()).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("finish_actions"))?;
+    let result = sqlx::query(statement)
+        .bind(done.iter().map(|(_, id, _)| *id).collect::<Vec<_>>())
+        .bind(done.iter().map(|(fence, _, _)| fence.token.as_i64()).collect::<Vec<_>>())
+        .bind(done.iter().map(|(_, _, action)| text(&action.outcome)).collect::<Vec<_>>())
+        .bind(done.iter().map(|(_, _, action)| action.outcome.is_err()).collect::<Vec<_>>())
+        .execute(&mut **tx)
+        .await
+        .map_err(StoreError::db("finish_actions"))?;
     ensure_rows("finish_actions", done.len(), result.rows_affected() as usize)
 }
 

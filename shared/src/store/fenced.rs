@@ -7,7 +7,7 @@ use ethers_core::types::H256;
 use super::attempt::{Attempt, AttemptKind};
 use super::lease::{Fence, Lease};
 use crate::domain::{
-    AttemptId, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
+    AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
 };
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
@@ -22,6 +22,10 @@ pub struct Move {
     pub last_error: Option<String>,
     pub gas_params: Option<serde_json::Value>,
     pub receipt: Option<Receipt>,
+    /// The attempt that took the nonce instead of the first, once that is decided.
+    pub replaced_by: Option<H256>,
+    /// How it ends if a placeholder takes its nonce.
+    pub ending: Option<Ending>,
     /// Sends claimed by this write; they happen only after it is committed.
     pub sends: u32,
     /// When the same bytes are due again; `None` leaves the time as it is.
@@ -48,10 +52,17 @@ pub struct SentNote {
     pub outcome: &'static str,
 }
 
-/// What became of an operator's request.
+/// Which row asked: an operator's about a submitter, or a client's about an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    Audit(i64),
+    TxRequest(i64),
+}
+
+/// What became of a request.
 #[derive(Clone, Debug)]
 pub struct DoneAction {
-    pub audit_id: i64,
+    pub asked_by: AskedBy,
     /// What it led to, or why it was refused.
     pub outcome: Result<String, String>,
 }
@@ -139,7 +150,7 @@ impl FencedWrite {
         self.displaced.push(tx_id);
     }
 
-    /// Marks an operator's request as dealt with.
+    /// Marks a request as dealt with.
     pub fn action_done(&mut self, action: DoneAction) {
         self.done_actions.push(action);
     }

@@ -18,7 +18,7 @@ pub struct Work {
     pub queued: bool,
     /// Intents with a nonce are open.
     pub open: bool,
-    /// An operator asked for something.
+    /// An operator or a client asked for something.
     pub action: bool,
     pub paused: bool,
 }
@@ -73,6 +73,8 @@ impl Store {
                     SELECT chain_id, submitter, FALSE, TRUE, FALSE FROM open
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
+                    UNION ALL
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request WHERE applied_at IS NULL
                 ) b
                 GROUP BY b.chain_id, b.submitter
             )

@@ -14,7 +14,7 @@ use super::error::StoreError;
 use super::lease::columns;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{AttemptId, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
+use crate::domain::{AttemptId, Ending, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
 
 /// An intent with a nonce whose fate is open, and every set of bytes that could decide it.
 #[derive(Clone, Debug)]
@@ -34,6 +34,16 @@ pub struct OpenIntent {
     pub resubmit_in: Duration,
     /// Time since the nonce was given.
     pub age: Duration,
+    /// Sends claimed so far.
+    pub sends: u32,
+    /// Time since the last set of bytes was made.
+    pub last_attempt_age: Duration,
+    /// A node is known to have answered a send of it.
+    pub last_attempt_sent: bool,
+    /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
+    pub expires: Option<Instant>,
+    /// How it ends if a placeholder takes its nonce. `None`: it is meant to happen.
+    pub ending: Option<Ending>,
     pub trace_context: Option<String>,
     /// In the order they were made; never empty.
     pub attempts: Vec<Attempt>,
@@ -67,6 +77,46 @@ pub enum OperatorAction {
     Adopt,
 }
 
+/// What was asked about one intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxAction {
+    Cancel,
+    SpeedUp,
+    Rebroadcast,
+}
+
+impl TxAction {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            TxAction::Cancel => "cancel",
+            TxAction::SpeedUp => "speed_up",
+            TxAction::Rebroadcast => "rebroadcast",
+        }
+    }
+}
+
+impl std::str::FromStr for TxAction {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "cancel" => Ok(TxAction::Cancel),
+            "speed_up" => Ok(TxAction::SpeedUp),
+            "rebroadcast" => Ok(TxAction::Rebroadcast),
+            other => Err(format!("`{other}` cannot be asked about a transaction")),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct PendingTxRequest {
+    pub request_no: i64,
+    pub tx_id: TxId,
+    pub action: TxAction,
+    pub reason: String,
+    /// The state of the intent when the request was read.
+    pub state: TxState,
+}
+
 #[derive(Clone, Debug)]
 pub struct PendingAction {
     pub audit_id: i64,
@@ -84,6 +134,7 @@ pub struct LaneRows {
     /// In nonce order.
     pub open: Vec<OpenIntent>,
     pub actions: Vec<PendingAction>,
+    pub tx_requests: Vec<PendingTxRequest>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -99,8 +150,12 @@ struct OpenRow {
     last_error: Option<String>,
     last_gas_params: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
+    submit_attempts: i32,
     resubmit_in: Option<f64>,
     age: Option<f64>,
+    expires_in: Option<f64>,
+    ending: Option<String>,
+    ending_reason: Option<String>,
     trace_context: Option<String>,
 }
 
@@ -113,6 +168,8 @@ struct AttemptRow {
     raw_tx: Vec<u8>,
     tx_hash: String,
     gas_params: serde_json::Value,
+    age: Option<f64>,
+    sent: bool,
 }
 
 #[derive(sqlx::FromRow)]
@@ -159,13 +216,26 @@ impl TryFrom<AttemptRow> for Attempt {
     }
 }
 
+/// What a lane wants to know of the newest bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastAttempt {
+    age: Duration,
+    sent: bool,
+}
+
 impl OpenRow {
-    fn into_intent(self, attempts: Vec<Attempt>) -> Result<OpenIntent, StoreError> {
+    fn into_intent(self, attempts: Vec<Attempt>, last: LastAttempt) -> Result<OpenIntent, StoreError> {
         let id = self.tx_id.to_string();
         let cell = |column| Cell { table: "managed_tx", column, id: &id };
         if attempts.is_empty() {
             return Err(cell("nonce").bad("has a nonce but no attempt"));
         }
+        let ending = match (self.ending, self.ending_reason) {
+            (Some(state), reason) => {
+                Some(Ending { state: cell("ending").parse(&state)?, reason: reason.unwrap_or_default() })
+            }
+            (None, _) => None,
+        };
         let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
         Ok(OpenIntent {
             tx_id: TxId(self.tx_id),
@@ -183,6 +253,11 @@ impl OpenRow {
             receipt: self.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
             resubmit_in: seconds(self.resubmit_in),
             age: seconds(self.age),
+            sends: self.submit_attempts.max(0).unsigned_abs(),
+            last_attempt_age: last.age,
+            last_attempt_sent: last.sent,
+            expires: self.expires_in.map(|left| Instant::now() + seconds(Some(left))),
+            ending,
             trace_context: self.trace_context,
             attempts,
         })
@@ -201,6 +276,7 @@ impl Store {
         self.load_submitters(keys, &mut lanes).await?;
         self.load_open(keys, &mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
+        self.load_tx_requests(keys, &mut lanes).await?;
         // Cloned: a lane that was dropped and its successor may stand in one batch.
         let rows = |key: &SubmitterKey| {
             let cell = Cell { table: "submitter", column: "submitter", id: &key.address_text() };
@@ -263,7 +339,8 @@ impl Store {
         let rows: Vec<OpenRow> = sqlx::query_as(
             "-- load_open
             SELECT t.chain_id, t.submitter, t.tx_id, t.payload, t.state, t.sub_state, t.nonce, t.tx_hash, t.last_error,
-                   t.last_gas_params, t.receipt, t.trace_context,
+                   t.last_gas_params, t.receipt, t.trace_context, t.submit_attempts, t.ending, t.ending_reason,
+                   extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                    extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
                    extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
@@ -282,7 +359,9 @@ impl Store {
         let tx_ids: Vec<Uuid> = rows.iter().map(|open| open.tx_id).collect();
         let attempt_rows: Vec<AttemptRow> = sqlx::query_as(
             "-- load_attempts
-            SELECT attempt_id, tx_id, nonce, kind, raw_tx, tx_hash, gas_params
+            SELECT attempt_id, tx_id, nonce, kind, raw_tx, tx_hash, gas_params,
+                   extract(epoch FROM clock_timestamp() - created_at)::FLOAT8 AS age,
+                   first_sent_at IS NOT NULL AS sent
             FROM tx_attempt
             WHERE tx_id = ANY($1) AND displaced_at IS NULL
             ORDER BY created_at, attempt_id",
@@ -291,14 +370,16 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("load_attempts"))?;
-        let mut attempts: HashMap<Uuid, Vec<Attempt>> = HashMap::new();
+        let mut attempts: HashMap<Uuid, (Vec<Attempt>, LastAttempt)> = HashMap::new();
         for found in attempt_rows {
-            attempts.entry(found.tx_id).or_default().push(found.try_into()?);
+            let (own, last) = attempts.entry(found.tx_id).or_default();
+            *last = LastAttempt { age: seconds(found.age), sent: found.sent };
+            own.push(found.try_into()?);
         }
         for open in rows {
             let key = row::key("managed_tx", open.chain_id, &open.submitter)?;
-            let own = attempts.remove(&open.tx_id).unwrap_or_default();
-            lanes.entry(key).or_default().open.push(open.into_intent(own)?);
+            let (own, last) = attempts.remove(&open.tx_id).unwrap_or_default();
+            lanes.entry(key).or_default().open.push(open.into_intent(own, last)?);
         }
         Ok(())
     }
@@ -329,6 +410,37 @@ impl Store {
             };
             let key = row::key("audit_log", chain_id, &submitter)?;
             lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason });
+        }
+        Ok(())
+    }
+
+    async fn load_tx_requests(
+        &self,
+        keys: &[SubmitterKey],
+        lanes: &mut HashMap<SubmitterKey, LaneRows>,
+    ) -> Result<(), StoreError> {
+        let (chains, submitters) = columns(keys);
+        let rows: Vec<(i64, i64, String, Uuid, String, String, String)> = sqlx::query_as(
+            "-- load_tx_requests
+            SELECT r.request_no, r.chain_id, r.submitter, r.tx_id, r.action, r.reason, t.state
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            JOIN tx_request r ON r.chain_id = u.chain_id AND r.submitter = u.submitter
+            JOIN managed_tx t ON t.tx_id = r.tx_id
+            WHERE r.applied_at IS NULL
+            ORDER BY r.request_no",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_tx_requests"))?;
+        for (request_no, chain_id, submitter, tx_id, action, reason, state) in rows {
+            let key = row::key("tx_request", chain_id, &submitter)?;
+            let id = tx_id.to_string();
+            let state = Cell { table: "managed_tx", column: "state", id: &id }.parse(&state)?;
+            let action = Cell { table: "tx_request", column: "action", id: &id }.parse(&action)?;
+            let request = PendingTxRequest { request_no, tx_id: TxId(tx_id), action, reason, state };
+            lanes.entry(key).or_default().tx_requests.push(request);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! A worker's writes exist only as `FencedWrite`s, made from a `Lease` and applied behind the fence
 //! (docs/adr/0002). There is no other way to spell one.
 
+mod ask;
 pub mod attempt;
 mod blocks;
 mod error;
@@ -20,13 +21,16 @@ mod submitters;
 mod upkeep;
 mod verify;
 
+pub use ask::{AskOutcome, AskedEntry, RequestNo};
 pub use attempt::{Attempt, AttemptKind};
 pub use error::StoreError;
-pub use fenced::{Applied, CursorWrite, DoneAction, FencedWrite, Move, SentNote};
+pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, SentNote};
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};
 pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Lease, LeaseTag};
-pub use load::{Cursor, LaneRows, OpenIntent, OperatorAction, PendingAction, QueuedIntent};
+pub use load::{
+    Cursor, LaneRows, OpenIntent, OperatorAction, PendingAction, PendingTxRequest, QueuedIntent, TxAction,
+};
 pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};

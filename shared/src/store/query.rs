@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Payload, Receipt, SubmitterKey, TxId, TxState};
+use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxId, TxState};
 
 /// An intent as a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct TxView {
     pub receipt: Option<Receipt>,
     pub block_number: Option<u64>,
     pub block_hash: Option<H256>,
+    /// The canonical block at its height, where one is kept.
+    pub canonical_hash: Option<H256>,
     /// The chain's newest known block.
     pub head: Option<u64>,
     pub created_at: DateTime<Utc>,
@@ -37,11 +39,16 @@ pub struct TxView {
 
 impl TxView {
     /// Blocks that confirm it, its own included. Counts on while it is tracked; once the intent is final the number
-    /// rests at what was required, so that a finished transaction always reads the same.
-    pub fn confirmations(&self, required: u64) -> Option<u64> {
+    /// rests at what was required, so that a finished transaction always reads the same. Where no number was required
+    /// there is none to rest at.
+    pub fn confirmations(&self, required: Finality) -> Option<u64> {
         let block = self.block_number?;
         if self.state.is_terminal() {
-            return Some(required);
+            return required.blocks();
+        }
+        if self.canonical_hash.is_some() && self.canonical_hash != self.block_hash {
+            // Its block was replaced, and its lane is about to say so.
+            return Some(0);
         }
         Some((self.head? + 1).saturating_sub(block))
     }
@@ -77,6 +84,7 @@ struct TxRow {
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
     block_hash: Option<String>,
+    canonical_hash: Option<String>,
     head: Option<i64>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
@@ -94,6 +102,8 @@ macro_rules! select_tx {
             SELECT t.tx_id, t.chain_id, t.submitter, t.request_id, t.payload, t.state, t.sub_state, t.tx_hash,
                    t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.receipt, t.block_number,
                    t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
+                   (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
+                       AS canonical_hash,
                    (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head
             FROM managed_tx t
             ",
@@ -199,6 +209,7 @@ impl TryFrom<TxRow> for TxView {
             receipt: row.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
             block_number: number("block_number", row.block_number)?,
             block_hash: hash("block_hash", row.block_hash)?,
+            canonical_hash: hash("canonical_hash", row.canonical_hash)?,
             head: number("head", row.head)?,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -230,6 +241,7 @@ mod tests {
             receipt: None,
             block_number: block,
             block_hash: None,
+            canonical_hash: None,
             head,
             created_at: now,
             updated_at: now,
@@ -240,11 +252,24 @@ mod tests {
 
     #[test]
     fn confirmations_count_the_own_block_and_rest_when_final() {
-        assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(3), None);
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(3), Some(1));
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(3), Some(2));
+        let three = Finality::Blocks(3);
+        assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(three), None);
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(three), Some(1));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(three), Some(2));
         // The chain got shorter and the lane has not noticed yet.
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(3), Some(0));
-        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(3), Some(3));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(three), Some(0));
+        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(three), Some(3));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(99)).confirmations(Finality::Safe), Some(91));
+        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(Finality::Safe), None);
+    }
+
+    #[test]
+    fn a_block_that_is_not_canonical_confirms_nothing() {
+        let mut view = mined(TxState::Tracking, Some(9), Some(10));
+        view.block_hash = Some(H256::repeat_byte(1));
+        view.canonical_hash = Some(H256::repeat_byte(1));
+        assert_eq!(view.confirmations(Finality::Blocks(3)), Some(2));
+        view.canonical_hash = Some(H256::repeat_byte(2));
+        assert_eq!(view.confirmations(Finality::Blocks(3)), Some(0));
     }
 }

@@ -29,6 +29,7 @@ pub struct StackBuilder {
     balance: U256,
     proxied: bool,
     own_postgres: bool,
+    anvil_args: Vec<String>,
     settings: Settings,
 }
 
@@ -53,6 +54,7 @@ impl StackBuilder {
             balance: U256::exp10(21),
             proxied: false,
             own_postgres: false,
+            anvil_args: Vec::new(),
             settings,
         }
     }
@@ -90,6 +92,12 @@ impl StackBuilder {
         self
     }
 
+    /// More arguments for every chain, as on anvil's command line.
+    pub fn anvil_args(mut self, args: &[&str]) -> Self {
+        self.anvil_args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
     /// Wei of every submitter at the start; absent: 1,000 ether.
     pub fn balance(mut self, wei: impl Into<U256>) -> Self {
         self.balance = wei.into();
@@ -124,7 +132,7 @@ impl StackBuilder {
         let mut nodes = Vec::new();
         for index in 0..self.chains {
             let log = dir.path().join(format!("anvil-{index}.log"));
-            nodes.push(Node::start(FIRST_CHAIN_ID + index, self.mining, &log).await);
+            nodes.push(Node::start_with(FIRST_CHAIN_ID + index, self.mining, &log, &self.anvil_args).await);
         }
         for (index, node) in nodes.iter().enumerate() {
             let name = Stack::chain_name(index);

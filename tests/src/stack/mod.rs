@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gapless::domain::{TxId, TxState};
+use gapless::domain::{H256, TxId, TxState};
 use gapless_cli::localnet::Postgres;
 use serde_json::Value;
 use sqlx::PgPool;
@@ -295,6 +295,24 @@ impl Stack {
                 Ok(left) => Err(format!("{} unfinished: {:?}", left.len(), &left[..left.len().min(10)])),
                 Err(error) => Err(error.to_string()),
             }
+        })
+        .await;
+    }
+
+    /// Waits until an intent has so many attempts.
+    pub async fn wait_attempts(&self, tx_id: TxId, count: usize) -> Vec<AttemptRow> {
+        eventually(&format!("{tx_id} has {count} attempts"), async || {
+            let attempts = self.attempts(tx_id).await;
+            if attempts.len() >= count { Ok(attempts) } else { Err(attempts) }
+        })
+        .await
+    }
+
+    /// Waits until the node knows a transaction.
+    pub async fn wait_pooled(&self, hash: H256) {
+        eventually(&format!("the node has {hash:?}"), async || {
+            let found = self.anvil().rpc("eth_getTransactionByHash", serde_json::json!([hash])).await;
+            if found.is_null() { Err("unknown to it") } else { Ok(()) }
         })
         .await;
     }

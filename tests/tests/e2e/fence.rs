@@ -5,8 +5,8 @@ mod race;
 
 use gapless::domain::{Event, EventKind, Nonce, Payload};
 use gapless::store::{
-    Applied, AttemptKind, CursorWrite, DoneAction, FencedWrite, IntakeOutcome, Lease, Move, NewIntent,
-    OpenIntent, SentNote, StoreError,
+    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, IntakeOutcome, Lease, Move,
+    NewIntent, OpenIntent, SentNote, StoreError,
 };
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
@@ -39,7 +39,7 @@ async fn every_write(
         max_in_flight: 1,
     };
     let note = || SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" };
-    let done = || DoneAction { audit_id: 1, outcome: Ok("done".into()) };
+    let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
     let replacement = || desk.sign(0, open.nonce, TxId::new());
     vec![
         ("a nonce for the next intent", desk.give_nonce(lease, 0, queued).await),

@@ -8,7 +8,9 @@ mod confirmations;
 mod crash;
 mod dead_ends;
 mod duties;
+mod fees;
 mod fence;
+mod finality;
 mod funds;
 mod harness;
 mod ingest;
@@ -17,8 +19,13 @@ mod machine;
 mod node;
 mod observe;
 mod protect;
+mod replacement;
 mod sequence;
+mod signers;
+mod simulate;
+mod stuck;
 mod surface;
+mod urls;
 
 use gapless_tests::StackBuilder;
 

@@ -372,6 +372,7 @@ async fn a_url_that_dies_in_the_middle_is_left_for_another_and_back() {
         .mining(Mining::Manual)
         .set("resubmit.interval", "500ms")
         .set("rpc.timeout", "500ms")
+        .set("rpc.broadcast", "first")
         .start()
         .await;
     stack.start_api().await;

@@ -36,7 +36,7 @@ pub(super) async fn run(
     }
     tracing::warn!(
         submitters = suspects.len(),
-        "the chain counts more transactions than our sequences explain"
+        "sequences that nobody watches do not fit the chain; looking into them"
     );
     // A lane reads the rows, looks twice and stops the submitter behind the fence.
     fleet.look_into(suspects).await?;

@@ -26,7 +26,7 @@ use crate::fleet::Fleet;
 struct Duty {
     /// As metrics show it.
     name: &'static str,
-    /// As leased: duties that need keys have one holder per set of keys.
+    /// As leased: duties that need keys have one holder per set of chains and keys.
     lease: String,
     store: Store,
     node: NodeId,
@@ -43,7 +43,6 @@ pub(crate) fn start(
     node: &NodeId,
     fleet: &Arc<Fleet>,
     chains: HashMap<ChainId, Arc<Chain>>,
-    signer_set: &str,
     stop: &CancellationToken,
 ) {
     let duty = |name: &'static str, lease: String| Duty {
@@ -62,13 +61,10 @@ pub(crate) fn start(
         );
     }
     if let Some(schedule) = schedule(&config.duties.audit_nonces) {
+        let lease = format!("audit_nonces:{}", fleet.serves());
         let (store, fleet, chains) = (store.clone(), fleet.clone(), chains.clone());
         let run = move || audit::run(store.clone(), fleet.clone(), chains.clone());
-        tokio::spawn(duty("audit_nonces", format!("audit_nonces:{signer_set}")).run(
-            schedule,
-            stop.clone(),
-            run,
-        ));
+        tokio::spawn(duty("audit_nonces", lease).run(schedule, stop.clone(), run));
     }
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use gapless::domain::{FencingToken, TxState};
-use gapless::store::{AttemptKind, CursorWrite, FencedWrite};
+use gapless::store::{CursorWrite, FencedWrite};
 
 use super::error::StepError;
 use super::open::OpenTx;
@@ -85,8 +85,8 @@ impl Lane {
         let mut write = FencedWrite::new(&self.lease);
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
             write.change(tx.to_move());
-            if let Some(draft) = tx.draft() {
-                write.record(tx.intent.tx_id, AttemptKind::Original, draft.clone());
+            if let Some((kind, draft)) = tx.draft() {
+                write.record(tx.intent.tx_id, *kind, draft.clone());
             }
             if tx.state() == TxState::Queued {
                 write.displace(tx.intent.tx_id);

@@ -11,10 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, TxId, U256};
 use gapless::events::EventPublisher;
 use gapless::signer::Signer;
-use gapless::store::{DoneAction, Lease, LeaseTag, Move, PendingAction, QueuedIntent, SentNote};
+use gapless::store::{
+    DoneAction, Lease, LeaseTag, Move, PendingAction, PendingTxRequest, QueuedIntent, SentNote,
+};
 use tokio::sync::{mpsc, watch};
 
 use crate::chains::Chain;
@@ -100,6 +103,7 @@ pub(crate) struct Lane {
     pub(crate) paused: bool,
     own_window: Option<u32>,
     pub(crate) actions: Vec<PendingAction>,
+    pub(crate) tx_requests: Vec<PendingTxRequest>,
     /// Changes of intents that have no nonce.
     pub(crate) queued_moves: Vec<QueuedMove>,
     pub(crate) sent_notes: Vec<SentNote>,
@@ -159,6 +163,7 @@ impl Lane {
             paused: false,
             own_window: None,
             actions: Vec::new(),
+            tx_requests: Vec::new(),
             queued_moves: Vec::new(),
             sent_notes: Vec::new(),
             done_actions: Vec::new(),
@@ -259,10 +264,13 @@ impl Lane {
             self.load().await?;
         }
         steps::operator::carry_out(self).await?;
+        steps::request::carry_out(self).await?;
         self.moved = false;
         steps::track::advance(self).await?;
         let free = steps::protect::key_is_ours(self).await?;
         if free {
+            steps::stuck::alarm(self);
+            steps::replace::advance(self).await?;
             steps::submit::advance(self).await?;
             if steps::prepare::fill(self).await? {
                 return Ok(Turn::Again);
@@ -284,6 +292,7 @@ impl Lane {
         self.paused = rows.paused;
         self.own_window = rows.max_in_flight;
         self.actions = rows.actions;
+        self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.sequence = rows.cursor.map(|cursor| Sequence {
             start: cursor.start,
@@ -348,9 +357,11 @@ impl Lane {
         let now = Instant::now();
         let lazy = self.lazy_since.map(|since| since + LAZY);
         let due = steps::submit::next_due(self).filter(|_| free);
+        let replace = steps::replace::next_time(self).filter(|_| free);
+        let alarm = steps::stuck::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
-        let next = [lazy, due, stale, hold, self.recheck_at].into_iter().flatten().min();
+        let next = [lazy, due, replace, alarm, stale, hold, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);
@@ -376,6 +387,11 @@ impl Lane {
 
     pub(crate) fn address(&self) -> Address {
         self.lease.key().address
+    }
+
+    /// Whether other bytes may be made for a given nonce at all.
+    pub(crate) fn may_replace(&self) -> bool {
+        self.chain.config.nonce.profile != Profile::StabilityFirst
     }
 
     pub(crate) fn is_protected(&self) -> bool {
@@ -409,6 +425,10 @@ impl Lane {
 
     /// Notes a domain event; it is published when the commit that makes it true is through.
     pub(crate) fn tell(&mut self, tx_id: Option<TxId>, kind: EventKind) {
+        let last = self.events.iter_mut().rev().find(|event| event.tx_id == tx_id);
+        if last.is_some_and(|event| event.kind.absorb(&kind)) {
+            return;
+        }
         self.events.push(Event { submitter: self.lease.key(), tx_id, kind });
     }
 }

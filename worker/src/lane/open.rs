@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
-use gapless::domain::{H256, Receipt, SignedDraft, TxState};
-use gapless::store::{Attempt, Move, OpenIntent};
+use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxState};
+use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 
 /// First wait after a node did not take the bytes; doubles up to the resubmit interval.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -20,10 +20,12 @@ pub(crate) struct OpenTx {
     /// It can wait for company: losing it only resends the same bytes.
     lazy: bool,
     /// Bytes that are not on disk yet. Cannot be sent.
-    draft: Option<SignedDraft>,
+    draft: Option<(AttemptKind, SignedDraft)>,
     /// Sends claimed since the last commit, and the time of the next that goes with them.
     claimed: u32,
     resubmit_in: Option<Duration>,
+    /// Sends claimed so far, by this owner and those before.
+    pub(crate) sends: u32,
     /// A claim is on disk that no send has used yet.
     pub(crate) may_send: bool,
     /// A node is known to have taken the bytes: the next nonce may follow.
@@ -34,6 +36,14 @@ pub(crate) struct OpenTx {
     pub(crate) prepared_at: Instant,
     /// When the chain last gave reason to believe the receipt.
     pub(crate) receipt_seen: Instant,
+    /// When the last set of bytes was made.
+    pub(crate) last_attempt_at: Instant,
+    /// No other attempt is made before this: the last try to make one failed, or the pool wants more.
+    pub(crate) replace_at: Option<Instant>,
+    /// Somebody asked for a higher price.
+    pub(crate) speed_up: bool,
+    /// The confirming blocks that consumers of events were told of by this lane.
+    pub(crate) told_blocks: Vec<Confirmation>,
     /// When its nonce was first seen consumed by none of our hashes.
     pub(crate) suspected: Option<Instant>,
 }
@@ -41,11 +51,9 @@ pub(crate) struct OpenTx {
 impl OpenTx {
     /// From a row: everything is on disk, and whoever owned it before may or may not have sent it.
     pub(crate) fn loaded(intent: OpenIntent, now: Instant) -> Self {
-        let due = match intent.state {
-            // Sent or not, nobody knows: send now.
-            TxState::InFlight => now,
-            _ => now + intent.resubmit_in,
-        };
+        // The newest bytes may never have been sent, or nobody knows: send now.
+        let unsent = intent.state == TxState::InFlight || !intent.last_attempt_sent;
+        let due = if unsent { now } else { now + intent.resubmit_in };
         OpenTx {
             persisted: intent.state,
             dirty: false,
@@ -53,12 +61,17 @@ impl OpenTx {
             draft: None,
             claimed: 0,
             resubmit_in: None,
+            sends: intent.sends,
             may_send: false,
-            is_taken: matches!(intent.state, TxState::Submitted | TxState::Tracking),
+            is_taken: !unsent && matches!(intent.state, TxState::Submitted | TxState::Tracking),
             due,
             backoff: FIRST_BACKOFF,
             prepared_at: now.checked_sub(intent.age).unwrap_or(now),
             receipt_seen: now,
+            last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
+            replace_at: None,
+            speed_up: false,
+            told_blocks: Vec::new(),
             suspected: None,
             intent,
         }
@@ -73,9 +86,46 @@ impl OpenTx {
     ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
         tx.persisted = TxState::Queued;
-        tx.draft = Some(draft);
+        tx.draft = Some((AttemptKind::Original, draft));
         tx.claim(resubmit_in);
         tx
+    }
+
+    /// Other bytes for the same nonce. The commit claims their first send; every earlier hash stays watched.
+    pub(crate) fn redraft(
+        &mut self,
+        kind: AttemptKind,
+        draft: SignedDraft,
+        resubmit_in: Duration,
+        now: Instant,
+    ) {
+        self.intent.tx_hash = draft.tx_hash;
+        self.intent.gas_params = Some(draft.gas_params());
+        self.intent.max_cost = self.intent.max_cost.max(draft.max_cost);
+        self.draft = Some((kind, draft));
+        self.last_attempt_at = now;
+        self.replace_at = None;
+        self.speed_up = false;
+        self.due = now;
+        self.claim(resubmit_in);
+    }
+
+    /// It shall not happen: a placeholder is to take its nonce.
+    pub(crate) fn give_up(&mut self, ending: Ending) {
+        if self.intent.ending.is_none() {
+            self.intent.ending = Some(ending);
+            self.dirty = true;
+            self.lazy = false;
+        }
+    }
+
+    /// Why the bytes with this hash exist.
+    pub(crate) fn kind_of(&self, hash: H256) -> Option<AttemptKind> {
+        self.intent.attempts.iter().find(|attempt| attempt.tx_hash() == hash).map(Attempt::kind)
+    }
+
+    pub(crate) fn has_placeholder(&self) -> bool {
+        self.intent.attempts.iter().any(|attempt| attempt.kind() == AttemptKind::Placeholder)
     }
 
     pub(crate) fn state(&self) -> TxState {
@@ -91,7 +141,7 @@ impl OpenTx {
         self.intent.attempts.last()
     }
 
-    pub(crate) fn draft(&self) -> Option<&SignedDraft> {
+    pub(crate) fn draft(&self) -> Option<&(AttemptKind, SignedDraft)> {
         self.draft.as_ref()
     }
 
@@ -142,6 +192,7 @@ impl OpenTx {
     /// Claims one send; it may happen only after the commit.
     pub(crate) fn claim(&mut self, resubmit_in: Duration) {
         self.claimed += 1;
+        self.sends = self.sends.saturating_add(1);
         self.resubmit_in = Some(resubmit_in);
         self.dirty = true;
         self.lazy = false;
@@ -186,9 +237,17 @@ impl OpenTx {
             last_error: self.intent.last_error.clone(),
             gas_params: self.intent.gas_params.clone(),
             receipt: self.intent.receipt.clone(),
+            replaced_by: self.replaced_by(),
+            ending: self.intent.ending.clone(),
             sends: self.claimed,
             resubmit_in: self.resubmit_in,
         }
+    }
+
+    /// The mined hash, if it is not that of the first attempt.
+    fn replaced_by(&self) -> Option<H256> {
+        let mined = self.intent.receipt.as_ref()?.tx_hash;
+        self.kind_of(mined).filter(|kind| *kind != AttemptKind::Original).map(|_| mined)
     }
 
     /// The commit is through: memory and disk agree, and bytes that were drafts are attempts.

@@ -3,12 +3,17 @@
 //! | state | step |
 //! |---|---|
 //! | QUEUED | `prepare` |
-//! | IN_FLIGHT, SUBMITTED, STUCK | `submit` (bytes to the node), until `track` hears of a block |
+//! | IN_FLIGHT, SUBMITTED, STUCK | `submit` (bytes to the node; `replace` makes others), until `track` hears of a block |
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
+//!
+//! `request` carries out what clients ask about an intent: cancel it, speed it up.
 
 pub(crate) mod operator;
 pub(crate) mod prepare;
 pub(crate) mod protect;
+pub(crate) mod replace;
+pub(crate) mod request;
+pub(crate) mod stuck;
 pub(crate) mod submit;
 pub(crate) mod track;

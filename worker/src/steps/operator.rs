@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
-use gapless::store::{DoneAction, OperatorAction};
+use gapless::store::{AskedBy, DoneAction, OperatorAction};
 
 use super::protect;
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
@@ -25,7 +25,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, action = ?action.action, reason = action.reason, outcome = ?outcome,
             "operator's request carried out");
-        lane.done_actions.push(DoneAction { audit_id: action.audit_id, outcome });
+        lane.done_actions.push(DoneAction { asked_by: AskedBy::Audit(action.audit_id), outcome });
         lane.actions.remove(0);
         lane.flush().await?;
         lane.more_queued = true;
@@ -89,7 +89,7 @@ async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
 /// The chain's count, if nothing of others is on its way and a reorg can no longer take it back.
 async fn final_count(lane: &Lane) -> Result<Result<u64, String>, StepError> {
     let (connector, address) = (&lane.chain.connector, lane.address());
-    let view = connector.consumed_nonce(address, lane.chain.finality_depth(), &[]).await?;
+    let view = connector.consumed_nonce(address, lane.chain.finality(), &[]).await?;
     let pending = connector.transaction_count(address, BlockTag::Pending).await?;
     let ours =
         lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count()
@@ -116,7 +116,7 @@ async fn taken_for_good(lane: &Lane) -> Result<Result<(), String>, StepError> {
         return Ok(Ok(()));
     }
     let connector = &lane.chain.connector;
-    let view = connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view = connector.consumed_nonce(lane.address(), lane.chain.finality(), &hashes).await?;
     if !view.receipts.is_empty() || protected().any(|tx| view.count_at_depth <= tx.intent.nonce.0) {
         return Ok(Err("a protected nonce is not finally someone else's; release instead".to_owned()));
     }
@@ -137,6 +137,7 @@ fn displace(lane: &mut Lane) -> usize {
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Queued);
         tx.intent.gas_params = None;
+        tx.intent.ending = None;
         tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
         displaced += 1;
     }

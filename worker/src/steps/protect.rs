@@ -40,7 +40,7 @@ pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
         lane.recheck_at = None;
         return Ok(true);
     }
-    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &[]).await?;
+    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality(), &[]).await?;
     let seen_before = lane.key_suspected.is_some();
     lane.key_suspected.get_or_insert_with(Instant::now);
     lane.recheck_at = Some(Instant::now() + RECHECK);
@@ -84,8 +84,7 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
 pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let tx = &lane.open[index];
     let (nonce, hashes) = (tx.intent.nonce, tx.hashes());
-    let view =
-        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality(), &hashes).await?;
     if let Some(receipt) = view.receipts.into_iter().next() {
         track::included(lane, receipt);
         return Ok(());
@@ -130,8 +129,7 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str) {
 pub(super) async fn judge_open(lane: &mut Lane) -> Result<(), StepError> {
     let unmined = |tx: &OpenTx| tx.intent.receipt.is_none() && !tx.state().is_terminal();
     let hashes: Vec<_> = lane.open.iter().filter(|tx| unmined(tx)).flat_map(OpenTx::hashes).collect();
-    let view =
-        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality(), &hashes).await?;
     view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
     let watcher = lane.chain.watcher.clone();
     for tx in lane.open.iter_mut().filter(|tx| unmined(tx) && tx.state() != TxState::Protect) {
@@ -158,8 +156,7 @@ async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), Ste
     lane.protect_pause = (lane.protect_pause * 2).clamp(RECHECK * 2, LONGEST_PAUSE);
     lane.recheck_at = Some(Instant::now() + lane.protect_pause);
     let hashes: Vec<_> = taken(lane).flat_map(OpenTx::hashes).collect();
-    let view =
-        lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality_depth(), &hashes).await?;
+    let view = lane.chain.connector.consumed_nonce(lane.address(), lane.chain.finality(), &hashes).await?;
     view.receipts.into_iter().for_each(|receipt| track::included(lane, receipt));
     if taken(lane).next().is_some() {
         return Ok(());

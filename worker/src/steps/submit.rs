@@ -9,13 +9,12 @@ use gapless::domain::{EventKind, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::SentNote;
 
-use super::{protect, track};
+use super::{protect, replace, track};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
-    alarm_stuck(lane, now);
     look_up_overdue(lane, now).await;
     claim_due(lane, now);
     if lane.open.iter().any(|tx| is_due(tx, now) && !tx.may_send) {
@@ -80,28 +79,6 @@ fn claim_due(lane: &mut Lane, now: Instant) {
     }
 }
 
-fn alarm_stuck(lane: &mut Lane, now: Instant) {
-    let patience = lane.chain.config.stuck.after;
-    let mut stuck = Vec::new();
-    for tx in &mut lane.open {
-        let unmined = matches!(tx.state(), TxState::InFlight | TxState::Submitted);
-        if unmined && now.saturating_duration_since(tx.prepared_at) >= patience {
-            tx.enter(TxState::Stuck);
-            tx.complain(Some("unmined"), tx.intent.last_error.clone());
-            stuck.push(tx.intent.tx_id);
-        }
-    }
-    for tx_id in stuck {
-        tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-            after = ?patience, "stuck: still unmined; it is worked on");
-        lane.tell(Some(tx_id), EventKind::Stuck { reason: format!("unmined for {}", humantime(patience)) });
-    }
-}
-
-fn humantime(duration: std::time::Duration) -> String {
-    format!("{} s", duration.as_secs())
-}
-
 async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     if !lane.lease.may_send() {
         return Err(StepError::Retry {
@@ -160,11 +137,17 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             track::look_up(lane, &hashes).await
         }
         SubmitClass::Fatal => {
+            replace::unmineable(lane, index, &outcome.message);
             put_off(lane, index, Some("rejected"), outcome.message);
             Ok(())
         }
-        SubmitClass::ReplacementUnderpriced
-        | SubmitClass::Underpriced
+        SubmitClass::ReplacementUnderpriced => {
+            // The earlier attempt lives. If this one must win, it needs a higher price.
+            replace::outbid(lane, index);
+            put_off(lane, index, None, outcome.message);
+            Ok(())
+        }
+        SubmitClass::Underpriced
         | SubmitClass::PoolFull
         | SubmitClass::DelegatedLimit
         | SubmitClass::FeeCapExceeded

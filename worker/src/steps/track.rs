@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use gapless::chain::{BlockTag, CallOutcome, RpcError};
-use gapless::domain::{EventKind, H256, Receipt, TxState};
+use gapless::domain::finality::confirmations_news;
+use gapless::domain::{Ending, EventKind, H256, Receipt, TxState};
+use gapless::store::AttemptKind;
 
 use crate::lane::{Lane, OpenTx, StepError};
 
@@ -41,10 +43,17 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     let mut gone = Vec::new();
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
         let Some(receipt) = tx.intent.receipt.clone() else { continue };
-        let canonical = lane.chain.watcher.canonical_hash(receipt.block_number);
-        if receipt.block_number >= from && canonical != Some(receipt.block_hash) {
-            tx.unmined(now);
-            gone.push((tx.intent.tx_id, receipt));
+        match lane.chain.watcher.has_replaced(&receipt) {
+            Some(true) if receipt.block_number >= from => {
+                tx.unmined(now);
+                gone.push((tx.intent.tx_id, receipt));
+            }
+            Some(_) => {}
+            // The fork is deeper than what the watcher keeps, and the block lies below that: a node has to be asked.
+            None => {
+                let patience = lane.chain.config.confirmations.stale_receipt_timeout;
+                tx.receipt_seen = now.checked_sub(patience).unwrap_or(now);
+            }
         }
     }
     for (tx_id, receipt) in gone {
@@ -57,6 +66,32 @@ fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) 
         tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; sending the same bytes again");
     let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
     lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
+}
+
+/// Tells consumers which blocks confirm an intent, if anybody hears it: the first time and after a fork all of them, else
+/// what came on top. In the mode where clients ask, it writes nothing and is woken by nothing.
+fn tell_confirmations(lane: &mut Lane, index: usize) {
+    if !lane.shared.events.is_heard() {
+        return;
+    }
+    let tx = &lane.open[index];
+    let blocks = tx.intent.receipt.as_ref().map(|receipt| lane.chain.watcher.confirmations(receipt));
+    let listed = blocks.as_ref().map_or(0, Vec::len) as u64;
+    if tx.intent.receipt.is_some() && listed < lane.chain.finality().listed() {
+        let next = lane.chain.watcher.head().unwrap_or_default() + 1;
+        lane.chain.watcher.wake_at_head(next, &lane.mailbox);
+    }
+    let blocks = match blocks {
+        // Mined, and its block is below the kept window or about to be found replaced: nothing to tell yet.
+        Some(blocks) if blocks.is_empty() => return,
+        Some(blocks) => blocks,
+        None => Vec::new(),
+    };
+    let tx_id = tx.intent.tx_id;
+    if let Some((news, new_fork)) = confirmations_news(&tx.told_blocks, &blocks) {
+        lane.open[index].told_blocks = blocks;
+        lane.tell(Some(tx_id), EventKind::Confirmations { blocks: news, new_fork });
+    }
 }
 
 /// Asks for the receipts of everything that is not known to be mined. After reading the rows: what happened while
@@ -89,6 +124,7 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
 /// Finishes what is deep enough, asks to be woken for the rest.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
+        tell_confirmations(lane, index);
         let tx = &lane.open[index];
         let (TxState::Tracking, Some(receipt)) = (tx.state(), tx.intent.receipt.clone()) else { continue };
         if tx.leaves_protect() {
@@ -96,11 +132,10 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             lane.moved = true;
             continue;
         }
-        let target = receipt.block_number + lane.chain.finality_depth();
-        if lane.chain.watcher.head().is_some_and(|head| head >= target) {
+        if lane.chain.watcher.final_height().is_some_and(|height| height >= receipt.block_number) {
             conclude(lane, index, receipt).await?;
         } else {
-            lane.chain.watcher.wake_at(target, &lane.mailbox);
+            lane.chain.watcher.wake_when_final(receipt.block_number, &lane.mailbox);
         }
         if lane.open[index].receipt_seen.elapsed() >= lane.chain.config.confirmations.stale_receipt_timeout {
             recheck(lane, index).await?;
@@ -128,7 +163,7 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
         }
         // The node does not have that height (it lags): no evidence of anything. The next block asks again.
         None => {
-            lane.chain.watcher.wake_at(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.mailbox);
+            lane.chain.watcher.wake_at_head(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.mailbox);
             Ok(())
         }
     }
@@ -142,9 +177,12 @@ async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcErr
 }
 
 async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
-    let head = lane.chain.watcher.head().unwrap_or(receipt.block_number);
-    let tx_id = lane.open[index].intent.tx_id;
-    if receipt.succeeded {
+    let tx = &lane.open[index];
+    let tx_id = tx.intent.tx_id;
+    if tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder) {
+        consumed_by_placeholder(lane, index);
+    } else if receipt.succeeded {
+        let head = lane.chain.watcher.head().unwrap_or(receipt.block_number);
         lane.open[index].enter(TxState::Confirmed);
         let confirmations = head.saturating_sub(receipt.block_number) + 1;
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
@@ -157,6 +195,21 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         lane.tell(Some(tx_id), EventKind::Failed { reason });
     }
     Ok(())
+}
+
+/// The placeholder won: the intent had no effect, and ends as it was meant to.
+fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
+    let tx = &mut lane.open[index];
+    let fallback = Ending { state: TxState::Cancelled, reason: "replaced by a placeholder".to_owned() };
+    let ending = tx.intent.ending.clone().unwrap_or(fallback);
+    let tx_id = tx.intent.tx_id;
+    tx.enter(ending.state);
+    tx.complain(Some("placeholder"), Some(ending.reason.clone()));
+    let event = match ending.state {
+        TxState::Failed => EventKind::Failed { reason: ending.reason },
+        _ => EventKind::Cancelled { reason: ending.reason },
+    };
+    lane.tell(Some(tx_id), event);
 }
 
 /// Executes it again as of the block before. Best effort: the state in the middle of a block may have been another.

@@ -45,6 +45,24 @@ impl Canon {
         block.number.checked_sub(1).is_some_and(|below| self.hash_at(below) == Some(block.parent))
     }
 
+    /// Whether the chain no longer holds this block; `None` if that cannot be told, because it is below what is kept.
+    pub(crate) fn has_replaced(&self, number: u64, hash: H256) -> Option<bool> {
+        if number < self.blocks.front()?.number {
+            return None;
+        }
+        Some(self.hash_at(number) != Some(hash))
+    }
+
+    /// Canonical blocks from a height on, at most so many.
+    pub(crate) fn from(&self, number: u64, most: u64) -> Vec<BlockRef> {
+        let Some(first) = self.blocks.front().map(|block| block.number).filter(|first| *first <= number)
+        else {
+            return Vec::new();
+        };
+        let [skip, take] = [number - first, most].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        self.blocks.iter().skip(skip).take(take).copied().collect()
+    }
+
     /// Puts an attaching, contiguous branch on; what it contradicts goes.
     pub(crate) fn graft(&mut self, branch: &[BlockRef]) -> Change {
         let Some(root) = branch.first() else { return Change::Grew };
@@ -59,10 +77,10 @@ impl Canon {
         replaced.map_or(Change::Grew, |from| Change::Forked { from })
     }
 
-    /// Starts over from one block, when the distance to it is too long to walk.
-    pub(crate) fn restart(&mut self, head: BlockRef) {
+    /// Starts over from a contiguous piece of the chain, when the distance to it is too long to walk.
+    pub(crate) fn restart(&mut self, piece: &[BlockRef]) {
         self.blocks.clear();
-        self.blocks.push_back(head);
+        self.blocks.extend(&piece[piece.len().saturating_sub(self.keep)..]);
     }
 }
 
@@ -78,7 +96,7 @@ mod tests {
 
     fn canon(upto: u64) -> Canon {
         let mut canon = Canon::new(8);
-        canon.restart(block(0, 0, 0));
+        canon.restart(&[block(0, 0, 0)]);
         for number in 1..=upto {
             assert!(canon.attaches(&block(number, 0, 0)));
             assert_eq!(canon.graft(&[block(number, 0, 0)]), Change::Grew);
@@ -113,8 +131,27 @@ mod tests {
     #[test]
     fn a_fork_from_below_the_window_is_a_fork() {
         let mut canon = Canon::new(8);
-        canon.restart(block(5, 0, 0));
+        canon.restart(&[block(5, 0, 0)]);
         assert_eq!(canon.graft(&[block(4, 1, 1), block(5, 1, 1)]), Change::Forked { from: 5 });
+    }
+
+    #[test]
+    fn what_is_below_the_window_is_not_known_to_be_replaced() {
+        let canon = canon(20);
+        let tells = |number, tag| canon.has_replaced(number, block(number, tag, 0).hash);
+        assert_eq!(tells(12, 0), None);
+        assert_eq!((tells(13, 0), tells(13, 1)), (Some(false), Some(true)));
+        assert_eq!(tells(21, 0), Some(true), "the chain got shorter than that");
+        assert_eq!(Canon::new(8).has_replaced(1, H256::zero()), None);
+    }
+
+    #[test]
+    fn confirming_blocks_begin_at_the_height_asked_for_or_there_are_none() {
+        let numbers =
+            |number, most| canon(20).from(number, most).iter().map(|block| block.number).collect::<Vec<_>>();
+        assert_eq!(numbers(17, 3), [17, 18, 19]);
+        assert_eq!(numbers(19, 9), [19, 20]);
+        assert!(numbers(21, 9).is_empty() && numbers(12, 9).is_empty());
     }
 
     #[test]

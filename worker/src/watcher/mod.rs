@@ -4,21 +4,23 @@
 //! replaced only when it has seen another one at its height; a node that merely lags shows nothing new.
 
 mod canon;
+mod finality;
 mod registry;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use gapless::chain::{BlockTag, BlockWithHashes, ChainConnector, RpcError};
-use gapless::domain::{BlockRef, H256, NodeId};
+use gapless::domain::{BlockRef, Confirmation, Finality, H256, NodeId, Receipt};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use canon::{Canon, Change};
+use finality::FinalHeight;
 use registry::Registry;
 pub(crate) use registry::{Mailbox, News};
 
@@ -32,12 +34,22 @@ const KEEP_BLOCKS: usize = 512;
 const MIN_GAP: Duration = Duration::from_millis(2);
 const MAX_GAP: Duration = Duration::from_millis(50);
 
+/// How a new head is reached from what is known.
+enum Branch {
+    /// Oldest first; its first block stands on a canonical one.
+    Attached(Vec<BlockWithHashes>),
+    /// No common block within reach: the fork is deeper than what is kept, or it is another chain.
+    Loose(BlockWithHashes),
+}
+
 /// What lanes use of the watcher.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     connector: Arc<dyn ChainConnector>,
     registry: Registry,
     canon: RwLock<Canon>,
+    finality: Finality,
+    finalized: FinalHeight,
     nudge: Notify,
     /// Told when the head does not fit what was seen before: a deep fork, or another chain.
     strange: Notify,
@@ -47,11 +59,17 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn new(connector: Arc<dyn ChainConnector>, poll_interval: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        connector: Arc<dyn ChainConnector>,
+        poll_interval: Duration,
+        finality: Finality,
+    ) -> Arc<Self> {
         Arc::new(Watcher {
             connector,
             registry: Registry::default(),
             canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
+            finality,
+            finalized: FinalHeight::default(),
             nudge: Notify::new(),
             strange: Notify::new(),
             poll_interval,
@@ -79,11 +97,19 @@ impl Watcher {
         self.registry.owes_any(hashes)
     }
 
-    /// Has the lane woken at a height; at once if it is reached already.
-    pub(crate) fn wake_at(&self, height: u64, mailbox: &Mailbox) {
-        self.registry.wake_at(height, mailbox);
+    /// Has the lane woken when a height is final; at once if it is already.
+    pub(crate) fn wake_when_final(&self, height: u64, mailbox: &Mailbox) {
+        self.registry.wake_when_final(height, mailbox);
+        if let Some(reached) = self.final_height().filter(|reached| *reached >= height) {
+            self.registry.final_is(reached);
+        }
+    }
+
+    /// Has the lane woken when the head is at a height; at once if it is already.
+    pub(crate) fn wake_at_head(&self, height: u64, mailbox: &Mailbox) {
+        self.registry.wake_at_head(height, mailbox);
         if let Some(head) = self.head().filter(|head| *head >= height) {
-            self.registry.reached(head);
+            self.registry.head_is(head);
         }
     }
 
@@ -99,6 +125,30 @@ impl Watcher {
 
     pub(crate) fn head(&self) -> Option<u64> {
         self.read_canon(|canon| canon.head().map(|head| head.number))
+    }
+
+    /// The newest height that counts as final.
+    pub(crate) fn final_height(&self) -> Option<u64> {
+        let head = self.head()?;
+        match self.finality {
+            Finality::Blocks(blocks) => (head + 1).checked_sub(blocks),
+            Finality::Safe | Finality::Finalized => self.finalized.get().map(|height| height.min(head)),
+        }
+    }
+
+    /// The canonical blocks that confirm a receipt, its own first, as many as are worth telling. Empty if its block is not
+    /// canonical, or not within the kept window.
+    pub(crate) fn confirmations(&self, receipt: &Receipt) -> Vec<Confirmation> {
+        let blocks = self.read_canon(|canon| canon.from(receipt.block_number, self.finality.listed()));
+        if blocks.first().is_none_or(|own| own.hash != receipt.block_hash) {
+            return Vec::new();
+        }
+        blocks.iter().map(|block| Confirmation { number: block.number, hash: block.hash }).collect()
+    }
+
+    /// Whether the receipt's block has lost its place; `None` if it is below the kept window, and a node has to be asked.
+    pub(crate) fn has_replaced(&self, receipt: &Receipt) -> Option<bool> {
+        self.read_canon(|canon| canon.has_replaced(receipt.block_number, receipt.block_hash))
     }
 
     /// Gas that fits into a block.
@@ -134,6 +184,8 @@ pub(crate) struct WatchTask {
     /// Mean time between blocks: how long it is worth waiting before looking again.
     block_interval: Duration,
     last_block_at: Instant,
+    /// The chain could not be asked what is final, and that was said.
+    finality_unknown: bool,
 }
 
 impl WatchTask {
@@ -150,6 +202,7 @@ impl WatchTask {
             unsaved: Vec::new(),
             last_save: Instant::now(),
             last_block_at: Instant::now(),
+            finality_unknown: false,
         }
     }
 
@@ -214,6 +267,12 @@ impl WatchTask {
         // A receipt that cannot be read must not keep the others from hearing of new blocks.
         let paid = self.deliver(&self.watcher.registry.owed()).await;
         let found = self.follow().await?;
+        let final_known = self.refresh_final(found).await;
+        if let (Err(error), false) = (&final_known, self.finality_unknown) {
+            tracing::warn!(chain.id = self.watcher.connector.chain_id().0, finality = %self.watcher.finality,
+                error = %error, "the chain does not say what is final; nothing becomes final meanwhile");
+        }
+        self.finality_unknown = final_known.is_err();
         paid?;
         Ok(found)
     }
@@ -225,36 +284,106 @@ impl WatchTask {
         }
         self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
         let Some(head) = self.watcher.read_canon(Canon::head) else {
-            return self.restart(latest).await;
+            return self.restart(latest, false).await;
         };
         if latest.block.number > head.number + MAX_WALK {
-            return self.restart(latest).await;
+            return self.restart(latest, false).await;
         }
         if latest.block.number < head.number {
             self.watcher.strange.notify_one();
         }
-        let Some(branch) = self.branch_to(latest, head).await? else { return Ok(false) };
-        self.adopt(branch).await?;
+        match self.branch_to(latest, head).await? {
+            Some(Branch::Attached(branch)) => self.adopt(branch).await?,
+            Some(Branch::Loose(latest)) => {
+                self.note_fork(0);
+                self.restart(latest, true).await?;
+            }
+            None => return Ok(false),
+        }
         Ok(true)
     }
 
+    fn note_fork(&self, from: u64) {
+        metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
+        tracing::warn!(
+            chain.id = self.watcher.connector.chain_id().0,
+            from_block = from,
+            "blocks were replaced"
+        );
+        // `safe` may move back with a fork.
+        self.watcher.finalized.forget();
+    }
+
+    /// Wakes those who waited for the head, and, where finality is a matter of depth, for that.
+    fn reached(&self, head: u64) {
+        self.watcher.registry.head_is(head);
+        if let Some(height) = self.watcher.final_height() {
+            self.watcher.registry.final_is(height);
+        }
+    }
+
+    /// Where the chain itself says what is final, it is asked once for each new head, and again if it could not answer.
+    async fn refresh_final(&self, new_head: bool) -> Result<(), RpcError> {
+        let tag = match self.watcher.finality {
+            Finality::Blocks(_) => return Ok(()),
+            Finality::Safe => BlockTag::Safe,
+            Finality::Finalized => BlockTag::Finalized,
+        };
+        if !self.watcher.finalized.is_due(new_head) {
+            return Ok(());
+        }
+        // None: nothing is final yet.
+        let Some(block) = self.watcher.connector.block(tag).await? else {
+            self.watcher.finalized.nothing_yet();
+            return Ok(());
+        };
+        let block = block.block;
+        if self.watcher.read_canon(|canon| canon.has_replaced(block.number, block.hash)) == Some(true) {
+            // Another node's chain, or one that moved on meanwhile: no evidence. Asked again at the next look.
+            return Ok(());
+        }
+        self.watcher.finalized.rise_to(block.number);
+        if let Some(height) = self.watcher.final_height() {
+            self.watcher.registry.final_is(height);
+        }
+        Ok(())
+    }
+
     /// First sight of the chain, or a gap too wide to walk: start here, and look every watched hash up.
-    async fn restart(&mut self, latest: BlockWithHashes) -> Result<bool, RpcError> {
-        self.watcher.write_canon(|canon| canon.restart(latest.block));
-        self.unsaved = vec![latest.block];
+    /// `forked`: what was known before is not merely old, it is wrong.
+    async fn restart(&mut self, latest: BlockWithHashes, forked: bool) -> Result<bool, RpcError> {
+        let piece = self.history(latest.block).await;
+        self.watcher.write_canon(|canon| canon.restart(&piece));
+        self.unsaved = piece;
+        self.watcher.finalized.forget();
+        if forked {
+            self.watcher.registry.reorged(0);
+        }
         // Lanes whose receipts lie below the window compare block hashes themselves.
-        self.watcher.registry.reached(latest.block.number);
+        self.reached(latest.block.number);
         let watched = self.watcher.registry.watched();
         self.deliver(&watched).await?;
         Ok(true)
     }
 
+    /// The block and those before it that may still be confirming something, oldest first, as far as a node can show them
+    /// in one piece. Best effort: they serve for telling of confirmations, and nothing is decided by them alone.
+    async fn history(&self, latest: BlockRef) -> Vec<BlockRef> {
+        let (connector, length) = (&self.watcher.connector, self.watcher.finality.listed() - 1);
+        let numbers = latest.number.saturating_sub(length)..latest.number;
+        let asked = numbers.map(|number| connector.block(BlockTag::Number(number)));
+        let mut piece = VecDeque::from([latest]);
+        for block in futures::future::join_all(asked).await.into_iter().rev() {
+            match block {
+                Ok(Some(below)) if below.block.hash == piece[0].parent => piece.push_front(below.block),
+                _ => break,
+            }
+        }
+        piece.into()
+    }
+
     /// The blocks that lead from the canonical chain to `latest`, oldest first. `None`: it cannot be walked now.
-    async fn branch_to(
-        &self,
-        latest: BlockWithHashes,
-        head: BlockRef,
-    ) -> Result<Option<Vec<BlockWithHashes>>, RpcError> {
+    async fn branch_to(&self, latest: BlockWithHashes, head: BlockRef) -> Result<Option<Branch>, RpcError> {
         let connector = &self.watcher.connector;
         let between = (head.number + 1)..latest.block.number;
         let fetched =
@@ -269,7 +398,7 @@ impl WatchTask {
         for _ in 0..MAX_WALK {
             let root = &branch[0].block;
             if self.watcher.read_canon(|canon| canon.attaches(root)) {
-                return Ok(Some(branch));
+                return Ok(Some(Branch::Attached(branch)));
             }
             if root.number == 0 {
                 break;
@@ -284,19 +413,14 @@ impl WatchTask {
         }
         // No common block within the window: either a very deep reorg or another chain. The identity check tells.
         self.watcher.strange.notify_one();
-        Ok(Some(branch))
+        Ok(branch.pop().map(Branch::Loose))
     }
 
     async fn adopt(&mut self, branch: Vec<BlockWithHashes>) -> Result<(), RpcError> {
         let blocks: Vec<BlockRef> = branch.iter().map(|block| block.block).collect();
         let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
         if let Change::Forked { from } = change {
-            metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
-            tracing::warn!(
-                chain.id = self.watcher.connector.chain_id().0,
-                from_block = from,
-                "blocks were replaced"
-            );
+            self.note_fork(from);
             self.watcher.registry.reorged(from);
         }
         self.pace(blocks.len());
@@ -311,7 +435,7 @@ impl WatchTask {
             delivered = delivered.and(self.deliver_block(block.block.hash, ours).await);
         }
         if let Some(head) = blocks.last() {
-            self.watcher.registry.reached(head.number);
+            self.reached(head.number);
         }
         delivered
     }

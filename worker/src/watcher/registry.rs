@@ -1,4 +1,4 @@
-//! Who waits for what: hashes that lanes want to hear of, and heights that they wait for.
+//! Who waits for what: hashes that lanes want to hear of, and heights that the head or finality has to reach.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub(crate) enum News {
     Paused(bool),
     /// One of its hashes is in a canonical block.
     Included(Receipt),
-    /// A height it waited for is reached.
+    /// A height it waited for is reached, by the head or by what is final.
     Deep,
     /// Blocks from this height on were replaced.
     Reorged { from: u64 },
@@ -44,11 +44,38 @@ impl Mailbox {
     }
 }
 
+/// Lanes by the height they wait for, and by mailbox, so that asking twice is asking once.
+#[derive(Debug, Default)]
+struct Heights(BTreeMap<u64, HashMap<u64, Mailbox>>);
+
+impl Heights {
+    fn ask(&mut self, height: u64, mailbox: &Mailbox) {
+        self.0.entry(height).or_default().insert(mailbox.id, mailbox.clone());
+    }
+
+    /// Wakes everyone who waited for this height or a lower one.
+    fn reached(&mut self, height: u64) {
+        let later = height.checked_add(1).map(|above| self.0.split_off(&above)).unwrap_or_default();
+        for (_, mailbox) in std::mem::replace(&mut self.0, later).into_values().flatten() {
+            mailbox.post(News::Deep);
+        }
+    }
+
+    fn leave(&mut self, mailbox: &Mailbox) {
+        self.0.retain(|_, waiting| {
+            waiting.remove(&mailbox.id);
+            !waiting.is_empty()
+        });
+    }
+}
+
 #[derive(Debug, Default)]
 struct Entries {
     hashes: HashMap<H256, Mailbox>,
-    /// By mailbox, so that asking twice is asking once.
-    heights: BTreeMap<u64, HashMap<u64, Mailbox>>,
+    /// Heights that must become final.
+    finals: Heights,
+    /// Heights that the head must reach.
+    heads: Heights,
     /// Hashes seen in a canonical block whose receipts no node could show yet.
     owed: HashSet<H256>,
 }
@@ -78,16 +105,19 @@ impl Registry {
         }
     }
 
-    pub(crate) fn wake_at(&self, height: u64, mailbox: &Mailbox) {
-        self.entries().heights.entry(height).or_default().insert(mailbox.id, mailbox.clone());
+    pub(crate) fn wake_when_final(&self, height: u64, mailbox: &Mailbox) {
+        self.entries().finals.ask(height, mailbox);
+    }
+
+    pub(crate) fn wake_at_head(&self, height: u64, mailbox: &Mailbox) {
+        self.entries().heads.ask(height, mailbox);
     }
 
     /// Forgets the heights a lane waited for. Its hashes go by `forget`.
     pub(crate) fn leave(&self, mailbox: &Mailbox) {
-        self.entries().heights.retain(|_, waiting| {
-            waiting.remove(&mailbox.id);
-            !waiting.is_empty()
-        });
+        let mut entries = self.entries();
+        entries.finals.leave(mailbox);
+        entries.heads.leave(mailbox);
     }
 
     /// Notes that these are in a block: their receipts are owed to their lanes.
@@ -111,7 +141,7 @@ impl Registry {
 
     pub(crate) fn is_idle(&self) -> bool {
         let entries = self.entries();
-        entries.hashes.is_empty() && entries.heights.is_empty()
+        entries.hashes.is_empty() && entries.finals.0.is_empty() && entries.heads.0.is_empty()
     }
 
     pub(crate) fn watched(&self) -> Vec<H256> {
@@ -131,13 +161,12 @@ impl Registry {
         }
     }
 
-    /// Wakes everyone who waited for this height or a lower one.
-    pub(crate) fn reached(&self, height: u64) {
-        let mut entries = self.entries();
-        let later = entries.heights.split_off(&(height + 1));
-        for (_, mailbox) in std::mem::replace(&mut entries.heights, later).into_values().flatten() {
-            mailbox.post(News::Deep);
-        }
+    pub(crate) fn head_is(&self, height: u64) {
+        self.entries().heads.reached(height);
+    }
+
+    pub(crate) fn final_is(&self, height: u64) {
+        self.entries().finals.reached(height);
     }
 
     pub(crate) fn reorged(&self, from: u64) {

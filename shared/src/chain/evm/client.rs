@@ -14,28 +14,31 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::answer::{is_not_found, lacks_method, malformed, parse, read_receipt, refused, told};
+use super::broadcast::Sends;
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
-use super::funnel::{Answered, Funnel, Shared, Width};
-use super::http::{Endpoint, EvmClientError, Nodes};
+use super::funnel::{Answered, Funnel, Route, Shared, Width};
+use super::http::{Endpoint, EvmClientError};
+use super::nodes::{Nodes, no_node};
 use super::revert;
 use super::wire::Call;
 use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
 use crate::chain::port::{
-    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, FeeHistory, RpcError,
+    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
+    RpcError,
 };
 use crate::config::ChainConfig;
-use crate::domain::{BlockRef, ChainId, Payload, Receipt};
+use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
 use crate::observe::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 use crate::store::Attempt;
 
 /// A chain's nodes behind the port.
 #[derive(Debug)]
 pub struct EvmClient {
-    chain_id: ChainId,
-    shared: Arc<Shared>,
+    pub(super) chain_id: ChainId,
+    pub(super) shared: Arc<Shared>,
     /// Apart from the reads, so that slow look-ups never delay a send.
-    sends: Funnel,
+    sends: Sends,
     reads: Funnel,
     /// Estimates and calls: they run contract code, and a look-up should not wait for that.
     executions: Funnel,
@@ -58,10 +61,12 @@ impl EvmClient {
         let limit = || Arc::new(BatchLimit::new(config.rpc.max_batch));
         let reads_limit = limit();
         // Reads and executions together leave a quarter of the slots to the sends.
-        let start = |limit, usual, most| Funnel::start(Arc::clone(&shared), limit, Width { usual, most });
+        let start = |limit, usual, most| {
+            Funnel::start(Arc::clone(&shared), limit, Width { usual, most }, Route::InTurn)
+        };
         Ok(EvmClient {
             chain_id: config.id,
-            sends: start(limit(), 2, most),
+            sends: Sends::start(&shared, config, most),
             reads: start(Arc::clone(&reads_limit), 4, most / 2),
             executions: start(limit(), 2, most / 4),
             shared,
@@ -88,23 +93,9 @@ impl EvmClient {
     }
 
     /// Private to this adapter: whoever sends has an `Attempt`.
-    async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
-        let answered = self.sends.ask(Call::new("eth_sendRawTransaction", json!([raw]))).await?;
-        match answered.reply {
-            Ok(result) if serde_json::from_str::<H256>(result.get()).is_ok_and(|said| said == tx_hash) => {
-                Ok(SubmitOutcome::accepted())
-            }
-            Ok(result) => {
-                let said: String = result.get().chars().take(200).collect();
-                let message = format!("{} took {tx_hash:#x} and called it {said}", answered.endpoint);
-                Ok(SubmitOutcome { class: SubmitClass::Unknown, message, code: 0 })
-            }
-            Err(error) => Ok(SubmitOutcome {
-                class: self.shared.class_of(&error),
-                message: told(&error),
-                code: error.code,
-            }),
-        }
+    pub(super) async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
+        let call = Call::new("eth_sendRawTransaction", json!([raw]));
+        self.sends.send(&self.shared, call, tx_hash).await
     }
 
     /// The value of a question that executes, or what its error says about the transaction.
@@ -148,9 +139,14 @@ impl EvmClient {
     }
 
     /// Calls to one node, all of which must succeed.
-    async fn ask_one(&self, endpoint: &Endpoint, calls: &[Call]) -> Result<Vec<Box<RawValue>>, RpcError> {
+    pub(super) async fn ask_one(
+        &self,
+        endpoint: &Endpoint,
+        calls: &[Call],
+    ) -> Result<Vec<Box<RawValue>>, RpcError> {
         let calls: Vec<&Call> = calls.iter().collect();
         let results = self.shared.exchange.ask(endpoint, &calls, &self.reads_limit).await;
+        self.shared.exchange.nodes.note(endpoint, results.iter().any(Result::is_ok));
         let read = |(call, result): (&&Call, Result<_, RpcError>)| match result? {
             Ok(result) => Ok(result),
             Err(error) => Err(refused(call.method, &endpoint.shown, &error)),
@@ -158,12 +154,31 @@ impl EvmClient {
         calls.iter().zip(results).map(read).collect()
     }
 
+    /// Alone, because it may fail alone: a chain that has finalised nothing yet says so with an error, and then nothing is
+    /// consumed for good.
+    async fn count_at_tag(
+        &self,
+        endpoint: &Endpoint,
+        address: Address,
+        tag: BlockTag,
+    ) -> Result<u64, RpcError> {
+        let method = "eth_getTransactionCount";
+        match self.ask_one(endpoint, &[Call::new(method, json!([address, tag_text(tag)]))]).await {
+            Ok(results) => {
+                let Count(count) = parse(method, &endpoint.shown, &results[0])?;
+                Ok(count)
+            }
+            Err(RpcError::Refused { message, .. }) if is_not_found(&message) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The receipts are read last: whatever the counts saw consumed has a receipt by then, if it is ours.
     async fn consumed_at(
         &self,
         endpoint: &Endpoint,
         address: Address,
-        depth: u64,
+        finality: Finality,
         hashes: &[H256],
     ) -> Result<ConsumedNonce, RpcError> {
         let [number, count] = ["eth_blockNumber", "eth_getTransactionCount"];
@@ -172,12 +187,26 @@ impl EvmClient {
         let Count(head) = parse(number, &endpoint.shown, &first[0])?;
         let Count(latest_count) = parse(count, &endpoint.shown, &first[1])?;
 
-        let deep = BlockTag::Number(head.saturating_sub(depth));
-        let mut asked = vec![Call::new(count, json!([address, tag_text(deep)]))];
+        let (tagged, mut asked) = match finality {
+            Finality::Blocks(blocks) => {
+                let deep = BlockTag::Number(head.saturating_sub(blocks.saturating_sub(1)));
+                (None, vec![Call::new(count, json!([address, tag_text(deep)]))])
+            }
+            Finality::Safe => (Some(self.count_at_tag(endpoint, address, BlockTag::Safe).await?), vec![]),
+            Finality::Finalized => {
+                (Some(self.count_at_tag(endpoint, address, BlockTag::Finalized).await?), vec![])
+            }
+        };
         asked.extend(hashes.iter().map(|hash| Call::new("eth_getTransactionReceipt", json!([hash]))));
-        let second = self.ask_one(endpoint, &asked).await?;
-        let Count(count_at_depth) = parse(count, &endpoint.shown, &second[0])?;
-        let receipts = second[1..]
+        let mut second = self.ask_one(endpoint, &asked).await?;
+        let count_at_depth = match tagged {
+            Some(count_at_tag) => count_at_tag,
+            None => {
+                let Count(deep) = parse(count, &endpoint.shown, &second.remove(0))?;
+                deep
+            }
+        };
+        let receipts = second
             .iter()
             .zip(hashes)
             .filter_map(|(result, hash)| read_receipt(&endpoint.shown, result, *hash).transpose())
@@ -199,6 +228,10 @@ impl ChainConnector for EvmClient {
 
     async fn genesis_hash(&self) -> Result<Option<H256>, RpcError> {
         Ok(self.block(BlockTag::Number(0)).await?.map(|genesis| genesis.block.hash))
+    }
+
+    async fn identity(&self, known_genesis: Option<H256>) -> Result<ChainIdentity, RpcError> {
+        self.survey(known_genesis).await
     }
 
     async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError> {
@@ -274,7 +307,7 @@ impl ChainConnector for EvmClient {
     async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError> {
         let method = "eth_getTransactionByHash";
         let calls: Vec<Call> = hashes.iter().map(|hash| Call::new(method, json!([hash]))).collect();
-        for endpoint in self.shared.exchange.nodes.round() {
+        for endpoint in self.shared.exchange.nodes.not_foreign() {
             for found in self.ask_one(endpoint, &calls).await? {
                 if parse::<Option<Value>>(method, &endpoint.shown, &found)?.is_some() {
                     return Ok(true);
@@ -284,11 +317,13 @@ impl ChainConnector for EvmClient {
         Ok(false)
     }
 
-    async fn fee_history(&self, blocks: u64, percentile: f64) -> Result<FeeHistory, RpcError> {
+    async fn fee_history(&self, blocks: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError> {
         let method = "eth_feeHistory";
-        let params = json!([format!("{blocks:#x}"), "latest", [percentile]]);
+        let params = json!([format!("{blocks:#x}"), "latest", percentiles]);
         let (history, endpoint): (RawFeeHistory, _) = self.read_from(method, params).await?;
-        history.history().ok_or_else(|| malformed(method, &endpoint, "a history without base fees"))
+        history
+            .history(percentiles.len())
+            .ok_or_else(|| malformed(method, &endpoint, "a history without base fees"))
     }
 
     async fn gas_price(&self) -> Result<U256, RpcError> {
@@ -335,18 +370,16 @@ impl ChainConnector for EvmClient {
     async fn consumed_nonce(
         &self,
         address: Address,
-        depth: u64,
+        finality: Finality,
         hashes: &[H256],
     ) -> Result<ConsumedNonce, RpcError> {
         let _slot = self.shared.slots.acquire().await;
-        let mut nodes = self.shared.exchange.nodes.round();
-        let first = nodes.next().expect("a client has at least one node");
-        let mut answer = self.consumed_at(first, address, depth, hashes).await;
-        for endpoint in nodes {
+        let mut answer = Err(no_node("eth_getTransactionCount"));
+        for endpoint in self.shared.exchange.nodes.in_turn() {
+            answer = self.consumed_at(endpoint, address, finality, hashes).await;
             if answer.is_ok() {
                 break;
             }
-            answer = self.consumed_at(endpoint, address, depth, hashes).await;
         }
         answer
     }

@@ -53,7 +53,10 @@ async fn a_node_in_trouble_passes_the_send_on_and_others_do_not() {
     assert_eq!(sent_to(&[&busy, &dead]).await.unwrap().class, SubmitClass::Unavailable);
     assert!(sent_to(&[&dead]).await.is_err());
     let low = Node::start(says(-32000, "nonce too low")).await;
-    assert_eq!(sent_to(&[&low, &good]).await.unwrap().class, SubmitClass::NonceTooLow);
+    let mut one_at_a_time = config(&[&low, &good]);
+    one_at_a_time.rpc.broadcast = crate::config::Broadcast::First;
+    let outcome = EvmClient::new(&one_at_a_time).unwrap().send_raw(&Bytes::new(), hash(7)).await;
+    assert_eq!(outcome.unwrap().class, SubmitClass::NonceTooLow);
 }
 
 #[tokio::test]
@@ -167,10 +170,36 @@ async fn a_consumed_nonce_is_one_node_s_view() {
     .await;
     let good = Node::start(|body| answer(body, chain)).await;
     let client = client(&[&bad, &good]);
-    let view = client.consumed_nonce(Address::zero(), 20, &[hash(2), hash(3)]).await.unwrap();
+    let view =
+        client.consumed_nonce(Address::zero(), Finality::Blocks(21), &[hash(2), hash(3)]).await.unwrap();
     assert_eq!((view.head, view.latest_count, view.count_at_depth), (100, 8, 5));
     assert_eq!(view.receipts.iter().map(|receipt| receipt.tx_hash).collect::<Vec<_>>(), vec![hash(3)]);
     assert_eq!((bad.batches(), good.batches()), (vec![2, 3], vec![2, 3]), "nothing was mixed");
+}
+
+#[tokio::test]
+async fn what_is_consumed_at_a_tag_is_the_count_there_and_nothing_before_the_first() {
+    let finalizing = Node::start(|body| {
+        answer(body, |call| match call["params"][1].as_str() {
+            Some("finalized") => Ok(json!("0x4")),
+            _ => chain(call),
+        })
+    })
+    .await;
+    let view = client(&[&finalizing])
+        .consumed_nonce(Address::zero(), Finality::Finalized, &[hash(3)])
+        .await
+        .unwrap();
+    assert_eq!((view.latest_count, view.count_at_depth, view.receipts.len()), (8, 4, 1));
+    let young = Node::start(|body| {
+        answer(body, |call| match call["params"][1].as_str() {
+            Some("safe") => Err(json!({ "code": -39001, "message": "safe block not found" })),
+            _ => chain(call),
+        })
+    })
+    .await;
+    let view = client(&[&young]).consumed_nonce(Address::zero(), Finality::Safe, &[]).await.unwrap();
+    assert_eq!((view.latest_count, view.count_at_depth), (8, 0));
 }
 
 #[tokio::test]
@@ -189,7 +218,7 @@ async fn prices_balances_and_ids_are_read() {
     let client = client(&[&node]);
     assert_eq!(client.remote_chain_id().await.unwrap(), ChainId(31337));
     assert_eq!(client.genesis_hash().await.unwrap(), Some(hash(77)));
-    assert_eq!(client.fee_history(10, 50.0).await.unwrap().next_base_fee, 2.into());
+    assert_eq!(client.fee_history(10, &[50.0]).await.unwrap().next_base_fee, 2.into());
     assert_eq!(client.gas_price().await.unwrap(), U256::exp10(18));
     assert_eq!(client.balance(Address::zero()).await.unwrap(), U256::exp10(18));
     assert_eq!(node.bodies()[2]["params"], json!(["0xa", "latest", [50.0]]));

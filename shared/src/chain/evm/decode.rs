@@ -97,11 +97,13 @@ pub(super) struct RawFeeHistory {
 }
 
 impl RawFeeHistory {
-    /// The list of base fees ends with the block that comes next. `None` when it is empty.
-    pub(super) fn history(self) -> Option<FeeHistory> {
+    /// The list of base fees ends with the block that comes next. `None` when it is empty. A block that does not show
+    /// what was asked for shows nothing.
+    pub(super) fn history(self, percentiles: usize) -> Option<FeeHistory> {
         let next_base_fee = self.base_fee_per_gas.last()?.0;
         let rewards = self.reward.unwrap_or_default();
-        let rewards = rewards.iter().filter_map(|block| block.first()).map(|reward| reward.0).collect();
+        let sound = rewards.into_iter().filter(|block| block.len() == percentiles);
+        let rewards = sound.map(|block| block.into_iter().map(|reward| reward.0).collect()).collect();
         Some(FeeHistory { next_base_fee, rewards })
     }
 }
@@ -170,11 +172,13 @@ mod tests {
 
     #[test]
     fn the_next_base_fee_is_the_last_of_the_history() {
-        let read = |text: &str| serde_json::from_str::<RawFeeHistory>(text).unwrap().history();
+        let read = |text: &str| serde_json::from_str::<RawFeeHistory>(text).unwrap().history(1);
         let history =
             read(r#"{"baseFeePerGas":["0x1","0x2"],"reward":[["0x5"]],"oldestBlock":"0x0"}"#).unwrap();
-        assert_eq!((history.next_base_fee, history.rewards), (2.into(), vec![5.into()]));
+        assert_eq!((history.next_base_fee, history.rewards), (2.into(), vec![vec![5.into()]]));
         assert!(read(r#"{"baseFeePerGas":["0x0"],"reward":null}"#).unwrap().rewards.is_empty());
         assert!(read(r#"{"baseFeePerGas":[]}"#).is_none());
+        let ragged = read(r#"{"baseFeePerGas":["0x2"],"reward":[[],["0x1","0x2"],["0x7"]]}"#).unwrap();
+        assert_eq!(ragged.rewards, vec![vec![7.into()]]);
     }
 }

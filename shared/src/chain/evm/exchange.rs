@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use super::http::{Endpoint, Nodes, PostError};
+use super::http::{Endpoint, PostError};
+use super::nodes::Nodes;
 use super::wire::{self, Call, ErrorObject, Replies, Reply};
 use crate::chain::port::RpcError;
 use crate::observe::metrics::{RPC_BATCH_SIZE, RPC_ERRORS_TOTAL};
@@ -132,7 +133,7 @@ impl Exchange {
     async fn send(&self, endpoint: &Endpoint, calls: &[&Call]) -> Result<Vec<Outcome>, NoReplies> {
         metrics::histogram!(RPC_BATCH_SIZE).record(calls.len() as f64);
         let first_id = self.next_id.fetch_add(calls.len() as u64, Relaxed);
-        let body = match self.nodes.post(endpoint, wire::encode(calls, first_id)).await {
+        let body = match self.nodes.http.post(endpoint, wire::encode(calls, first_id)).await {
             Ok(body) => body,
             Err(error) => {
                 count(error.kind());

@@ -5,12 +5,14 @@
 //! one round over the nodes the error is the caller's, who knows whether and when to ask again.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::exchange::{BatchLimit, Exchange};
+use super::http::Endpoint;
+use super::nodes::no_node;
 use super::wire::{Call, ErrorObject, Reply};
 use crate::chain::classify::{ErrorPatterns, SubmitClass, classify};
 use crate::chain::port::RpcError;
@@ -21,6 +23,9 @@ const QUEUE: usize = 16_384;
 
 /// Nodes refuse bodies over a few megabytes; a batch is closed once it is this heavy.
 const MAX_BATCH_BYTES: usize = 1 << 20;
+
+/// How long a copy of a send may wait for its node when nobody waits for the answer any more.
+const COPY_LIFE: Duration = Duration::from_secs(5);
 
 /// What all funnels of a chain share.
 #[derive(Debug)]
@@ -35,6 +40,17 @@ impl Shared {
     /// Whether another node may have a better answer than this error.
     pub(super) fn is_worth_another_node(&self, error: &ErrorObject) -> bool {
         self.class_of(error) == SubmitClass::Unavailable
+    }
+
+    /// The nodes of a route that may be used now.
+    fn on(&self, route: Route) -> Vec<&Endpoint> {
+        let nodes = &self.exchange.nodes;
+        match route {
+            Route::InTurn => nodes.in_turn(),
+            Route::Only(index) => {
+                nodes.all().get(index).filter(|node| nodes.is_usable(node)).into_iter().collect()
+            }
+        }
     }
 
     pub(super) fn class_of(&self, error: &ErrorObject) -> SubmitClass {
@@ -58,9 +74,20 @@ pub(super) struct Width {
     pub(super) most: usize,
 }
 
+/// Whom a funnel asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route {
+    /// One node after the other, the best first, until one has an answer.
+    InTurn,
+    /// The node at this place of the configuration and no other.
+    Only(usize),
+}
+
 struct Job {
     call: Call,
     queued: Instant,
+    /// A copy of something that another node may have answered already: it is sent all the same.
+    copy: bool,
     answer: oneshot::Sender<Result<Answered, RpcError>>,
 }
 
@@ -71,13 +98,23 @@ pub(super) struct Funnel {
 
 impl Funnel {
     /// Starts the funnel's task, which ends when the funnel is dropped. Needs a Tokio runtime.
-    pub(super) fn start(shared: Arc<Shared>, limit: Arc<BatchLimit>, width: Width) -> Funnel {
+    pub(super) fn start(shared: Arc<Shared>, limit: Arc<BatchLimit>, width: Width, route: Route) -> Funnel {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        tokio::spawn(dispatch(shared, limit, width, jobs));
+        tokio::spawn(dispatch(shared, limit, width, route, jobs));
         Funnel { queue }
     }
 
+    /// A call that is not sent once nobody waits for it.
     pub(super) async fn ask(&self, call: Call) -> Result<Answered, RpcError> {
+        self.put(call, false).await
+    }
+
+    /// A call that is sent even if the caller has left meanwhile.
+    pub(super) async fn tell(&self, call: Call) -> Result<Answered, RpcError> {
+        self.put(call, true).await
+    }
+
+    async fn put(&self, call: Call, copy: bool) -> Result<Answered, RpcError> {
         let method = call.method;
         let stopped = || RpcError::Transport {
             method,
@@ -85,13 +122,19 @@ impl Funnel {
             reason: "the chain client has stopped".into(),
         };
         let (answer, answered) = oneshot::channel();
-        let job = Job { call, queued: Instant::now(), answer };
+        let job = Job { call, queued: Instant::now(), copy, answer };
         self.queue.send(job).await.map_err(|_| stopped())?;
         answered.await.map_err(|_| stopped())?
     }
 }
 
-async fn dispatch(shared: Arc<Shared>, limit: Arc<BatchLimit>, width: Width, mut jobs: mpsc::Receiver<Job>) {
+async fn dispatch(
+    shared: Arc<Shared>,
+    limit: Arc<BatchLimit>,
+    width: Width,
+    route: Route,
+    mut jobs: mpsc::Receiver<Job>,
+) {
     let mut flushes = JoinSet::new();
     while let Some(first) = jobs.recv().await {
         while flushes.try_join_next().is_some() {}
@@ -101,7 +144,7 @@ async fn dispatch(shared: Arc<Shared>, limit: Arc<BatchLimit>, width: Width, mut
         // Only now is the batch filled: what came in during the waits above goes with it.
         let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else { return };
         let batch = fill(first, &mut jobs, limit.now());
-        flushes.spawn(flush(Arc::clone(&shared), Arc::clone(&limit), batch, slot));
+        flushes.spawn(flush(Arc::clone(&shared), Arc::clone(&limit), route, batch, slot));
     }
 }
 
@@ -119,16 +162,21 @@ fn fill(first: Job, jobs: &mut mpsc::Receiver<Job>, limit: usize) -> Vec<Job> {
         batch.push(job);
     }
     // Nobody waits for these any more.
-    batch.retain(|job| !job.answer.is_closed());
+    batch.retain(|job| !job.answer.is_closed() || (job.copy && job.queued.elapsed() < COPY_LIFE));
     batch
 }
 
 /// Takes the batch to the nodes in turn until every call has its answer.
-async fn flush(shared: Arc<Shared>, limit: Arc<BatchLimit>, batch: Vec<Job>, _slot: OwnedSemaphorePermit) {
+async fn flush(
+    shared: Arc<Shared>,
+    limit: Arc<BatchLimit>,
+    route: Route,
+    batch: Vec<Job>,
+    _slot: OwnedSemaphorePermit,
+) {
     let nodes = &shared.exchange.nodes;
     let mut open: Vec<(Job, Option<Unsettled>)> = batch.into_iter().map(|job| (job, None)).collect();
-    let mut skipped = false;
-    for endpoint in nodes.round() {
+    for endpoint in shared.on(route) {
         if open.is_empty() {
             return;
         }
@@ -143,19 +191,16 @@ async fn flush(shared: Arc<Shared>, limit: Arc<BatchLimit>, batch: Vec<Job>, _sl
                 Err(now) => left.push((job, Some(Unsettled::better(before, now)))),
             }
         }
-        let useful = left.len() < asked;
-        if useful && skipped {
-            nodes.prefer(endpoint);
-        }
-        skipped |= !useful;
+        nodes.note(endpoint, left.len() < asked);
         open = left;
     }
     for (job, unsettled) in open {
-        let Some(unsettled) = unsettled else { continue };
-        job.settle(match unsettled {
+        let nobody = || Unsettled::Failed(no_node(job.call.method));
+        let answer = match unsettled.unwrap_or_else(nobody) {
             Unsettled::Refused(answered) => Ok(answered),
             Unsettled::Failed(error) => Err(error),
-        });
+        };
+        job.settle(answer);
     }
 }
 

@@ -1,12 +1,12 @@
-//! One HTTP POST to one node, and the list of nodes of a chain. Moves bytes; does not know what they mean.
+//! One HTTP POST to one node. Moves bytes; does not know what they mean.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
 
+use super::health::Health;
 use crate::chain::port::RpcError;
 use crate::config::ChainConfig;
 
@@ -70,8 +70,13 @@ impl PostError {
 /// One node.
 pub(super) struct Endpoint {
     url: Url,
+    /// Its place in the configuration.
+    pub(super) index: usize,
     /// Scheme, host and port: all that errors and logs may show.
     pub(super) shown: String,
+    /// Names it in metrics: host and port, and its place where two nodes share them.
+    pub(super) label: String,
+    pub(super) health: Health,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -81,10 +86,29 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    fn parse(text: &str) -> Option<Endpoint> {
+    /// The nodes of a chain, at least one.
+    pub(super) fn all(config: &ChainConfig) -> Result<Vec<Endpoint>, EvmClientError> {
+        let chain = || config.name.clone();
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        for (index, url) in config.urls.iter().enumerate() {
+            let parsed = Endpoint::parse(url.expose(), index, config.rpc.max_lag_blocks);
+            let mut endpoint = parsed.ok_or_else(|| EvmClientError::BadUrl { chain: chain(), index })?;
+            if endpoints.iter().any(|other| other.label == endpoint.label) {
+                endpoint.label = format!("{}#{index}", endpoint.label);
+            }
+            endpoints.push(endpoint);
+        }
+        if endpoints.is_empty() {
+            return Err(EvmClientError::NoUrl { chain: chain() });
+        }
+        Ok(endpoints)
+    }
+
+    fn parse(text: &str, index: usize, max_lag: u64) -> Option<Endpoint> {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
-        let shown = format!("{}://{}:{}", url.scheme(), url.host_str()?, url.port_or_known_default()?);
-        Some(Endpoint { url, shown })
+        let label = format!("{}:{}", url.host_str()?, url.port_or_known_default()?);
+        let shown = format!("{}://{label}", url.scheme());
+        Some(Endpoint { url, index, shown, label, health: Health::new(max_lag) })
     }
 
     /// A proxy from the environment is for the outside, never for a node on this machine.
@@ -94,29 +118,15 @@ impl Endpoint {
     }
 }
 
-/// The nodes of one chain, and which of them answered last.
+/// The connections to the nodes of one chain.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(super) struct Http {
     client: Client,
-    endpoints: Vec<Endpoint>,
-    preferred: AtomicUsize,
     timeout: Duration,
 }
 
-impl Nodes {
-    pub(super) fn new(config: &ChainConfig) -> Result<Nodes, EvmClientError> {
-        let chain = || config.name.clone();
-        let endpoints = config
-            .urls
-            .iter()
-            .enumerate()
-            .map(|(index, url)| {
-                Endpoint::parse(url.expose()).ok_or(EvmClientError::BadUrl { chain: chain(), index })
-            })
-            .collect::<Result<Vec<Endpoint>, _>>()?;
-        if endpoints.is_empty() {
-            return Err(EvmClientError::NoUrl { chain: chain() });
-        }
+impl Http {
+    pub(super) fn new(config: &ChainConfig, endpoints: &[Endpoint]) -> Result<Http, EvmClientError> {
         let mut builder = Client::builder()
             .timeout(config.rpc.timeout)
             .connect_timeout(config.rpc.timeout)
@@ -126,23 +136,14 @@ impl Nodes {
         if endpoints.iter().all(Endpoint::is_loopback) {
             builder = builder.no_proxy();
         }
-        let client = builder.build().map_err(|source| EvmClientError::Http { chain: chain(), source })?;
-        Ok(Nodes { client, endpoints, preferred: AtomicUsize::new(0), timeout: config.rpc.timeout })
+        let client =
+            builder.build().map_err(|source| EvmClientError::Http { chain: config.name.clone(), source })?;
+        Ok(Http { client, timeout: config.rpc.timeout })
     }
 
-    /// Every node once, the last good one first.
-    pub(super) fn round(&self) -> impl Iterator<Item = &Endpoint> {
-        let start = self.preferred.load(Relaxed);
-        self.endpoints.iter().cycle().skip(start).take(self.endpoints.len())
-    }
-
-    /// From now on this one is asked first. It stays so until it fails in its turn.
-    pub(super) fn prefer(&self, endpoint: &Endpoint) {
-        if let Some(index) = self.endpoints.iter().position(|known| std::ptr::eq(known, endpoint))
-            && self.preferred.swap(index, Relaxed) != index
-        {
-            tracing::info!(endpoint = %endpoint.shown, "another node of the chain is used from now on");
-        }
+    /// How long one request may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     pub(super) async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Vec<u8>, PostError> {
@@ -187,15 +188,17 @@ mod tests {
 
     #[test]
     fn a_url_is_shown_without_its_secrets() {
-        let endpoint = Endpoint::parse("https://user:pass@rpc.example.org/v3/secret-key?token=x").unwrap();
+        let endpoint =
+            Endpoint::parse("https://user:pass@rpc.example.org/v3/secret-key?token=x", 0, 5).unwrap();
         assert_eq!(format!("{endpoint:?}"), "https://rpc.example.org:443");
-        assert_eq!(Endpoint::parse("http://[::1]:8545/key").unwrap().shown, "http://[::1]:8545");
+        assert_eq!(endpoint.label, "rpc.example.org:443");
+        assert_eq!(Endpoint::parse("http://[::1]:8545/key", 0, 5).unwrap().shown, "http://[::1]:8545");
     }
 
     #[test]
     fn only_http_urls_are_nodes() {
         for text in ["", "ws://node:8546", "file:///etc/passwd", "node:8545", "http://"] {
-            assert!(Endpoint::parse(text).is_none(), "{text}");
+            assert!(Endpoint::parse(text, 0, 5).is_none(), "{text}");
         }
     }
 }

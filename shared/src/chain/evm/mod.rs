@@ -1,16 +1,21 @@
 //! The EVM adapter: JSON-RPC over HTTP, batched.
 //!
 //! `client` speaks the port. It puts calls into a `funnel`, which batches them by itself and fails over between
-//! nodes; `exchange` takes one set of calls to one node; `http` moves bytes; `wire`, `decode`,
-//! `revert` and `answer` know the formats. None of it remembers a transaction: asking twice is always allowed.
+//! nodes; `broadcast` tells a transaction to all of them; `exchange` takes one set of calls to one node; `http` moves
+//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `wire`, `decode`, `revert` and `answer`
+//! know the formats. None of it remembers a transaction: asking twice is always allowed.
 
 mod answer;
+mod broadcast;
 mod client;
 mod decode;
 mod exchange;
 mod funnel;
+mod health;
 mod http;
+mod nodes;
 mod revert;
+mod survey;
 #[cfg(test)]
 mod testing;
 mod wire;

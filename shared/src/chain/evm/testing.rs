@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::client::EvmClient;
-use crate::config::{ChainConfig, Confirmations, Fees, Nonce, Resubmit, Rpc, Secret, Stuck};
+use crate::config::{ChainConfig, Confirmations, Fees, GasBump, Nonce, Resubmit, Rpc, Secret, Stuck};
 use crate::domain::ChainId;
 
 /// What the node does with a request.
@@ -143,6 +143,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         rpc: Rpc::default(),
         nonce: Nonce::default(),
         fees: Fees::default(),
+        gasbump: GasBump::default(),
         resubmit: Resubmit::default(),
         stuck: Stuck::default(),
         confirmations: Confirmations::default(),

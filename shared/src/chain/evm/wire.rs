@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// One question. The method name is static: it labels metrics and errors, and labels must be few.
+#[derive(Clone)]
 pub(super) struct Call {
     pub(super) method: &'static str,
     pub(super) params: Box<RawValue>,

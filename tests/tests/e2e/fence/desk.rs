@@ -169,6 +169,8 @@ pub(super) fn change(tx_id: TxId, from: TxState, to: TxState) -> Move {
         last_error: None,
         gas_params: None,
         receipt: None,
+        replaced_by: None,
+        ending: None,
         sends: 0,
         resubmit_in: None,
     }

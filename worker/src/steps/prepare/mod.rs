@@ -85,6 +85,11 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         receipt: None,
         resubmit_in: Duration::ZERO,
         age: Duration::ZERO,
+        sends: 0,
+        last_attempt_age: Duration::ZERO,
+        last_attempt_sent: false,
+        expires: intent.expires,
+        ending: None,
         trace_context: intent.trace_context,
         attempts: Vec::new(),
     };
@@ -123,6 +128,8 @@ fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, reason: &str) -> Qu
         last_error: Some(reason.to_owned()),
         gas_params: None,
         receipt: None,
+        replaced_by: None,
+        ending: None,
         sends: 0,
         resubmit_in: None,
     };

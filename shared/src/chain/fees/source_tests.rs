@@ -1,4 +1,4 @@
-//! Prices at the edges of the arithmetic, and one look-up for many lanes.
+//! One look-up for many lanes, and what is asked for which policy.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -6,102 +6,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ethers_core::types::{Address, H256};
 
+use super::super::tests::{at, config, dynamic, legacy, one, payload};
 use super::*;
 use crate::chain::classify::SubmitOutcome;
 use crate::chain::port::{BlockTag, BlockWithHashes, CallOutcome, ConsumedNonce};
-use crate::domain::{ChainId, Receipt};
+use crate::config;
+use crate::domain::{Finality, Receipt, Speed};
 use crate::store::Attempt;
-
-fn policy() -> FeeHistoryPolicy {
-    FeeHistoryPolicy::new(config::Fees { min_priority_fee: 10, ..config::Fees::default() })
-}
-
-fn history(base: U256, rewards: &[u64]) -> Market {
-    Market::History(FeeHistory {
-        next_base_fee: base,
-        rewards: rewards.iter().copied().map(U256::from).collect(),
-    })
-}
-
-fn payload() -> Payload {
-    Payload::transfer(Address::zero(), U256::one())
-}
-
-fn dynamic(cap: u64, tip: u64) -> Fees {
-    Fees::Eip1559 { max_fee_per_gas: cap.into(), max_priority_fee_per_gas: tip.into() }
-}
-
-#[test]
-fn the_cap_leaves_room_for_the_base_fee_and_the_tip_is_the_median() {
-    assert_eq!(policy().price(&history(100.into(), &[40, 20, 30]), &payload()), dynamic(230, 30));
-}
-
-#[test]
-fn empty_blocks_do_not_pull_the_tip_down_and_the_floor_holds() {
-    assert_eq!(policy().price(&history(100.into(), &[0, 0, 50]), &payload()), dynamic(250, 50));
-    assert_eq!(policy().price(&history(100.into(), &[0, 0]), &payload()), dynamic(210, 10));
-    assert_eq!(policy().price(&history(100.into(), &[3]), &payload()), dynamic(210, 10));
-}
-
-#[test]
-fn a_zero_base_fee_still_offers_the_tip() {
-    assert_eq!(policy().price(&history(U256::zero(), &[]), &payload()), dynamic(10, 10));
-}
-
-#[test]
-fn the_largest_base_fee_saturates() {
-    let fees = policy().price(&history(U256::MAX, &[5]), &payload());
-    assert_eq!(fees, Fees::Eip1559 { max_fee_per_gas: U256::MAX, max_priority_fee_per_gas: 10.into() });
-}
-
-#[test]
-fn limits_of_the_payload_are_used_as_they_are() {
-    let market = history(100.into(), &[30]);
-    let with = |cap: Option<u64>, tip: Option<u64>| Payload {
-        max_fee_per_gas: cap.map(U256::from),
-        max_priority_fee_per_gas: tip.map(U256::from),
-        ..payload()
-    };
-    assert_eq!(policy().price(&market, &with(Some(500), None)), dynamic(500, 30));
-    assert_eq!(policy().price(&market, &with(Some(5), None)), dynamic(5, 5), "a tip is never above the cap");
-    assert_eq!(policy().price(&market, &with(None, Some(7))), dynamic(207, 7));
-    assert_eq!(policy().price(&market, &with(None, Some(0))), dynamic(200, 0));
-    assert_eq!(policy().price(&market, &with(Some(8), Some(9))), dynamic(8, 8));
-}
-
-#[test]
-fn a_legacy_payload_gets_one_price() {
-    let legacy = Payload { kind: TxKind::Legacy, ..payload() };
-    let price = |price: u64| Fees::Legacy { gas_price: price.into() };
-    assert_eq!(policy().price(&history(100.into(), &[30]), &legacy), price(230));
-    assert_eq!(policy().price(&Market::GasPrice(77.into()), &legacy), price(77));
-    let capped = Payload { max_fee_per_gas: Some(3.into()), ..legacy };
-    assert_eq!(policy().price(&history(100.into(), &[30]), &capped), price(3));
-}
-
-#[test]
-fn without_history_the_node_s_price_is_the_base() {
-    assert_eq!(policy().price(&Market::GasPrice(100.into()), &payload()), dynamic(200, 10));
-    assert_eq!(policy().price(&Market::GasPrice(U256::zero()), &payload()), dynamic(10, 10));
-}
-
-#[test]
-fn scaling_is_exact_rounds_up_and_saturates() {
-    assert_eq!(scale(21_000.into(), 1.2), 25_200.into());
-    assert_eq!(scale(3.into(), 1.125), 4.into());
-    assert_eq!(scale(U256::zero(), 9.0), U256::zero());
-    assert_eq!(scale(U256::MAX, 1.0), U256::MAX);
-    assert_eq!(scale(U256::MAX, 1.5), U256::MAX);
-    assert_eq!(scale(U256::MAX - 1, 1.0), U256::MAX - 1);
-    assert_eq!(scale(U256::MAX, 0.5), U256::MAX / 2 + 1);
-    for odd in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
-        assert_eq!(scale(7.into(), odd), 7.into());
-    }
-}
 
 /// Answers prices slowly, counts how often it was asked, and can lack the history or fail altogether.
 #[derive(Debug, Default)]
-struct Node {
+pub(in crate::chain::fees) struct Node {
     asked_history: AtomicUsize,
     asked_price: AtomicUsize,
     lacks_history: bool,
@@ -113,7 +28,7 @@ impl ChainConnector for Node {
     fn chain_id(&self) -> ChainId {
         ChainId(1)
     }
-    async fn fee_history(&self, _: u64, _: f64) -> Result<FeeHistory, RpcError> {
+    async fn fee_history(&self, _: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError> {
         self.asked_history.fetch_add(1, SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
         let (method, endpoint) = ("eth_feeHistory", "node".to_owned());
@@ -123,7 +38,9 @@ impl ChainConnector for Node {
         if self.lacks_history {
             return Err(RpcError::Refused { method, endpoint, code: METHOD_NOT_FOUND, message: "no".into() });
         }
-        Ok(FeeHistory { next_base_fee: 100.into(), rewards: vec![30.into()] })
+        // A tip of 2,000,000 wei at the percentile 20, and so on.
+        let reward = |percentile: &f64| U256::from((percentile * 100_000.0) as u64);
+        Ok(FeeHistory { next_base_fee: 100.into(), rewards: vec![percentiles.iter().map(reward).collect()] })
     }
     async fn gas_price(&self) -> Result<U256, RpcError> {
         self.asked_price.fetch_add(1, SeqCst);
@@ -168,7 +85,7 @@ impl ChainConnector for Node {
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
         unreachable!()
     }
-    async fn consumed_nonce(&self, _: Address, _: u64, _: &[H256]) -> Result<ConsumedNonce, RpcError> {
+    async fn consumed_nonce(&self, _: Address, _: Finality, _: &[H256]) -> Result<ConsumedNonce, RpcError> {
         unreachable!()
     }
 }
@@ -207,4 +124,60 @@ async fn a_node_without_fee_history_is_asked_for_its_gas_price() {
         assert_eq!(quote_at(&source, &node, head).await.unwrap().cap(), 1_000_000.into());
     }
     assert_eq!((node.asked_history.load(SeqCst), node.asked_price.load(SeqCst)), (1, 3));
+}
+
+fn tip(fees: Fees) -> U256 {
+    match fees {
+        Fees::Eip1559 { max_priority_fee_per_gas, .. } => max_priority_fee_per_gas,
+        Fees::Legacy { gas_price } => gas_price,
+    }
+}
+
+#[tokio::test]
+async fn one_look_up_has_the_tips_of_all_speeds() {
+    let (source, node) = (FeeSource::new(&config()), Node::default());
+    for (speed, expected) in [(Speed::Slow, 2_500_000), (Speed::Normal, 5_000_000), (Speed::Fast, 9_000_000)]
+    {
+        assert_eq!(tip(source.quote(&node, 7, &at(speed)).await.unwrap()), expected.into());
+    }
+    assert_eq!(node.asked_history.load(SeqCst), 1);
+    let high = FeeSource::new(&config::Fees { percentile: 95.0, ..config() });
+    assert_eq!(
+        tip(high.quote(&node, 7, &at(Speed::Fast)).await.unwrap()),
+        9_500_000.into(),
+        "one column for two"
+    );
+    assert_eq!(tip(high.quote(&node, 7, &at(Speed::Slow)).await.unwrap()), 2_500_000.into());
+}
+
+#[tokio::test]
+async fn nothing_is_priced_above_the_limit_of_the_chain() {
+    let source = FeeSource::new(&config::Fees { max_fee_per_gas: Some(70.into()), ..config() });
+    let node = Node::default();
+    assert_eq!(source.quote(&node, 7, &payload()).await.unwrap(), dynamic(70, 70));
+    let own = Payload { max_fee_per_gas: Some(500.into()), ..legacy() };
+    assert_eq!(source.quote(&node, 7, &own).await.unwrap(), one(70), "not even on request");
+}
+
+#[tokio::test]
+async fn a_policy_asks_the_node_for_what_it_needs() {
+    let sources = |policy| {
+        let fixed = config::FixedFees { gas_price: Some(60.into()), ..config::FixedFees::default() };
+        FeeSource::new(&config::Fees { policy, fixed, ..config() })
+    };
+    let asked = |node: &Node| (node.asked_history.load(SeqCst), node.asked_price.load(SeqCst));
+    for (policy, lacks_history, price, expected) in [
+        (FeePolicyKind::GasPrice, false, 100, (1, 1)),
+        (FeePolicyKind::GasPrice, true, 100, (1, 1)),
+        (FeePolicyKind::Fixed, false, 60, (1, 0)),
+        (FeePolicyKind::Fixed, true, 60, (1, 0)),
+    ] {
+        let node = Node { lacks_history, ..Node::default() };
+        let source = sources(policy);
+        assert_eq!(source.quote(&node, 7, &legacy()).await.unwrap(), one(price), "{policy:?}");
+        source.quote(&node, 7, &payload()).await.unwrap();
+        assert_eq!(asked(&node), expected, "{policy:?}");
+        let base = source.next_base_fee(&node, 7).await.unwrap();
+        assert_eq!(base, (!lacks_history).then(|| 100.into()), "whatever the policy, a low cap is noticed");
+    }
 }

@@ -1,0 +1,151 @@
+//! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins: what may be asked about a transaction.
+
+use std::time::Duration;
+
+use gapless::domain::TxId;
+use gapless::store::{AskOutcome, AskedEntry, OperatorRequest, RequestNo, StoreError, TxAction};
+use poem::web::{Data, RemoteAddr};
+use poem_openapi::param::{Path, Query};
+use poem_openapi::payload::Json;
+use poem_openapi::{ApiResponse, OpenApi};
+use tokio::time::Instant;
+
+use super::Tag;
+use super::operate::check_reason;
+use crate::app::{App, SharedApp};
+use crate::auth::Admin;
+use crate::error::{ApiError, Failure, OnAdmin, OnAsk};
+use crate::wait::parse_wait;
+use crate::wire::{AskReason, AskResult, Body, Resolution, ResolveAction};
+
+/// A lane that is awake carries a request out within this time.
+const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(ApiResponse)]
+pub(crate) enum Asked {
+    /// The worker has dealt with it; `outcome` says how.
+    #[oai(status = 200)]
+    Applied(Json<AskResult>),
+    /// Recorded. The worker that owns the submitter will deal with it.
+    #[oai(status = 202)]
+    Pending(Json<AskResult>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Ask;
+
+#[OpenApi]
+impl Ask {
+    /// Cancel a transaction
+    ///
+    /// Before it is sent it is `CANCELLED` at once. On its way, an empty transaction competes with it; what is mined
+    /// decides between `CANCELLED` and `CONFIRMED`, so follow it until it is final. Mined or final: 409.
+    #[oai(
+        path = "/api/v1/tx/:txId/cancel",
+        method = "post",
+        operation_id = "cancelTx",
+        tag = "Tag::Transactions"
+    )]
+    async fn cancel(
+        &self,
+        app: Data<&SharedApp>,
+        from: &RemoteAddr,
+        #[oai(name = "txId")] tx_id: Path<String>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Body<AskReason>,
+    ) -> Result<Asked, Failure<OnAsk>> {
+        let actor = format!("client {}", from.as_socket_addr().map(ToString::to_string).unwrap_or_default());
+        let reason = body.0.reason.unwrap_or_else(|| "cancelled by the client".to_owned());
+        Ok(ask(&app, &actor, &tx_id.0, TxAction::Cancel, &reason, wait.0.as_deref()).await?)
+    }
+
+    /// Raise the price of a transaction on its way
+    ///
+    /// Once, within the limits of the transaction. The transaction stays the same one: whichever price is mined counts.
+    #[oai(
+        path = "/api/v1/tx/:txId/speed-up",
+        method = "post",
+        operation_id = "speedUpTx",
+        tag = "Tag::Transactions"
+    )]
+    async fn speed_up(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        #[oai(name = "txId")] tx_id: Path<String>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Body<AskReason>,
+    ) -> Result<Asked, Failure<OnAdmin>> {
+        let reason = body.0.reason.unwrap_or_else(|| "sped up by an operator".to_owned());
+        Ok(ask(&app, &admin.actor, &tx_id.0, TxAction::SpeedUp, &reason, wait.0.as_deref()).await?)
+    }
+
+    /// Resolve a stuck transaction
+    ///
+    /// `rebroadcast` sends the same bytes now; `bump` raises its price once; `cancel` has an empty transaction compete for
+    /// its place. To wait, do nothing: it leaves STUCK by itself when it is mined.
+    #[oai(
+        path = "/api/v1/tx/:txId/resolve",
+        method = "post",
+        operation_id = "resolveTx",
+        tag = "Tag::Transactions"
+    )]
+    async fn resolve(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Admin,
+        #[oai(name = "txId")] tx_id: Path<String>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Body<Resolution>,
+    ) -> Result<Asked, Failure<OnAdmin>> {
+        let action = match body.0.action {
+            ResolveAction::Rebroadcast => TxAction::Rebroadcast,
+            ResolveAction::Bump => TxAction::SpeedUp,
+            ResolveAction::Cancel => TxAction::Cancel,
+        };
+        Ok(ask(&app, &admin.actor, &tx_id.0, action, &body.0.reason, wait.0.as_deref()).await?)
+    }
+}
+
+async fn ask(
+    app: &App,
+    actor: &str,
+    tx_id: &str,
+    action: TxAction,
+    reason: &str,
+    wait: Option<&str>,
+) -> Result<Asked, ApiError> {
+    check_reason(reason)?;
+    let wait = if wait.is_some() { parse_wait(wait, app.max_wait)? } else { DEFAULT_WAIT };
+    let tx_id: TxId =
+        tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
+    let number = match app.store.ask_about_tx(tx_id, action, OperatorRequest { actor, reason }).await? {
+        AskOutcome::Recorded(number) => number,
+        AskOutcome::UnknownTx => return Err(ApiError::UnknownTx),
+        AskOutcome::Final(state) => return Err(ApiError::TxFinal { tx_id, state }),
+    };
+    app.notifier.wake_workers();
+    tracing::info!(tx.id = %tx_id, actor, action = ?action, reason, "asked about a transaction");
+    let entry = dealt_with(app, number, wait).await?;
+    if entry.refused {
+        return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()));
+    }
+    let result = Json(AskResult { tx_id: tx_id.0, outcome: entry.outcome });
+    Ok(if entry.applied { Asked::Applied(result) } else { Asked::Pending(result) })
+}
+
+/// The entry once it is dealt with, or as it stands when the time is up.
+async fn dealt_with(app: &App, number: RequestNo, wait: Duration) -> Result<AskedEntry, StoreError> {
+    let until = Instant::now() + wait;
+    loop {
+        let entry = app.store.asked_entry(number).await?;
+        if entry.applied || Instant::now() >= until || app.shutdown.is_cancelled() {
+            return Ok(entry);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

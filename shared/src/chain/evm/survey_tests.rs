@@ -1,0 +1,178 @@
+//! Nodes of the wrong chain, behind, dead, and back again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use ethers_core::types::{Address, Bytes};
+use serde_json::{Value, json};
+
+use super::super::testing::{Act, Node, answer, client, impatient_client};
+use super::*;
+use crate::chain::port::{BlockTag, ChainConnector};
+
+const OURS: u64 = 31337;
+
+/// What a node of these tests is, changed while it runs. Its count of any address is its `mark`.
+struct Facts {
+    id: AtomicU64,
+    genesis: AtomicU64,
+    head: AtomicU64,
+    mark: u64,
+    dead: AtomicBool,
+}
+
+async fn node(mark: u64, id: u64, genesis: u64, head: u64) -> (Node, Arc<Facts>) {
+    let facts = Arc::new(Facts {
+        id: id.into(),
+        genesis: genesis.into(),
+        head: head.into(),
+        mark,
+        dead: AtomicBool::new(false),
+    });
+    let told = Arc::clone(&facts);
+    let act = move |body: &Value| match told.dead.load(SeqCst) {
+        true => Act::Reset,
+        false => answer(body, |call| Ok(told.tell(call))),
+    };
+    (Node::start(act).await, facts)
+}
+
+impl Facts {
+    fn tell(&self, call: &Value) -> Value {
+        let hex = |number: u64| json!(format!("{number:#x}"));
+        match call["method"].as_str().unwrap() {
+            "eth_chainId" => hex(self.id.load(SeqCst)),
+            "eth_blockNumber" => hex(self.head.load(SeqCst)),
+            "eth_getBlockByNumber" => match self.genesis.load(SeqCst) {
+                0 => Value::Null,
+                genesis => {
+                    json!({ "number": "0x0", "hash": hash(genesis), "parentHash": hash(0), "transactions": [] })
+                }
+            },
+            "eth_sendRawTransaction" => json!(hash(7)),
+            _ => hex(self.mark),
+        }
+    }
+}
+
+fn hash(number: u64) -> H256 {
+    H256::from_low_u64_be(number)
+}
+
+/// Which node a read goes to.
+async fn asked(client: &EvmClient) -> u64 {
+    client.transaction_count(Address::zero(), BlockTag::Latest).await.unwrap()
+}
+
+fn ours(genesis: u64) -> ChainIdentity {
+    ChainIdentity::Ours { genesis: Some(hash(genesis)) }
+}
+
+fn problem(identity: Result<ChainIdentity, RpcError>) -> String {
+    match identity.unwrap() {
+        ChainIdentity::Foreign { problem } => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sends(node: &Node) -> usize {
+    node.bodies().iter().filter(|body| body.to_string().contains("eth_sendRawTransaction")).count()
+}
+
+#[tokio::test]
+async fn a_node_of_another_chain_is_never_used_and_halts_nothing() {
+    let ((wrong, facts), (right, _)) = (node(1, 99, 5, 1_000_000).await, node(2, OURS, 5, 10).await);
+    let client = client(&[&wrong, &right]);
+    assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5));
+    assert_eq!(asked(&client).await, 2);
+    client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
+    assert!(!client.known_to_any_node(&[]).await.unwrap());
+    assert_eq!((sends(&wrong), sends(&right)), (0, 1));
+    assert_eq!(wrong.bodies().len(), 1, "it was asked who it is, and nothing else");
+    let right_one = &client.shared.exchange.nodes.all()[1];
+    assert_eq!(right_one.health.lag(), 0, "the head of another chain is no measure");
+
+    facts.id.store(OURS, SeqCst);
+    facts.head.store(10, SeqCst);
+    assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5));
+    assert_eq!(asked(&client).await, 1, "it matches again");
+}
+
+#[tokio::test]
+async fn a_node_with_another_genesis_is_another_chain() {
+    let ((reset, _), (right, _)) = (node(1, OURS, 6, 10).await, node(2, OURS, 5, 10).await);
+    let client = client(&[&reset, &right]);
+    assert_eq!(client.identity(None).await.unwrap(), ours(6), "unknown yet: the first one decides");
+    assert_eq!(asked(&client).await, 1);
+    assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5), "the database knows better");
+    assert_eq!(asked(&client).await, 2);
+}
+
+#[tokio::test]
+async fn a_node_without_block_0_is_judged_by_its_id() {
+    let (pruned, _) = node(1, OURS, 0, 10).await;
+    let client = client(&[&pruned]);
+    assert_eq!(client.identity(None).await.unwrap(), ChainIdentity::Ours { genesis: None });
+    client.identity(Some(hash(5))).await.unwrap();
+    assert_eq!(asked(&client).await, 1);
+}
+
+#[tokio::test]
+async fn the_chain_is_foreign_only_if_no_node_can_be_right() {
+    let ((one, _), (two, facts)) = (node(1, 99, 5, 10).await, node(2, OURS, 5, 10).await);
+    let client = client(&[&one, &two]);
+    client.identity(Some(hash(5))).await.unwrap();
+    facts.dead.store(true, SeqCst);
+    let error = client.identity(Some(hash(5))).await.unwrap_err();
+    assert!(error.to_string().contains("could not be reached"), "what was known stays: {error}");
+    facts.dead.store(false, SeqCst);
+    facts.genesis.store(6, SeqCst);
+    assert!(problem(client.identity(Some(hash(5))).await).contains("serves chain 99"));
+    let error = client.balance(Address::zero()).await.unwrap_err();
+    assert!(error.to_string().contains("no node is known to serve this chain"), "{error}");
+    assert!(client.consumed_nonce(Address::zero(), crate::domain::Finality::Blocks(1), &[]).await.is_err());
+    assert!(client.send_raw(&Bytes::new(), hash(7)).await.is_err());
+    assert_eq!((sends(&one), sends(&two)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_node_that_was_never_checked_is_not_used_beside_a_checked_one() {
+    let ((late, facts), (right, _)) = (node(1, 99, 5, 10).await, node(2, OURS, 5, 10).await);
+    facts.dead.store(true, SeqCst);
+    let client = client(&[&late, &right]);
+    client.identity(Some(hash(5))).await.unwrap();
+    facts.dead.store(false, SeqCst);
+    client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
+    assert_eq!((asked(&client).await, sends(&late)), (2, 0), "it turned out to be of another chain");
+    facts.id.store(OURS, SeqCst);
+    client.identity(Some(hash(5))).await.unwrap();
+    client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
+    late.until_seen(2).await;
+}
+
+#[tokio::test]
+async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
+    let ((behind, facts), (at_head, other)) = (node(1, OURS, 5, 94).await, node(2, OURS, 5, 100).await);
+    let client = client(&[&behind, &at_head]);
+    client.identity(Some(hash(5))).await.unwrap();
+    assert_eq!(asked(&client).await, 2);
+    assert_eq!(client.shared.exchange.nodes.all()[0].health.lag(), 6);
+    client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
+    other.dead.store(true, SeqCst);
+    assert_eq!(asked(&client).await, 1, "better than none");
+    other.dead.store(false, SeqCst);
+    facts.head.store(95, SeqCst);
+    client.identity(Some(hash(5))).await.unwrap();
+    assert_eq!(asked(&client).await, 1, "five behind is near enough");
+}
+
+#[tokio::test]
+async fn a_node_that_hangs_does_not_delay_the_verdict() {
+    let (hangs, (right, _)) = (Node::start(|_| Act::Hang).await, node(2, OURS, 5, 10).await);
+    let client = client(&[&hangs, &right]);
+    let verdict = tokio::time::timeout(Duration::from_secs(6), client.identity(None)).await;
+    assert_eq!(verdict.expect("before the time-out of ten seconds").unwrap(), ours(5));
+    assert_eq!(asked(&client).await, 2);
+    let alone = impatient_client(&[&hangs]);
+    assert!(matches!(alone.identity(None).await, Err(RpcError::Timeout { .. })));
+}

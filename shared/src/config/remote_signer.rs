@@ -1,0 +1,141 @@
+//! A signer that is another process: where it is, how it knows us, how we know it. The three kinds have the same keys.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::load::ConfigError;
+use super::secret::Secret;
+use super::sections::Signer;
+use crate::domain::Address;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteSigner {
+    /// A secret, because it may carry a key.
+    pub url: Secret,
+    /// What it signs for. Empty: it is asked.
+    #[serde(default)]
+    pub addresses: Vec<Address>,
+    /// One request, from connecting to the last byte. A nonce is not used up meanwhile, but the submitter waits.
+    #[serde(default = "default_timeout", with = "humantime_serde")]
+    pub timeout: Duration,
+    /// Requests under way at once; the others wait for their turn.
+    #[serde(default = "default_max_in_flight")]
+    pub max_in_flight: usize,
+    /// File that holds a bearer token. Read for every request, so that a token can be replaced.
+    pub token_file: Option<PathBuf>,
+    /// Environment variable that holds a bearer token.
+    pub token_env: Option<String>,
+    /// PEM file of the authorities that may vouch for the signer. Absent: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// PEM files of the certificate, with its chain, and of the key that prove who we are.
+    pub client_cert_file: Option<PathBuf>,
+    pub client_key_file: Option<PathBuf>,
+}
+
+fn default_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// Enough to keep a signer with hardware behind it busy, few enough not to be taken for an attack.
+fn default_max_in_flight() -> usize {
+    32
+}
+
+impl RemoteSigner {
+    /// With defaults for all but the address it is found at.
+    pub fn at(url: impl Into<String>) -> RemoteSigner {
+        RemoteSigner {
+            url: Secret::new(url),
+            addresses: Vec::new(),
+            timeout: default_timeout(),
+            max_in_flight: default_max_in_flight(),
+            token_file: None,
+            token_env: None,
+            ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
+        }
+    }
+
+    fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let url = self.url.expose();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Some(("url", "is not an http or https URL"));
+        }
+        if self.timeout.is_zero() {
+            return Some(("timeout", "must be more than nothing"));
+        }
+        if self.max_in_flight == 0 {
+            return Some(("max_in_flight", "must be at least 1"));
+        }
+        if self.token_file.is_some() && self.token_env.is_some() {
+            return Some(("token_file", "set it or token_env, not both"));
+        }
+        if self.client_cert_file.is_some() != self.client_key_file.is_some() {
+            return Some(("client_cert_file", "it and client_key_file need each other"));
+        }
+        let secured = self.ca_file.is_some() || self.client_cert_file.is_some();
+        if secured && !url.starts_with("https://") {
+            return Some(("url", "certificates are set, but it does not begin with https://"));
+        }
+        None
+    }
+}
+
+pub(super) fn check(signer: &Signer) -> Result<(), ConfigError> {
+    for (kind, remotes) in [("json_rpc", &signer.json_rpc), ("clef", &signer.clef), ("http", &signer.http)] {
+        for (index, remote) in remotes.iter().enumerate() {
+            if let Some((key, problem)) = remote.problem() {
+                let key = format!("signer.{kind}.{index}.{key}");
+                return Err(ConfigError::Invalid { key, problem: problem.into() });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    use super::*;
+
+    fn parse(toml: &str) -> Result<Signer, String> {
+        let signer: Signer =
+            Figment::from(Toml::string(toml)).extract().map_err(|error| error.to_string())?;
+        check(&signer).map_err(|error| error.to_string())?;
+        Ok(signer)
+    }
+
+    #[test]
+    fn a_url_is_all_a_remote_signer_needs() {
+        let signer =
+            parse("[[json_rpc]]\nurl = \"http://signer:9000\"\n[[http]]\nurl = \"https://s\"").unwrap();
+        assert!(signer.json_rpc[0].addresses.is_empty());
+        assert_eq!(signer.json_rpc[0].timeout, Duration::from_secs(10));
+        assert_eq!((signer.http.len(), signer.clef.len()), (1, 0));
+        assert!(!format!("{signer:?}").contains("signer:9000"));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        for (keys, named) in [
+            ("url = \"ws://s\"", "signer.http.0.url"),
+            ("url = \"http://s\"\ntimeout = \"0s\"", "signer.http.0.timeout"),
+            ("url = \"http://s\"\nmax_in_flight = 0", "signer.http.0.max_in_flight"),
+            ("url = \"http://s\"\ntoken_file = \"a\"\ntoken_env = \"b\"", "signer.http.0.token_file"),
+            ("url = \"https://s\"\nclient_key_file = \"a\"", "signer.http.0.client_cert_file"),
+            ("url = \"http://s\"\nca_file = \"a\"", "signer.http.0.url"),
+            ("url = \"http://s\"\naddresses = [\"0x12\"]", "addresses"),
+            ("url = \"http://s\"\ntokn_env = \"b\"", "tokn_env"),
+            ("timeout = \"1s\"", "url"),
+        ] {
+            let error = parse(&format!("[[http]]\n{keys}")).unwrap_err();
+            assert!(error.contains(named), "{keys}: {error}");
+        }
+    }
+}

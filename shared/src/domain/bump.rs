@@ -1,0 +1,85 @@
+//! The price of a replacement. Pools take one only if it adds at least a tenth to the tip and to the cap, rounded up.
+
+use ethers_core::types::U256;
+
+use super::unsigned::Fees;
+
+/// A tenth more, rounded up: the least a pool accepts.
+fn a_tenth_more(value: U256) -> U256 {
+    let tenth = value / 10 + if (value % 10).is_zero() { U256::zero() } else { U256::one() };
+    // At least one wei more, or a free attempt could never be replaced.
+    value.saturating_add(tenth.max(U256::one()))
+}
+
+/// `value` times the multiplier, but never less than the pool's rule.
+fn raised(value: U256, permille: u64) -> U256 {
+    let (whole, rest) = value.div_mod(U256::from(1_000));
+    let rest = (rest * permille + U256::from(999)) / U256::from(1_000);
+    let product = whole.checked_mul(permille.into()).and_then(|whole| whole.checked_add(rest));
+    product.unwrap_or(U256::MAX).max(a_tenth_more(value))
+}
+
+/// The fees of an attempt that replaces one with `previous` fees: raised, and at least what the market asks now.
+/// `None`: the limit leaves no room; the old attempt is sent again instead.
+pub fn replacement_fees(previous: Fees, market: Fees, multiplier: f64, limit: Option<U256>) -> Option<Fees> {
+    let permille = (multiplier * 1_000.0).ceil().clamp(1_100.0, 100_000.0) as u64;
+    let fits = |cap: U256| limit.is_none_or(|limit| cap <= limit);
+    match previous {
+        Fees::Legacy { gas_price } => {
+            let least = a_tenth_more(gas_price);
+            let wanted = raised(gas_price, permille).max(market.cap());
+            let gas_price = limit.map_or(wanted, |limit| wanted.min(limit)).max(least);
+            fits(gas_price).then_some(Fees::Legacy { gas_price })
+        }
+        Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas } => {
+            let market_tip = match market {
+                Fees::Eip1559 { max_priority_fee_per_gas, .. } => max_priority_fee_per_gas,
+                Fees::Legacy { .. } => U256::zero(),
+            };
+            let least = (a_tenth_more(max_fee_per_gas), a_tenth_more(max_priority_fee_per_gas));
+            let wanted_tip = raised(max_priority_fee_per_gas, permille).max(market_tip);
+            let wanted_cap = raised(max_fee_per_gas, permille).max(market.cap()).max(wanted_tip);
+            let cap = limit.map_or(wanted_cap, |limit| wanted_cap.min(limit)).max(least.0).max(least.1);
+            let tip = wanted_tip.min(cap).max(least.1);
+            fits(cap).then_some(Fees::Eip1559 { max_fee_per_gas: cap, max_priority_fee_per_gas: tip })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eip1559(cap: u64, tip: u64) -> Fees {
+        Fees::Eip1559 { max_fee_per_gas: cap.into(), max_priority_fee_per_gas: tip.into() }
+    }
+
+    #[test]
+    fn both_tip_and_cap_rise_by_the_multiplier_rounded_up() {
+        assert_eq!(
+            replacement_fees(eip1559(1_001, 100), eip1559(0, 0), 1.125, None),
+            Some(eip1559(1_127, 113))
+        );
+    }
+
+    #[test]
+    fn a_market_that_ran_away_is_followed() {
+        assert_eq!(replacement_fees(eip1559(100, 10), eip1559(900, 90), 1.125, None), Some(eip1559(900, 90)));
+    }
+
+    #[test]
+    fn under_the_limit_the_raise_shrinks_to_what_a_pool_takes_and_beyond_it_there_is_none() {
+        assert_eq!(
+            replacement_fees(eip1559(1_000, 100), eip1559(0, 0), 1.5, Some(1_120.into())),
+            Some(eip1559(1_120, 150))
+        );
+        assert_eq!(replacement_fees(eip1559(1_000, 100), eip1559(0, 0), 1.5, Some(1_099.into())), None);
+    }
+
+    #[test]
+    fn nothing_overflows_and_a_free_attempt_can_be_replaced() {
+        let top = Fees::Legacy { gas_price: U256::MAX };
+        assert_eq!(replacement_fees(top, top, 2.0, None), Some(top));
+        assert_eq!(replacement_fees(eip1559(0, 0), eip1559(0, 0), 1.125, None), Some(eip1559(1, 1)));
+    }
+}

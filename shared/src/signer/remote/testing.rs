@@ -1,0 +1,166 @@
+//! A signer made of a socket, a key and a closure, for tests of everything a remote signer can do wrong.
+
+use std::sync::{Arc, Mutex};
+
+use ethers_core::types::transaction::eip2718::TypedTransaction;
+use ethers_core::types::{Bytes, Signature, U256};
+use ethers_signers::{LocalWallet, Signer as _};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::domain::{Address, ChainId, Fees, Nonce, Payload, TxKind, UnsignedTx};
+
+/// A request as it came in.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Method and path: `POST /sign`.
+    pub(crate) line: String,
+    pub(crate) authorization: Option<String>,
+    pub(crate) body: Value,
+}
+
+/// What the signer does with a request.
+pub(crate) enum Act {
+    Answer(u16, String),
+    /// The connection ends in the middle of this body.
+    Truncate(String),
+    Reset,
+    Hang,
+}
+
+pub(crate) struct FakeSigner {
+    pub(crate) url: String,
+    seen: Arc<Mutex<Vec<Asked>>>,
+}
+
+impl FakeSigner {
+    pub(crate) async fn start(act: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> FakeSigner {
+        FakeSigner::serve(None, act).await
+    }
+
+    pub(crate) async fn with_tls(
+        tls: TlsAcceptor,
+        act: impl Fn(&Asked) -> Act + Send + Sync + 'static,
+    ) -> FakeSigner {
+        FakeSigner::serve(Some(tls), act).await
+    }
+
+    async fn serve(
+        tls: Option<TlsAcceptor>,
+        act: impl Fn(&Asked) -> Act + Send + Sync + 'static,
+    ) -> FakeSigner {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let signer = FakeSigner { url: format!("{scheme}://127.0.0.1:{port}"), seen: Arc::clone(&seen) };
+        let act = Arc::new(act);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (act, seen, tls) = (Arc::clone(&act), Arc::clone(&seen), tls.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        Some(tls) => converse(tls.accept(stream).await.ok()?, &*act, &seen).await,
+                        None => converse(stream, &*act, &seen).await,
+                    }
+                });
+            }
+        });
+        signer
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Asked> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    act: &(impl Fn(&Asked) -> Act + Send + Sync),
+    seen: &Mutex<Vec<Asked>>,
+) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut lines, mut length, mut authorization) = (Vec::new(), 0, None);
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            let line = line.trim().to_owned();
+            let (name, value) = line.split_once(": ").unwrap_or_default();
+            match name.to_lowercase().as_str() {
+                "content-length" => length = value.parse().ok()?,
+                "authorization" => authorization = Some(value.to_owned()),
+                _ => {}
+            }
+            if line.is_empty() {
+                break;
+            }
+            lines.push(line);
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let line = lines[0].trim_end_matches(" HTTP/1.1").to_owned();
+        let asked = Asked { line, authorization, body: serde_json::from_slice(&body).unwrap_or_default() };
+        seen.lock().unwrap().push(asked.clone());
+        let (status, text, part) = match act(&asked) {
+            Act::Answer(status, text) => (status, text, 1),
+            Act::Truncate(text) => (200, text, 2),
+            Act::Reset => return None,
+            Act::Hang => std::future::pending().await,
+        };
+        let head = format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n", text.len());
+        stream.write_all(head.as_bytes()).await.ok()?;
+        stream.write_all(&text.as_bytes()[..text.len() / part]).await.ok()?;
+        stream.flush().await.ok()?;
+        if part > 1 {
+            return None;
+        }
+    }
+}
+
+pub(crate) fn wallet() -> LocalWallet {
+    "4646464646464646464646464646464646464646464646464646464646464646".parse().unwrap()
+}
+
+pub(crate) fn signature(wallet: &LocalWallet, tx: &UnsignedTx) -> Signature {
+    wallet.sign_transaction_sync(&tx.typed()).unwrap()
+}
+
+/// As an honest signer would return it.
+pub(crate) fn signed(wallet: &LocalWallet, tx: &UnsignedTx) -> Bytes {
+    tx.typed().rlp_signed(&signature(wallet, tx))
+}
+
+/// One transaction of each type, with every field set to something of its own.
+pub(crate) fn each_type() -> [UnsignedTx; 3] {
+    let dynamic = Fees::Eip1559 { max_fee_per_gas: 30.into(), max_priority_fee_per_gas: 2.into() };
+    let legacy = Fees::Legacy { gas_price: 20.into() };
+    let tx = |kind, fees, access_list: Value| UnsignedTx {
+        chain_id: ChainId(31337),
+        from: wallet().address(),
+        nonce: Nonce(9),
+        gas_limit: 90_000.into(),
+        fees,
+        payload: Payload {
+            kind,
+            data: Bytes::from_static(&[0xab, 0xcd, 0, 1]),
+            access_list: serde_json::from_value(access_list).unwrap(),
+            ..Payload::transfer(Address::repeat_byte(0x35), U256::exp10(18))
+        },
+    };
+    let list =
+        json!([{ "address": Address::repeat_byte(7), "storageKeys": [crate::domain::H256::repeat_byte(8)] }]);
+    let txs = [
+        tx(TxKind::Legacy, legacy, json!([])),
+        tx(TxKind::Legacy, legacy, list.clone()),
+        tx(TxKind::Eip1559, dynamic, list),
+    ];
+    assert!(matches!(txs[0].typed(), TypedTransaction::Legacy(_)));
+    assert!(matches!(txs[1].typed(), TypedTransaction::Eip2930(_)));
+    assert!(matches!(txs[2].typed(), TypedTransaction::Eip1559(_)));
+    txs
+}

@@ -1,0 +1,80 @@
+//! What stays unmined: the alarm, the policy, the operator, and the profile that allows nothing but patience.
+
+use gapless_tests::{Address, Fault, Mining, TxState, eventually, payload};
+use serde_json::json;
+
+use crate::stack;
+
+const SEND: &str = "eth_sendRawTransaction";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_raises_the_price_of_what_is_stuck() {
+    let stack =
+        stack().mining(Mining::Manual).set("stuck.after", "1s").set("stuck.policy", "bump").up().await;
+    let to = Address::repeat_byte(0xf1);
+    let tx_id = stack.create(stack.submitter(0), "slow", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Stuck).await;
+    let attempts = stack.wait_attempts(tx_id, 2).await;
+    assert_eq!(attempts[1].kind, "REPLACEMENT");
+    eventually("it is mined", async || {
+        stack.anvil().mine(1).await;
+        let row = stack.row(tx_id).await;
+        if row.state == TxState::Confirmed { Ok(()) } else { Err(row) }
+    })
+    .await;
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_finds_what_is_stuck_and_resolves_it() {
+    let stack = stack()
+        .mining(Mining::Manual)
+        .set("stuck.max_attempts", 2)
+        .set("resubmit.interval", "300ms")
+        .up()
+        .await;
+    let to = Address::repeat_byte(0xf2);
+    let tx_id = stack.create(stack.submitter(0), "slow", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Stuck).await;
+    let list = stack.client().get("/api/v1/stuck").await;
+    assert_eq!(list.body["items"][0]["txId"], json!(tx_id.to_string()), "{list:?}");
+    let path = format!("/api/v1/tx/{tx_id}/resolve");
+    let order = |action: &str| json!({ "action": action, "reason": "the customer asked" });
+    assert_eq!(stack.client().post_to(&path, &order("cancel")).await.status, 401);
+    assert_eq!(stack.client().admin_post(&path, &order("rebroadcast")).await.status, 200);
+    assert_eq!(stack.client().admin_post(&path, &order("pray")).await.status, 400);
+    assert_eq!(stack.client().admin_post(&path, &order("cancel")).await.status, 200);
+    let attempts = stack.wait_attempts(tx_id, 2).await;
+    stack.wait_pooled(attempts[1].tx_hash).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Cancelled).await;
+    assert_eq!(stack.client().get("/api/v1/stuck").await.body["items"], json!([]));
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}
+
+/// The third seed's wish: the bytes that were signed first, and no others.
+#[tokio::test(flavor = "multi_thread")]
+async fn stability_first_makes_neither_replacement_nor_placeholder() {
+    let stack = stack()
+        .proxied()
+        .set("nonce.profile", "stability_first")
+        .set("stuck.after", "1s")
+        .set("stuck.policy", "cancel")
+        .set("resubmit.interval", "300ms")
+        .up()
+        .await;
+    let to = Address::repeat_byte(0xf3);
+    stack.proxy().always(SEND, Fault::error("intrinsic gas too low"));
+    let tx_id = stack.create(stack.submitter(0), "firm", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Stuck).await;
+    let answer = stack.client().post_to(&format!("/api/v1/tx/{tx_id}/cancel"), &json!({})).await;
+    assert_eq!((answer.status, answer.code()), (409, "action_refused"), "{answer:?}");
+    assert_eq!(stack.attempts(tx_id).await.len(), 1);
+    stack.proxy().clear();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.attempts(tx_id).await.len(), 1);
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}

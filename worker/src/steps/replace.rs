@@ -1,0 +1,175 @@
+//! Other bytes for a nonce that is given: the same intent at a higher price, or a placeholder that consumes the nonce
+//! and does nothing. Committed like any attempt before they are sent; whichever attempt is mined decides.
+
+use std::time::{Duration, Instant};
+
+use gapless::chain::CallOutcome;
+use gapless::domain::bump::replacement_fees;
+use gapless::domain::{Ending, Fees, Payload, TxState, U256, UnsignedTx};
+use gapless::store::{Attempt, AttemptKind};
+
+use crate::lane::{Lane, OpenTx, StepError};
+
+/// Between two tries to make other bytes when the node or the signer does not help.
+const RETRY: Duration = Duration::from_secs(1);
+/// Gas of a transfer to oneself, where the node cannot estimate it.
+const TRANSFER_GAS: u64 = 21_000;
+
+/// Makes the placeholders that are needed, and raises the price of the oldest nonce when it is time.
+pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
+    if !lane.may_replace() {
+        return Ok(());
+    }
+    let now = Instant::now();
+    pass_deadlines(lane, now);
+    let due: Vec<usize> = (0..lane.open.len()).filter(|index| is_due(lane, *index, now)).collect();
+    for index in &due {
+        if let Err(reason) = make(lane, *index).await {
+            tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                tx.id = %lane.open[*index].intent.tx_id, reason, "no other attempt could be made yet");
+            lane.open[*index].replace_at = Some(Instant::now() + RETRY);
+        }
+    }
+    if due.iter().any(|index| lane.open[*index].draft().is_some()) {
+        lane.flush().await?;
+    }
+    Ok(())
+}
+
+fn is_unmined(tx: &OpenTx) -> bool {
+    matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
+}
+
+fn is_due(lane: &Lane, index: usize, now: Instant) -> bool {
+    let tx = &lane.open[index];
+    is_unmined(tx)
+        && tx.attempt().is_some()
+        && wanted_from(lane, index).is_some_and(|from| from <= now)
+        && tx.replace_at.is_none_or(|at| at <= now)
+}
+
+/// From when on this intent wants other bytes; `None`: not at all.
+fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
+    let (tx, bump) = (&lane.open[index], &lane.chain.config.gasbump);
+    if tx.speed_up || (tx.intent.ending.is_some() && !tx.has_placeholder()) {
+        return Some(tx.last_attempt_at);
+    }
+    // Raising a later nonce helps nobody while the oldest waits.
+    let oldest = lane.open.iter().position(is_unmined) == Some(index);
+    let replacements =
+        tx.intent.attempts.iter().filter(|attempt| attempt.kind() != AttemptKind::Original).count();
+    let may = bump.enabled && tx.is_taken && replacements < bump.max_attempts as usize;
+    (oldest && may).then(|| tx.last_attempt_at + bump.min_interval)
+}
+
+/// When to look again.
+pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
+    if !lane.may_replace() {
+        return None;
+    }
+    let wanted = (0..lane.open.len()).filter(|index| is_unmined(&lane.open[*index])).filter_map(|index| {
+        let from = wanted_from(lane, index)?;
+        Some(lane.open[index].replace_at.map_or(from, |at| at.max(from)))
+    });
+    let deadlines = lane.open.iter().filter(|tx| is_unmined(tx) && tx.intent.ending.is_none());
+    wanted.chain(deadlines.filter_map(|tx| tx.intent.expires)).min()
+}
+
+/// An intent whose deadline passes while it is unmined is given up like a cancelled one.
+fn pass_deadlines(lane: &mut Lane, now: Instant) {
+    for tx in lane.open.iter_mut().filter(|tx| is_unmined(tx)) {
+        if tx.intent.expires.is_some_and(|at| at <= now) {
+            let reason = "its deadline passed before it was mined".to_owned();
+            tx.give_up(Ending { state: TxState::Cancelled, reason });
+        }
+    }
+}
+
+/// No node will ever take these bytes: the nonce is consumed by a placeholder, and the intent fails.
+pub(crate) fn unmineable(lane: &mut Lane, index: usize, why: &str) {
+    if !lane.may_replace() {
+        return;
+    }
+    lane.open[index].give_up(Ending { state: TxState::Failed, reason: format!("rejected: {why}") });
+}
+
+/// The pool holds a better attempt than the one just sent. A placeholder must beat it, so it is priced again.
+pub(crate) fn outbid(lane: &mut Lane, index: usize) {
+    let tx = &mut lane.open[index];
+    if tx.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder) {
+        tx.speed_up = true;
+        tx.replace_at = Some(Instant::now() + RETRY);
+    }
+}
+
+/// Signs other bytes and hands them to the intent. Nothing is sent before the next commit.
+async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
+    let tx = &lane.open[index];
+    let (kind, payload) = match tx.intent.ending {
+        Some(_) => (AttemptKind::Placeholder, placeholder(lane, tx)),
+        None => (AttemptKind::Replacement, tx.intent.payload.clone()),
+    };
+    let Some(fees) = price(lane, index, &payload, kind).await? else {
+        // At the limit: the old attempt goes out again by its timer, and never fails for that.
+        let tx = &mut lane.open[index];
+        tx.speed_up = false;
+        tx.last_attempt_at = Instant::now();
+        tx.replace_at = Some(Instant::now() + RETRY);
+        return Ok(());
+    };
+    let unsigned = UnsignedTx {
+        chain_id: lane.chain.config.id,
+        from: lane.address(),
+        nonce: tx.intent.nonce,
+        gas_limit: gas_limit(lane, index, &payload, kind).await?,
+        fees,
+        payload,
+    };
+    let draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+    let interval = lane.chain.config.resubmit.interval;
+    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = %lane.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
+        "other bytes for the same nonce");
+    lane.open[index].redraft(kind, draft, interval, Instant::now());
+    Ok(())
+}
+
+/// Nothing, from the submitter to itself, in the kind of transaction the intent had.
+fn placeholder(lane: &Lane, tx: &OpenTx) -> Payload {
+    Payload { kind: tx.intent.payload.kind, ..Payload::transfer(lane.address(), U256::zero()) }
+}
+
+/// Above every earlier attempt, and at least what the market asks. `None`: a limit leaves no room.
+async fn price(
+    lane: &Lane,
+    index: usize,
+    payload: &Payload,
+    kind: AttemptKind,
+) -> Result<Option<Fees>, String> {
+    let tx = &lane.open[index];
+    let market_payload = Payload { max_fee_per_gas: None, max_priority_fee_per_gas: None, ..payload.clone() };
+    let head = lane.chain.watcher.head().unwrap_or_default();
+    let market = lane.chain.fees.quote(lane.chain.connector.as_ref(), head, &market_payload).await;
+    let market = market.map_err(|error| error.to_string())?;
+    // A client's cap binds its own transaction; a placeholder has to win whatever that cap was. The operator's limit for
+    // the chain binds both.
+    let own = tx.intent.payload.max_fee_per_gas.filter(|_| kind != AttemptKind::Placeholder);
+    let limit = own.into_iter().chain(lane.chain.config.fees.max_fee_per_gas).min();
+    let previous = tx.intent.attempts.iter().map(Attempt::fees).max_by_key(Fees::cap);
+    let multiplier = lane.chain.config.gasbump.multiplier;
+    Ok(previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit)))
+}
+
+async fn gas_limit(lane: &Lane, index: usize, payload: &Payload, kind: AttemptKind) -> Result<U256, String> {
+    if kind == AttemptKind::Replacement {
+        let signed =
+            lane.open[index].intent.gas_params.as_ref().and_then(|params| params.get("gasLimit")).cloned();
+        let signed = signed.and_then(|gas| serde_json::from_value(gas).ok());
+        return signed.ok_or_else(|| "the gas limit of the earlier attempt is not known".to_owned());
+    }
+    match lane.chain.connector.estimate_gas(lane.address(), payload).await {
+        Ok(CallOutcome::Ok(gas)) => Ok(gas),
+        Ok(_) => Ok(TRANSFER_GAS.into()),
+        Err(error) => Err(error.to_string()),
+    }
+}

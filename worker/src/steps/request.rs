@@ -1,0 +1,101 @@
+//! What clients ask about an intent, carried out by the owner of the lease.
+
+use std::time::Instant;
+
+use gapless::domain::{Ending, EventKind, TxState};
+use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
+
+use crate::lane::{Lane, QueuedMove, StepError};
+
+const FORBIDDEN: &str = "nonce.profile = stability_first forbids replacements and placeholders";
+
+/// What it led to, or why nothing was changed.
+type Outcome = Result<String, String>;
+
+pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
+    if lane.tx_requests.is_empty() {
+        return Ok(());
+    }
+    for request in std::mem::take(&mut lane.tx_requests) {
+        let outcome = match request.action {
+            TxAction::Cancel => cancel(lane, &request),
+            TxAction::SpeedUp => speed_up(lane, &request),
+            TxAction::Rebroadcast => rebroadcast(lane, &request),
+        };
+        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+            tx.id = %request.tx_id, fencing_token = lane.lease.token().0, action = ?request.action,
+            reason = request.reason, outcome = ?outcome, "request carried out");
+        lane.done_actions.push(DoneAction { asked_by: AskedBy::TxRequest(request.request_no), outcome });
+    }
+    lane.flush().await
+}
+
+/// Without a nonce it is over at once. With one, a placeholder competes for the nonce, and what is mined decides.
+fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
+    let may_replace = lane.may_replace();
+    let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
+        return cancel_queued(lane, request);
+    };
+    match tx.state() {
+        TxState::Tracking => Err("it is mined".to_owned()),
+        TxState::Protect => Err("its submitter is protected; an operator must release it first".to_owned()),
+        _ if !may_replace => Err(FORBIDDEN.to_owned()),
+        _ => {
+            tx.give_up(Ending { state: TxState::Cancelled, reason: request.reason.clone() });
+            Ok("a placeholder competes for its nonce; what is mined decides".to_owned())
+        }
+    }
+}
+
+fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
+    let already = lane.queued_moves.iter().any(|queued| queued.change.tx_id == request.tx_id);
+    if request.state != TxState::Queued || already {
+        return Err("it is final".to_owned());
+    }
+    lane.queue.retain(|intent| intent.tx_id != request.tx_id);
+    let change = Move {
+        tx_id: request.tx_id,
+        from: TxState::Queued,
+        to: TxState::Cancelled,
+        sub_state: None,
+        nonce: None,
+        tx_hash: None,
+        last_error: Some(request.reason.clone()),
+        gas_params: None,
+        receipt: None,
+        replaced_by: None,
+        ending: None,
+        sends: 0,
+        resubmit_in: None,
+    };
+    lane.queued_moves.push(QueuedMove { change, trace: None });
+    lane.tell(Some(request.tx_id), EventKind::Cancelled { reason: request.reason.clone() });
+    Ok("cancelled before it had a nonce".to_owned())
+}
+
+/// The same bytes, now.
+fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
+    match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
+        Some(tx) if matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck) => {
+            tx.due = Instant::now();
+            Ok("the same bytes go out again".to_owned())
+        }
+        _ => Err("there is nothing to send again".to_owned()),
+    }
+}
+
+fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
+    if !lane.may_replace() {
+        return Err(FORBIDDEN.to_owned());
+    }
+    let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
+        return Err("it has no nonce yet, or is final".to_owned());
+    };
+    match tx.state() {
+        TxState::InFlight | TxState::Submitted | TxState::Stuck => {
+            tx.speed_up = true;
+            Ok("an attempt with a higher price follows, as far as its limits allow".to_owned())
+        }
+        _ => Err("it is mined, or its submitter is protected".to_owned()),
+    }
+}

@@ -1,0 +1,74 @@
+//! The alarm for intents that stay unmined, and what the policy wants done about them. STUCK is left by itself when
+//! the chain moves.
+
+use std::time::Instant;
+
+use gapless::domain::stuck::{StuckAction, StuckFacts};
+use gapless::domain::{Ending, EventKind, TxState};
+use gapless::store::AttemptKind;
+
+use crate::lane::{Lane, OpenTx};
+
+pub(crate) fn alarm(lane: &mut Lane) {
+    let now = Instant::now();
+    for index in 0..lane.open.len() {
+        let Some(reason) = too_long(lane, &lane.open[index], now) else { continue };
+        let tx = &mut lane.open[index];
+        let facts = StuckFacts {
+            age: now.saturating_duration_since(tx.prepared_at),
+            sends: tx.sends,
+            taken: tx.is_taken,
+            replacements: count_replacements(tx),
+        };
+        tx.enter(TxState::Stuck);
+        tx.complain(Some("unmined"), tx.intent.last_error.clone());
+        let tx_id = tx.intent.tx_id;
+        let action = lane.chain.stuck.decide(facts);
+        tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
+            reason, action = ?action, "stuck: still unmined; it is worked on");
+        lane.tell(Some(tx_id), EventKind::Stuck { reason });
+        act(lane, index, action);
+    }
+}
+
+/// When the next alarm is due.
+pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
+    let quiet = lane.open.iter().filter(|tx| matches!(tx.state(), TxState::InFlight | TxState::Submitted));
+    quiet.map(|tx| tx.prepared_at + lane.chain.config.stuck.after).min()
+}
+
+fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
+    let settings = &lane.chain.config.stuck;
+    if !matches!(tx.state(), TxState::InFlight | TxState::Submitted) {
+        return None;
+    }
+    if now.saturating_duration_since(tx.prepared_at) >= settings.after {
+        return Some(format!("unmined for {} s", settings.after.as_secs()));
+    }
+    (settings.max_attempts > 0 && tx.sends >= settings.max_attempts)
+        .then(|| format!("unmined after {} sends", tx.sends))
+}
+
+fn count_replacements(tx: &OpenTx) -> u32 {
+    let count =
+        tx.intent.attempts.iter().filter(|attempt| attempt.kind() == AttemptKind::Replacement).count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Carried out at once, or with the next step of the same turn.
+pub(crate) fn act(lane: &mut Lane, index: usize, action: StuckAction) {
+    let allowed = lane.may_replace();
+    let tx = &mut lane.open[index];
+    match action {
+        StuckAction::Wait => {}
+        StuckAction::Rebroadcast => tx.due = Instant::now(),
+        StuckAction::Bump if allowed => tx.speed_up = true,
+        StuckAction::Cancel if allowed => {
+            let reason = "stuck: cancelled by policy".to_owned();
+            tx.give_up(Ending { state: TxState::Cancelled, reason });
+        }
+        StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
+            tracing::error!(tx.id = %tx.intent.tx_id, action = ?action, "stuck: a person has to look at it");
+        }
+    }
+}
