@@ -40,3 +40,6 @@ COMMENT ON COLUMN tx_request.outcome IS 'What it led to, or why it was refused.'
 COMMENT ON COLUMN tx_request.refused IS 'The lane looked into it and changed nothing.';
 
 COMMENT ON COLUMN submitter.signer IS 'Kind of signer that announced it: keystore, raw_key, json_rpc, clef, http.';
+COMMENT ON TABLE tx_attempt IS 'Signed bytes. Committed before they leave the process: the first ones together with the nonce, others later for the same nonce.';
+COMMENT ON COLUMN managed_tx.deadline IS 'Cancelled if it is not mined by then.';
+CREATE INDEX tx_request_by_tx ON tx_request (tx_id);

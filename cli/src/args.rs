@@ -165,7 +165,7 @@ pub struct Submit {
     /// RFC 3339; not sent before
     #[arg(long, value_name = "TIME")]
     pub not_before: Option<String>,
-    /// RFC 3339; cancelled if it has not begun by then
+    /// RFC 3339; cancelled if it is not mined by then
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<String>,
     /// Follow it until it is final

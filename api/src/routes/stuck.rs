@@ -20,7 +20,7 @@ pub(crate) struct Stuck;
 impl Stuck {
     /// List what is stuck
     ///
-    /// Transactions that stayed unmined for `stuck.after`, newest first. They are still worked on; an admin may resolve
+    /// Transactions that stayed unmined for `stuck.after` or through `stuck.max_attempts` sends, newest first. They are still worked on; an admin may resolve
     /// them.
     #[oai(path = "/api/v1/stuck", method = "get", operation_id = "listStuck", tag = "Tag::Transactions")]
     async fn stuck(

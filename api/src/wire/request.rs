@@ -63,7 +63,7 @@ pub(crate) struct TxPayload {
     pub(crate) access_list: Option<Vec<AccessListEntry>>,
     /// Not sent before this time; does not hold up others in the queue.
     pub(crate) not_before: Option<DateTime<Utc>>,
-    /// Cancelled if it could not be given its turn by then.
+    /// Cancelled if it is not mined by then: at once while it waits, by an empty transaction in its place after that.
     pub(crate) deadline: Option<DateTime<Utc>>,
 }
 

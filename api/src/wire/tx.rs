@@ -36,7 +36,7 @@ pub(crate) enum TxState {
     Protect,
     /// Final: on chain, deep enough.
     Confirmed,
-    /// Final: refused before sending, or reverted on chain. `lastError` says why.
+    /// Final: refused before sending, reverted on chain, or replaced because no node would take it. `lastError` says why.
     Failed,
     /// Final: it will never have an effect.
     Cancelled,

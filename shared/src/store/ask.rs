@@ -1,8 +1,8 @@
 //! What may be asked about an accepted intent. A request is a row; the lane that owns the submitter carries it out.
 
 use super::error::StoreError;
-use super::load::TxAction;
 use super::operator::Request;
+use super::pending::TxAction;
 use super::pool::Store;
 use crate::domain::{TxId, TxState};
 

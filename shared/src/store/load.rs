@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::attempt::Attempt;
 use super::error::StoreError;
 use super::lease::columns;
+use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{AttemptId, Ending, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
@@ -58,6 +59,8 @@ pub struct QueuedIntent {
     pub last_error: Option<String>,
     /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
     pub expires: Option<Instant>,
+    /// It was given up before its nonce was taken from it: it must not happen any more.
+    pub ending: Option<Ending>,
     pub trace_context: Option<String>,
 }
 
@@ -67,61 +70,6 @@ pub struct Cursor {
     pub next: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperatorAction {
-    /// Go on as if nothing had happened.
-    Release,
-    /// Take the chain's count as the truth.
-    Adopt,
-}
-
-/// What was asked about one intent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxAction {
-    Cancel,
-    SpeedUp,
-    Rebroadcast,
-}
-
-impl TxAction {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            TxAction::Cancel => "cancel",
-            TxAction::SpeedUp => "speed_up",
-            TxAction::Rebroadcast => "rebroadcast",
-        }
-    }
-}
-
-impl std::str::FromStr for TxAction {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "cancel" => Ok(TxAction::Cancel),
-            "speed_up" => Ok(TxAction::SpeedUp),
-            "rebroadcast" => Ok(TxAction::Rebroadcast),
-            other => Err(format!("`{other}` cannot be asked about a transaction")),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct PendingTxRequest {
-    pub request_no: i64,
-    pub tx_id: TxId,
-    pub action: TxAction,
-    pub reason: String,
-    /// The state of the intent when the request was read.
-    pub state: TxState,
-}
-
-#[derive(Clone, Debug)]
-pub struct PendingAction {
-    pub audit_id: i64,
-    pub action: OperatorAction,
-    pub reason: String,
 }
 
 /// Everything a lane starts from.
@@ -194,6 +142,8 @@ struct QueuedRow {
     sub_state: Option<String>,
     last_error: Option<String>,
     expires_in: Option<f64>,
+    ending: Option<String>,
+    ending_reason: Option<String>,
     trace_context: Option<String>,
 }
 
@@ -230,12 +180,7 @@ impl OpenRow {
         if attempts.is_empty() {
             return Err(cell("nonce").bad("has a nonce but no attempt"));
         }
-        let ending = match (self.ending, self.ending_reason) {
-            (Some(state), reason) => {
-                Some(Ending { state: cell("ending").parse(&state)?, reason: reason.unwrap_or_default() })
-            }
-            (None, _) => None,
-        };
+        let ending = ending(&id, self.ending, self.ending_reason)?;
         let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
         Ok(OpenIntent {
             tx_id: TxId(self.tx_id),
@@ -262,6 +207,12 @@ impl OpenRow {
             attempts,
         })
     }
+}
+
+fn ending(id: &str, state: Option<String>, reason: Option<String>) -> Result<Option<Ending>, StoreError> {
+    let Some(state) = state else { return Ok(None) };
+    let state = Cell { table: "managed_tx", column: "ending", id }.parse(&state)?;
+    Ok(Some(Ending { state, reason: reason.unwrap_or_default() }))
 }
 
 /// Seconds computed by the database, negative or absent when overdue.
@@ -384,67 +335,6 @@ impl Store {
         Ok(())
     }
 
-    async fn load_actions(
-        &self,
-        keys: &[SubmitterKey],
-        lanes: &mut HashMap<SubmitterKey, LaneRows>,
-    ) -> Result<(), StoreError> {
-        let (chains, submitters) = columns(keys);
-        let rows: Vec<(i64, i64, String, String, String)> = sqlx::query_as(
-            "-- load_actions
-            SELECT a.audit_id, a.chain_id, a.submitter, a.action, a.reason
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
-            JOIN audit_log a ON a.chain_id = u.chain_id AND a.submitter = u.submitter
-            WHERE a.applied_at IS NULL AND a.action IN ('release', 'adopt')
-            ORDER BY a.audit_id",
-        )
-        .bind(chains)
-        .bind(submitters)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(StoreError::db("load_actions"))?;
-        for (audit_id, chain_id, submitter, action, reason) in rows {
-            let action = match action.as_str() {
-                "adopt" => OperatorAction::Adopt,
-                _ => OperatorAction::Release,
-            };
-            let key = row::key("audit_log", chain_id, &submitter)?;
-            lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason });
-        }
-        Ok(())
-    }
-
-    async fn load_tx_requests(
-        &self,
-        keys: &[SubmitterKey],
-        lanes: &mut HashMap<SubmitterKey, LaneRows>,
-    ) -> Result<(), StoreError> {
-        let (chains, submitters) = columns(keys);
-        let rows: Vec<(i64, i64, String, Uuid, String, String, String)> = sqlx::query_as(
-            "-- load_tx_requests
-            SELECT r.request_no, r.chain_id, r.submitter, r.tx_id, r.action, r.reason, t.state
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
-            JOIN tx_request r ON r.chain_id = u.chain_id AND r.submitter = u.submitter
-            JOIN managed_tx t ON t.tx_id = r.tx_id
-            WHERE r.applied_at IS NULL
-            ORDER BY r.request_no",
-        )
-        .bind(chains)
-        .bind(submitters)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(StoreError::db("load_tx_requests"))?;
-        for (request_no, chain_id, submitter, tx_id, action, reason, state) in rows {
-            let key = row::key("tx_request", chain_id, &submitter)?;
-            let id = tx_id.to_string();
-            let state = Cell { table: "managed_tx", column: "state", id: &id }.parse(&state)?;
-            let action = Cell { table: "tx_request", column: "action", id: &id }.parse(&action)?;
-            let request = PendingTxRequest { request_no, tx_id: TxId(tx_id), action, reason, state };
-            lanes.entry(key).or_default().tx_requests.push(request);
-        }
-        Ok(())
-    }
-
     /// The first eligible intents of several queues. Reading needs no lease; giving one of them a nonce does.
     pub async fn queue_heads(
         &self,
@@ -455,10 +345,12 @@ impl Store {
         let limits: Vec<i64> = wanted.iter().map(|(_, limit)| i64::from(*limit)).collect();
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
-            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.trace_context
+            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
+                   q.trace_context
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
+                       t.ending, t.ending_reason,
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
                 FROM managed_tx t
                 WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
@@ -485,6 +377,7 @@ impl Store {
                 sub_state: queued.sub_state,
                 last_error: queued.last_error,
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
+                ending: ending(&id, queued.ending, queued.ending_reason)?,
                 trace_context: queued.trace_context,
             });
         }

@@ -14,6 +14,7 @@ mod intake;
 mod lease;
 mod load;
 mod operator;
+mod pending;
 mod pool;
 mod query;
 mod row;
@@ -28,10 +29,9 @@ pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, S
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};
 pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Lease, LeaseTag};
-pub use load::{
-    Cursor, LaneRows, OpenIntent, OperatorAction, PendingAction, PendingTxRequest, QueuedIntent, TxAction,
-};
+pub use load::{Cursor, LaneRows, OpenIntent, QueuedIntent};
 pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus};
+pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
 pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};

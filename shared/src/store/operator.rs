@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 
 use super::error::StoreError;
-use super::load::OperatorAction;
+use super::pending::OperatorAction;
 use super::pool::Store;
 use crate::domain::SubmitterKey;
 

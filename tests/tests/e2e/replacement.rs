@@ -294,3 +294,40 @@ async fn a_replacement_follows_a_base_fee_spike() {
 async fn set_base_fee(stack: &Stack, wei: u64) {
     stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!([format!("{wei:#x}")])).await;
 }
+
+/// A price that the pool refuses outright is raised where bumping is on, although no node ever took the bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_underpriced_first_attempt_is_priced_again() {
+    let stack =
+        stack().proxied().set("gasbump.enabled", true).set("gasbump.min_interval", "300ms").up().await;
+    let to = Address::repeat_byte(0xed);
+    stack.proxy().next(1, SEND, Fault::error("transaction underpriced"));
+    let tx_id = stack.create(stack.submitter(0), "cheap", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// A cancelled intent that then loses its nonce to a stranger stays cancelled after the adoption.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_intent_does_not_come_back_when_its_nonce_was_taken() {
+    let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xef));
+    let tx_id = stack.create(submitter, "withdrawn", &payload(to, 9)).await;
+    let row = stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.proxy().always(SEND, Fault::Close);
+    let answer = stack.client().post_to(&format!("/api/v1/tx/{tx_id}/cancel"), &json!({})).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    stack.wait_attempts(tx_id, 2).await;
+    stack.anvil().drop_transaction(row.tx_hash.unwrap()).await;
+    submitter.spend_outside(stack.anvil(), Some(0)).await;
+    stack.anvil().mine(1).await;
+    stack.proxy().clear();
+    stack.wait_protected(submitter).await;
+    let answer = stack.operate(submitter, "adopt", "the stranger is known").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let row = stack.wait_for(tx_id, TxState::Cancelled).await;
+    assert_eq!(row.nonce, None);
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}

@@ -54,7 +54,7 @@ async fn an_operator_finds_what_is_stuck_and_resolves_it() {
     stack.finish().await;
 }
 
-/// The third seed's wish: the bytes that were signed first, and no others.
+/// The bytes that were signed first, and no others.
 #[tokio::test(flavor = "multi_thread")]
 async fn stability_first_makes_neither_replacement_nor_placeholder() {
     let stack = stack()

@@ -6,82 +6,26 @@
 mod error;
 mod flush;
 mod open;
+mod parts;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gapless::config::Profile;
-use gapless::domain::{Address, Event, EventKind, NodeId, Nonce, TxId, U256};
-use gapless::events::EventPublisher;
+use gapless::domain::{Address, Event, EventKind, TxId};
 use gapless::signer::Signer;
-use gapless::store::{
-    DoneAction, Lease, LeaseTag, Move, PendingAction, PendingTxRequest, QueuedIntent, SentNote,
-};
+use gapless::store::{DoneAction, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote};
 use tokio::sync::{mpsc, watch};
 
 use crate::chains::Chain;
 use crate::failpoint;
-use crate::reader::Reader;
 use crate::steps;
 use crate::watcher::{Mailbox, News};
-use crate::writer::Writer;
 
 pub(crate) use error::StepError;
 pub(crate) use open::OpenTx;
-
-/// What all lanes of a process share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) node: NodeId,
-    pub(crate) writer: Writer,
-    pub(crate) reader: Reader,
-    pub(crate) events: Arc<dyn EventPublisher>,
-    pub(crate) linger: Duration,
-}
-
-/// What the fleet tells a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Run,
-    /// Stop where you are and give the lease back.
-    HandOver,
-    /// The lease is someone else's. Stop where you are.
-    Vanish,
-}
-
-/// How a lane ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// Which lease it had.
-    pub(crate) tag: LeaseTag,
-    /// To be released; `None` when it is lost.
-    pub(crate) lease: Option<Lease>,
-}
-
-/// The sequence as the lane holds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sequence {
-    pub(crate) start: Nonce,
-    pub(crate) next: Nonce,
-    pub(crate) protect: Option<String>,
-    pub(crate) max_in_flight: u32,
-    pub(crate) in_flight: Option<(TxId, Nonce)>,
-}
-
-/// A change of an intent that has no nonce, and the trace it belongs to.
-#[derive(Clone, Debug)]
-pub(crate) struct QueuedMove {
-    pub(crate) change: Move,
-    pub(crate) trace: Option<String>,
-}
-
-/// What the sender can still spend, as last read and counted down since.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Funds {
-    pub(crate) left: U256,
-    pub(crate) read_at: Instant,
-}
+pub(crate) use parts::{Ended, Funds, Order, QueuedMove, Sequence, Shared};
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -263,7 +207,11 @@ impl Lane {
             self.flush().await?;
             self.load().await?;
         }
-        steps::operator::carry_out(self).await?;
+        if steps::operator::carry_out(self).await? {
+            // Requests about intents are judged by the rows as they are now.
+            self.reload = true;
+            return Ok(Turn::Again);
+        }
         steps::request::carry_out(self).await?;
         self.moved = false;
         steps::track::advance(self).await?;

@@ -42,6 +42,13 @@ pub(crate) struct OpenTx {
     pub(crate) replace_at: Option<Instant>,
     /// Somebody asked for a higher price.
     pub(crate) speed_up: bool,
+    /// The node refused the last price outright.
+    pub(crate) underpriced: bool,
+    /// The same bytes were asked for, whatever the timer says.
+    pub(crate) resend: bool,
+    /// Since when, and with how many sends before, it has been unmined without a break.
+    pub(crate) unmined_since: Instant,
+    pub(crate) sends_before: u32,
     /// The confirming blocks that consumers of events were told of by this lane.
     pub(crate) told_blocks: Vec<Confirmation>,
     /// When its nonce was first seen consumed by none of our hashes.
@@ -63,7 +70,8 @@ impl OpenTx {
             resubmit_in: None,
             sends: intent.sends,
             may_send: false,
-            is_taken: !unsent && matches!(intent.state, TxState::Submitted | TxState::Tracking),
+            is_taken: !unsent
+                && matches!(intent.state, TxState::Submitted | TxState::Tracking | TxState::Stuck),
             due,
             backoff: FIRST_BACKOFF,
             prepared_at: now.checked_sub(intent.age).unwrap_or(now),
@@ -71,6 +79,10 @@ impl OpenTx {
             last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
             replace_at: None,
             speed_up: false,
+            underpriced: false,
+            resend: false,
+            unmined_since: now.checked_sub(intent.age).unwrap_or(now),
+            sends_before: 0,
             told_blocks: Vec::new(),
             suspected: None,
             intent,
@@ -106,6 +118,7 @@ impl OpenTx {
         self.last_attempt_at = now;
         self.replace_at = None;
         self.speed_up = false;
+        self.underpriced = false;
         self.due = now;
         self.claim(resubmit_in);
     }
@@ -177,7 +190,20 @@ impl OpenTx {
         self.intent.receipt = None;
         self.is_taken = false;
         self.due = now;
+        self.start_waiting(now);
         self.enter(TxState::Submitted);
+    }
+
+    /// From now on it counts as unmined: what was before does not make it stuck.
+    pub(crate) fn start_waiting(&mut self, now: Instant) {
+        self.unmined_since = now;
+        self.sends_before = self.sends;
+    }
+
+    /// The same bytes, as soon as they are claimed.
+    pub(crate) fn send_now(&mut self, now: Instant) {
+        self.resend = true;
+        self.due = now;
     }
 
     /// Notes why it waits, if that is news.
@@ -192,6 +218,7 @@ impl OpenTx {
     /// Claims one send; it may happen only after the commit.
     pub(crate) fn claim(&mut self, resubmit_in: Duration) {
         self.claimed += 1;
+        self.resend = false;
         self.sends = self.sends.saturating_add(1);
         self.resubmit_in = Some(resubmit_in);
         self.dirty = true;
@@ -201,6 +228,7 @@ impl OpenTx {
     /// The node took the bytes: the next send is due by the timer.
     pub(crate) fn taken(&mut self, interval: Duration, now: Instant) {
         self.is_taken = true;
+        self.underpriced = false;
         self.backoff = FIRST_BACKOFF;
         self.suspected = None;
         self.due = now + interval;

@@ -7,7 +7,8 @@
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `request` carries out what clients ask about an intent: cancel it, speed it up.
+//! `stuck` raises the alarm for what stays unmined. `request` carries out what is asked about an intent: cancel it,
+//! speed it up, send it again.
 
 pub(crate) mod operator;
 pub(crate) mod prepare;

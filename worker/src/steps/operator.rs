@@ -13,7 +13,9 @@ use crate::lane::{Lane, OpenTx, Sequence, StepError};
 /// What it led to, or why nothing was changed.
 type Outcome = Result<String, String>;
 
-pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
+/// True: something was asked.
+pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
+    let asked = !lane.actions.is_empty();
     while let Some(action) = lane.actions.first().cloned() {
         let outcome = match action.action {
             OperatorAction::Release => release(lane),
@@ -30,7 +32,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
         lane.flush().await?;
         lane.more_queued = true;
     }
-    Ok(())
+    Ok(asked)
 }
 
 /// Go on as if nothing had happened. If the key really was used outside, the next look stops the lane again.
@@ -44,6 +46,7 @@ fn release(lane: &mut Lane) -> Outcome {
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Submitted);
         tx.suspected = None;
+        tx.start_waiting(now);
         tx.due = now;
     }
     lane.key_checked = false;
@@ -137,7 +140,6 @@ fn displace(lane: &mut Lane) -> usize {
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Queued);
         tx.intent.gas_params = None;
-        tx.intent.ending = None;
         tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
         displaced += 1;
     }

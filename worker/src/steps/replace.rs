@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::chain::CallOutcome;
+use gapless::chain::fees::scale;
 use gapless::domain::bump::replacement_fees;
 use gapless::domain::{Ending, Fees, Payload, TxState, U256, UnsignedTx};
 use gapless::store::{Attempt, AttemptKind};
@@ -56,10 +57,14 @@ fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
     }
     // Raising a later nonce helps nobody while the oldest waits.
     let oldest = lane.open.iter().position(is_unmined) == Some(index);
-    let replacements =
-        tx.intent.attempts.iter().filter(|attempt| attempt.kind() != AttemptKind::Original).count();
-    let may = bump.enabled && tx.is_taken && replacements < bump.max_attempts as usize;
+    let sendable = tx.is_taken || tx.underpriced;
+    let may = bump.enabled && sendable && replacements(tx) < bump.max_attempts as usize;
     (oldest && may).then(|| tx.last_attempt_at + bump.min_interval)
+}
+
+/// Attempts beyond the first.
+fn replacements(tx: &OpenTx) -> usize {
+    tx.intent.attempts.iter().filter(|attempt| attempt.kind() != AttemptKind::Original).count()
 }
 
 /// When to look again.
@@ -85,20 +90,41 @@ fn pass_deadlines(lane: &mut Lane, now: Instant) {
     }
 }
 
-/// No node will ever take these bytes: the nonce is consumed by a placeholder, and the intent fails.
-pub(crate) fn unmineable(lane: &mut Lane, index: usize, why: &str) {
+/// No node will ever take these bytes. If they are the first, and no node is known to have them, the intent fails and
+/// a placeholder consumes its nonce. A placeholder that is refused so is made anew.
+pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
     if !lane.may_replace() {
         return;
     }
-    lane.open[index].give_up(Ending { state: TxState::Failed, reason: format!("rejected: {why}") });
+    let tx = &mut lane.open[index];
+    if !tx.is_taken && tx.intent.attempts.len() == 1 {
+        tx.give_up(Ending { state: TxState::Failed, reason: format!("rejected: {why}") });
+    }
+    outbid(lane, index);
 }
 
-/// The pool holds a better attempt than the one just sent. A placeholder must beat it, so it is priced again.
+/// The node wants a higher price. A placeholder gets one; an intent, where bumping is on.
+pub(crate) fn underpriced(lane: &mut Lane, index: usize) {
+    lane.open[index].underpriced = true;
+    outbid(lane, index);
+}
+
+/// The pool does not want this placeholder, or holds something better. It must win, so it is made again; but not for
+/// ever, or a node that always says so would drive the price up without end.
 pub(crate) fn outbid(lane: &mut Lane, index: usize) {
+    let most = lane.chain.config.gasbump.max_attempts as usize;
     let tx = &mut lane.open[index];
-    if tx.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder) {
+    let placeholders =
+        tx.intent.attempts.iter().filter(|attempt| attempt.kind() == AttemptKind::Placeholder).count();
+    let is_newest = tx.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder);
+    if !is_newest {
+        return;
+    }
+    if placeholders <= most {
         tx.speed_up = true;
-        tx.replace_at = Some(Instant::now() + RETRY);
+        tx.replace_at = Some(Instant::now() + RETRY * u32::try_from(placeholders).unwrap_or(u32::MAX));
+    } else {
+        tracing::error!(tx.id = %tx.intent.tx_id, placeholders, "no placeholder is taken; a person has to look at it");
     }
 }
 
@@ -157,7 +183,14 @@ async fn price(
     let limit = own.into_iter().chain(lane.chain.config.fees.max_fee_per_gas).min();
     let previous = tx.intent.attempts.iter().map(Attempt::fees).max_by_key(Fees::cap);
     let multiplier = lane.chain.config.gasbump.multiplier;
-    Ok(previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit)))
+    let fees = previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit));
+    if fees.is_some() || kind != AttemptKind::Placeholder {
+        return Ok(fees);
+    }
+    // The nonce has to be consumed, or the sequence stands still: the least a pool takes, beyond the limit.
+    tracing::warn!(chain.id = lane.chain.config.id.0, tx.id = %tx.intent.tx_id, limit = ?limit,
+        "a placeholder has to exceed fees.max_fee_per_gas");
+    Ok(previous.and_then(|previous| replacement_fees(previous, previous, 1.1, None)))
 }
 
 async fn gas_limit(lane: &Lane, index: usize, payload: &Payload, kind: AttemptKind) -> Result<U256, String> {
@@ -168,7 +201,8 @@ async fn gas_limit(lane: &Lane, index: usize, payload: &Payload, kind: AttemptKi
         return signed.ok_or_else(|| "the gas limit of the earlier attempt is not known".to_owned());
     }
     match lane.chain.connector.estimate_gas(lane.address(), payload).await {
-        Ok(CallOutcome::Ok(gas)) => Ok(gas),
+        Ok(CallOutcome::Ok(gas)) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
+        Ok(CallOutcome::Ok(gas)) => Ok(scale(gas, lane.chain.config.fees.gas_limit_multiplier)),
         Ok(_) => Ok(TRANSFER_GAS.into()),
         Err(error) => Err(error.to_string()),
     }

@@ -7,6 +7,7 @@ use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
 
 use crate::lane::{Lane, QueuedMove, StepError};
 
+const CANCELLED: &str = "cancelled before it had a nonce";
 const FORBIDDEN: &str = "nonce.profile = stability_first forbids replacements and placeholders";
 
 /// What it led to, or why nothing was changed.
@@ -48,8 +49,10 @@ fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
 }
 
 fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
-    let already = lane.queued_moves.iter().any(|queued| queued.change.tx_id == request.tx_id);
-    if request.state != TxState::Queued || already {
+    if lane.queued_moves.iter().any(|queued| queued.change.tx_id == request.tx_id) {
+        return Ok(CANCELLED.to_owned());
+    }
+    if request.state != TxState::Queued {
         return Err("it is final".to_owned());
     }
     lane.queue.retain(|intent| intent.tx_id != request.tx_id);
@@ -70,14 +73,14 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     };
     lane.queued_moves.push(QueuedMove { change, trace: None });
     lane.tell(Some(request.tx_id), EventKind::Cancelled { reason: request.reason.clone() });
-    Ok("cancelled before it had a nonce".to_owned())
+    Ok(CANCELLED.to_owned())
 }
 
 /// The same bytes, now.
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
         Some(tx) if matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck) => {
-            tx.due = Instant::now();
+            tx.send_now(Instant::now());
             Ok("the same bytes go out again".to_owned())
         }
         _ => Err("there is nothing to send again".to_owned()),

@@ -34,7 +34,7 @@ pub(crate) fn alarm(lane: &mut Lane) {
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     let quiet = lane.open.iter().filter(|tx| matches!(tx.state(), TxState::InFlight | TxState::Submitted));
-    quiet.map(|tx| tx.prepared_at + lane.chain.config.stuck.after).min()
+    quiet.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
 }
 
 fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
@@ -42,11 +42,12 @@ fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
     if !matches!(tx.state(), TxState::InFlight | TxState::Submitted) {
         return None;
     }
-    if now.saturating_duration_since(tx.prepared_at) >= settings.after {
+    if now.saturating_duration_since(tx.unmined_since) >= settings.after {
         return Some(format!("unmined for {} s", settings.after.as_secs()));
     }
-    (settings.max_attempts > 0 && tx.sends >= settings.max_attempts)
-        .then(|| format!("unmined after {} sends", tx.sends))
+    let sends = tx.sends.saturating_sub(tx.sends_before);
+    (settings.max_attempts > 0 && sends >= settings.max_attempts)
+        .then(|| format!("unmined after {sends} sends"))
 }
 
 fn count_replacements(tx: &OpenTx) -> u32 {
@@ -56,19 +57,21 @@ fn count_replacements(tx: &OpenTx) -> u32 {
 }
 
 /// Carried out at once, or with the next step of the same turn.
-pub(crate) fn act(lane: &mut Lane, index: usize, action: StuckAction) {
+fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     let allowed = lane.may_replace();
     let tx = &mut lane.open[index];
     match action {
         StuckAction::Wait => {}
-        StuckAction::Rebroadcast => tx.due = Instant::now(),
+        StuckAction::Rebroadcast => tx.send_now(Instant::now()),
         StuckAction::Bump if allowed => tx.speed_up = true,
         StuckAction::Cancel if allowed => {
             let reason = "stuck: cancelled by policy".to_owned();
             tx.give_up(Ending { state: TxState::Cancelled, reason });
         }
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
-            tracing::error!(tx.id = %tx.intent.tx_id, action = ?action, "stuck: a person has to look at it");
+            tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id, action = ?action,
+                "stuck: a person has to look at it");
         }
     }
 }

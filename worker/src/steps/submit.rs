@@ -1,4 +1,4 @@
-//! Bytes to the node: the first time, again by timer, again after trouble. Always the same bytes.
+//! Bytes to the node: the first time, again by timer, again after trouble. Always the newest attempt of an intent.
 //!
 //! Every send is claimed in the database first. N+1 is sent for the first time only after a node took N.
 
@@ -70,8 +70,8 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) {
 fn claim_due(lane: &mut Lane, now: Instant) {
     let settings = lane.chain.config.resubmit.clone();
     for tx in lane.open.iter_mut().filter(|tx| is_due(tx, now) && !tx.may_send) {
-        // Off, the timer is off. Bytes that no node is known to have go out all the same.
-        if !tx.is_taken || settings.enabled {
+        // Off, the timer is off. Bytes that no node is known to have, or that were asked for, go out all the same.
+        if !tx.is_taken || tx.resend || settings.enabled {
             tx.claim(settings.interval);
         } else {
             tx.due = now + settings.interval;
@@ -137,7 +137,7 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             track::look_up(lane, &hashes).await
         }
         SubmitClass::Fatal => {
-            replace::unmineable(lane, index, &outcome.message);
+            replace::refused_for_good(lane, index, &outcome.message);
             put_off(lane, index, Some("rejected"), outcome.message);
             Ok(())
         }
@@ -147,8 +147,12 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             put_off(lane, index, None, outcome.message);
             Ok(())
         }
-        SubmitClass::Underpriced
-        | SubmitClass::PoolFull
+        SubmitClass::Underpriced => {
+            replace::underpriced(lane, index);
+            put_off(lane, index, None, outcome.message);
+            Ok(())
+        }
+        SubmitClass::PoolFull
         | SubmitClass::DelegatedLimit
         | SubmitClass::FeeCapExceeded
         | SubmitClass::Unavailable => {
@@ -187,7 +191,7 @@ async fn nonce_used(lane: &mut Lane, index: usize, message: String) -> Result<()
 fn resend_lower(lane: &mut Lane, index: usize) {
     let now = Instant::now();
     for tx in lane.open.iter_mut().take(index).filter(|tx| wants_sending(tx)) {
-        tx.due = now;
+        tx.send_now(now);
     }
 }
 
@@ -197,6 +201,6 @@ fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, message: Stri
     tx.put_off(longest, Instant::now());
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = message, sub_state,
-        retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; the same bytes go out again");
+        retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; trying on");
     tx.complain(sub_state, Some(message));
 }

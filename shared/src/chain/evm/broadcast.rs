@@ -54,13 +54,15 @@ impl Sends {
             Sends::First(funnel) => Ok(outcome(shared, funnel.ask(call).await?, tx_hash)),
             Sends::All(funnels) => {
                 let mut best: Option<Best> = None;
+                let mut unheard = false;
                 for wave in shared.exchange.nodes.for_broadcast() {
-                    tell(shared, funnels, &wave, &call, tx_hash, &mut best).await;
+                    tell(shared, funnels, &wave, &call, tx_hash, &mut best, &mut unheard).await;
                     if best.as_ref().is_some_and(|best| best.weight.says <= Says::Opinion) {
                         break;
                     }
                 }
-                best.map_or_else(|| Err(no_node(call.method)), |best| best.told)
+                let told = best.map_or_else(|| Err(no_node(call.method)), |best| best.told);
+                told.map(|outcome| if unheard { not_for_good(outcome) } else { outcome })
             }
         }
     }
@@ -74,6 +76,7 @@ async fn tell(
     call: &Call,
     tx_hash: H256,
     best: &mut Option<Best>,
+    unheard: &mut bool,
 ) {
     let one = |node: &Endpoint| {
         let (lags, index) = (node.health.lags_behind(), node.index);
@@ -88,6 +91,7 @@ async fn tell(
         };
         let Some((lags, answer)) = next else { return };
         let now = Best::of(answer.map(|answered| outcome(shared, answered, tx_hash)), lags);
+        *unheard |= now.weight.says > Says::Opinion;
         let kept = match best.take() {
             Some(before) if before.weight <= now.weight => before,
             _ => now,
@@ -96,10 +100,18 @@ async fn tell(
         if weight.says == Says::Taken {
             return;
         }
-        // "Never" has consequences: it is everybody's word, or not said. And a node that lags can wait for the others.
+        // "Never" has consequences, so everybody is heard first. And a node that lags can wait for the others.
         if weight.says == Says::Opinion && !weight.lags && weight.class != FATAL && deadline.is_none() {
             deadline = Some(Instant::now() + SECOND_OPINION);
         }
+    }
+}
+
+/// "Never" is everybody's word or nobody's: a node that could not be heard may have taken it.
+fn not_for_good(outcome: SubmitOutcome) -> SubmitOutcome {
+    match outcome.class {
+        SubmitClass::Fatal => SubmitOutcome { class: SubmitClass::Unknown, ..outcome },
+        _ => outcome,
     }
 }
 
@@ -145,7 +157,7 @@ enum Says {
     Nothing,
 }
 
-const FATAL: u8 = 8;
+const FATAL: u8 = 9;
 
 impl Best {
     fn of(told: Told, lags: bool) -> Best {
@@ -161,7 +173,7 @@ impl Best {
 }
 
 /// Which of several answers counts: one that finds the transaction, then those that pass by themselves, then the
-/// final one, then those that say nothing.
+/// final one.
 fn weight(class: SubmitClass) -> u8 {
     match class {
         SubmitClass::Accepted | SubmitClass::AlreadyKnown | SubmitClass::NonceTooLow => 0,
@@ -172,8 +184,8 @@ fn weight(class: SubmitClass) -> u8 {
         SubmitClass::PoolFull => 5,
         SubmitClass::InsufficientFunds => 6,
         SubmitClass::NonceTooHigh => 7,
+        SubmitClass::Unknown => 8,
         SubmitClass::Fatal => FATAL,
-        SubmitClass::Unknown => 9,
         SubmitClass::Unavailable => 10,
     }
 }

@@ -56,6 +56,10 @@ impl From<SignerError> for Verdict {
 }
 
 pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<SignedDraft, Verdict> {
+    if let Some(ending) = &intent.ending {
+        let (state, reason) = (ending.state, ending.reason.clone());
+        return Err(Verdict::Dead { state, sub_state: "given_up", reason });
+    }
     if intent.expires.is_some_and(|at| at <= Instant::now()) {
         let reason = "its deadline passed before it had a nonce".to_owned();
         return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", reason });

@@ -129,7 +129,7 @@ fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, reason: &str) -> Qu
         gas_params: None,
         receipt: None,
         replaced_by: None,
-        ending: None,
+        ending: intent.ending.clone(),
         sends: 0,
         resubmit_in: None,
     };

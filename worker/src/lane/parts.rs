@@ -1,0 +1,64 @@
+//! What a lane is made of, and what it exchanges with the fleet.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gapless::domain::{NodeId, Nonce, TxId, U256};
+use gapless::events::EventPublisher;
+use gapless::store::{Lease, LeaseTag, Move};
+
+use crate::reader::Reader;
+use crate::writer::Writer;
+
+/// What all lanes of a process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) writer: Writer,
+    pub(crate) reader: Reader,
+    pub(crate) events: Arc<dyn EventPublisher>,
+    pub(crate) linger: Duration,
+}
+
+/// What the fleet tells a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Run,
+    /// Stop where you are and give the lease back.
+    HandOver,
+    /// The lease is someone else's. Stop where you are.
+    Vanish,
+}
+
+/// How a lane ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Which lease it had.
+    pub(crate) tag: LeaseTag,
+    /// To be released; `None` when it is lost.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// The sequence as the lane holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    pub(crate) start: Nonce,
+    pub(crate) next: Nonce,
+    pub(crate) protect: Option<String>,
+    pub(crate) max_in_flight: u32,
+    pub(crate) in_flight: Option<(TxId, Nonce)>,
+}
+
+/// A change of an intent that has no nonce, and the trace it belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuedMove {
+    pub(crate) change: Move,
+    pub(crate) trace: Option<String>,
+}
+
+/// What the sender can still spend, as last read and counted down since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Funds {
+    pub(crate) left: U256,
+    pub(crate) read_at: Instant,
+}
