@@ -12,8 +12,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: ## start everything on this machine and send a first transaction (ARGS=--once: then stop)
-	@$(CARGO) build --release --quiet -p gapless-cli -p gapless-api -p gapless-worker
-	@target/release/gapless up $(ARGS)
+	@$(CARGO) build -p gapless-cli -p gapless-api -p gapless-worker
+	@target/debug/gapless up $(ARGS)
 
 build: ## build the binaries into target/release
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker
