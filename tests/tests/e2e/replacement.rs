@@ -331,3 +331,18 @@ async fn a_cancelled_intent_does_not_come_back_when_its_nonce_was_taken() {
     assert_eq!(stack.anvil().balance(to).await, 0.into());
     stack.finish().await;
 }
+
+/// The limit of the chain leaves a placeholder no room; the nonce has to be consumed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_placeholder_exceeds_the_limit_of_the_chain_rather_than_leave_a_nonce_unused() {
+    let stack = stack().proxied().set("fees.max_fee_per_gas", "1500000000").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xf4));
+    stack.proxy().next(1, SEND, Fault::error("intrinsic gas too low"));
+    let tx_id = stack.create(submitter, "unmineable", &payload(to, 1)).await;
+    let row = stack.wait_for(tx_id, TxState::Failed).await;
+    assert_eq!(row.nonce, Some(0));
+    let mined = stack.anvil().rpc("eth_getTransactionByHash", json!([row.tx_hash.unwrap()])).await;
+    assert!(quantity(&mined["maxFeePerGas"]) > 1_500_000_000, "{mined}");
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}

@@ -94,6 +94,8 @@ async fn never_is_everybody_s_word() {
     assert_eq!(class(&[&one, &two]).await, SubmitClass::Fatal);
     let full = Node::start(says(-32000, "txpool is full")).await;
     assert_eq!(class(&[&one, &full]).await, SubmitClass::PoolFull);
+    let unheard = Node::start(|_| Act::Answer(500, "oops".into())).await;
+    assert_eq!(class(&[&one, &unheard]).await, SubmitClass::Unknown, "the other may have taken it");
     let slow = Node::gated(takes()).await;
     let client = client(&[&one, &slow]);
     let late = async {
