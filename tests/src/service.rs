@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{Launch, Process, free_port};
+use gapless_cli::localnet::{Launch, Port, Process};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -48,21 +48,20 @@ pub struct ServiceBuilder<'a> {
     part: Part,
     settings: Settings,
     env: Vec<(String, String)>,
+    metrics_port: Option<Port>,
     wait: bool,
 }
 
 impl<'a> ServiceBuilder<'a> {
     pub(crate) fn new(stack: &'a Stack, part: Part) -> ServiceBuilder<'a> {
         let mut settings = stack.settings().clone();
-        match part {
-            Part::Api => settings.set("api.bind", "127.0.0.1:0"),
-            Part::Worker => {
-                let port = free_port().expect("a free port");
-                settings.set("worker.metrics_bind", format!("127.0.0.1:{port}"));
-            }
+        let metrics_port = (part == Part::Worker).then(|| Port::claim().expect("a free port"));
+        match &metrics_port {
+            None => settings.set("api.bind", "127.0.0.1:0"),
+            Some(port) => settings.set("worker.metrics_bind", format!("127.0.0.1:{}", port.number())),
         }
         let env = if part == Part::Worker { stack.key_env() } else { Vec::new() };
-        ServiceBuilder { stack, part, settings, env, wait: true }
+        ServiceBuilder { stack, part, settings, env, metrics_port, wait: true }
     }
 
     /// A configuration key for this process alone.
@@ -109,7 +108,8 @@ impl<'a> ServiceBuilder<'a> {
         launch.env = self.env;
         let metrics = self.settings.text("worker.metrics_bind").map(|bind| format!("http://{bind}"));
         let process = Arc::new(Mutex::new(launch.spawn().expect("a process of the stack starts")));
-        let service = Service { name, part: self.part, log, process, metrics };
+        let _metrics_port = self.metrics_port.map(Arc::new);
+        let service = Service { name, part: self.part, log, process, metrics, _metrics_port };
         self.stack.adopt(service.clone());
         if self.wait {
             service.wait_until_started().await;
@@ -126,6 +126,8 @@ pub struct Service {
     log: PathBuf,
     process: Arc<Mutex<Process>>,
     metrics: Option<String>,
+    /// Nobody else's as long as there is a handle.
+    _metrics_port: Option<Arc<Port>>,
 }
 
 impl Service {

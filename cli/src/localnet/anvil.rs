@@ -10,14 +10,17 @@ use tempfile::TempDir;
 
 use super::lifeline::{Launch, Process};
 use super::npm;
+use super::port::Port;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Writing the state of a long chain takes a while.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// A path to another anvil. Absent: the PATH, else npm.
 const CHOICE_VAR: &str = "GAPLESS_ANVIL";
-/// What it prints once it listens; with port 0 the only place that names the port.
+/// What it prints once it listens.
 const LISTENING: &str = "Listening on 127.0.0.1:";
+/// A server of somebody else's may take the chosen port before we bind it.
+const PORT_ATTEMPTS: u32 = 5;
 
 /// Where the program is.
 #[derive(Clone, Debug)]
@@ -70,8 +73,8 @@ pub struct StateFile {
 #[derive(Clone, Debug)]
 pub struct AnvilOptions {
     pub chain_id: u64,
-    /// 0: any free port.
-    pub port: u16,
+    /// `None`: any free port.
+    pub port: Option<u16>,
     pub mining: Mining,
     pub state: Option<StateFile>,
     /// Funded development accounts whose keys the world knows.
@@ -87,7 +90,7 @@ impl Default for AnvilOptions {
     fn default() -> Self {
         AnvilOptions {
             chain_id: 31337,
-            port: 0,
+            port: None,
             mining: Mining::Instant,
             state: None,
             accounts: 1,
@@ -130,7 +133,7 @@ impl AnvilOptions {
 pub struct Anvil {
     program: AnvilProgram,
     options: AnvilOptions,
-    port: u16,
+    port: Port,
     process: Process,
     log: PathBuf,
     http: reqwest::Client,
@@ -146,7 +149,15 @@ impl Anvil {
                 (dir.path().join("anvil.log"), Some(dir))
             }
         };
-        let (process, port) = launch(program, &options, options.port, &log, temporary.as_ref()).await?;
+        let mut attempt = 1;
+        let (process, port) = loop {
+            let port = options.port.map(Port::chosen).map_or_else(Port::claim, Ok)?;
+            match launch(program, &options, &port, &log, temporary.as_ref()).await {
+                Ok(process) => break (process, port),
+                Err(_) if attempt < PORT_ATTEMPTS && options.port.is_none() => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        };
         let http = reqwest::Client::new();
         let anvil =
             Anvil { program: program.clone(), options, port, process, log, http, _temporary: temporary };
@@ -155,7 +166,7 @@ impl Anvil {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn pid(&self) -> u32 {
@@ -167,7 +178,7 @@ impl Anvil {
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.port.number())
     }
 
     /// One JSON-RPC call; an error answer is an error.
@@ -200,9 +211,8 @@ impl Anvil {
     /// Starts the node again on the same port, from its state file if it has one; stops it first if it runs.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
-        let (process, _) =
-            launch(&self.program, &self.options, self.port, &self.log, self._temporary.as_ref()).await?;
-        self.process = process;
+        self.process =
+            launch(&self.program, &self.options, &self.port, &self.log, self._temporary.as_ref()).await?;
         self.quiet().await
     }
 
@@ -216,22 +226,21 @@ impl Anvil {
 async fn launch(
     program: &AnvilProgram,
     options: &AnvilOptions,
-    port: u16,
+    port: &Port,
     log: &Path,
     temporary: Option<&TempDir>,
-) -> Result<(Process, u16)> {
-    // Emptied, so that the port found in it is the one of this start.
+) -> Result<Process> {
+    // Emptied, so that what is found in it is of this start.
     std::fs::write(log, "").with_context(|| format!("cannot write {}", log.display()))?;
-    let mut launch = Launch::new("anvil", &program.0, log).args(options.args(port)?);
+    let mut launch = Launch::new("anvil", &program.0, log).args(options.args(port.number())?);
     launch.stop_signal = Signal::SIGINT;
     launch.remove_when_orphaned = temporary.map(|dir| dir.path().to_owned());
     let mut process = launch.spawn()?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
         let printed = std::fs::read_to_string(log).unwrap_or_default();
-        if let Some(port) = printed.lines().find_map(|line| line.strip_prefix(LISTENING)?.trim().parse().ok())
-        {
-            return Ok((process, port));
+        if printed.lines().any(|line| line.starts_with(LISTENING)) {
+            return Ok(process);
         }
         if process.exited()?.is_some() {
             bail!("anvil ended at its start:\n{}", process.log_tail(20));

@@ -182,8 +182,10 @@ impl Process {
     pub fn kill9(&mut self) {
         // The group holds the watcher too: it has nothing left to watch. Once it is gone the number of the group may
         // belong to others, so this happens once.
-        if self.lifeline.take().is_some() {
+        // The pipe is closed after that: a watcher that heard of it first would remove the directory of what is stopped.
+        if let Some(lifeline) = self.lifeline.take() {
             let _ = killpg(self.raw_pid(), Signal::SIGKILL);
+            drop(lifeline);
         }
         let _ = self.child.wait();
     }
@@ -211,6 +213,13 @@ mod tests {
         Launch::new("sleeper", "sleep", dir.join("log")).args(["60"])
     }
 
+    async fn until_it_is_sleep(process: &Process) {
+        let command = || std::fs::read_to_string(format!("/proc/{}/comm", process.pid())).unwrap();
+        while command().trim() != "sleep" {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
     fn alive(pid: u32) -> bool {
         kill(Pid::from_raw(pid as i32), None).is_ok()
     }
@@ -219,10 +228,7 @@ mod tests {
     async fn the_pid_is_the_child_itself_and_a_signal_reaches_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = sleeper(dir.path()).spawn().unwrap();
-        let command = || std::fs::read_to_string(format!("/proc/{}/comm", process.pid())).unwrap();
-        while command().trim() != "sleep" {
-            tokio::time::sleep(POLL).await;
-        }
+        until_it_is_sleep(&process).await;
         assert!(process.stop(Duration::from_secs(5)).await.unwrap());
         assert!(!alive(process.pid()));
     }
@@ -242,6 +248,22 @@ mod tests {
         while data.exists() {
             assert!(Instant::now() < deadline, "the directory is still there");
             tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// A server that is stopped may be started again on its data.
+    #[tokio::test]
+    async fn a_child_that_is_stopped_keeps_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        for _ in 0..20 {
+            let mut launch = sleeper(dir.path());
+            launch.remove_when_orphaned = Some(data.clone());
+            let mut process = launch.spawn().unwrap();
+            until_it_is_sleep(&process).await;
+            process.stop(Duration::from_secs(5)).await.unwrap();
+            assert!(data.exists());
         }
     }
 

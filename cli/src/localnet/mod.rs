@@ -14,7 +14,7 @@ mod unprivileged;
 
 pub use anvil::{Anvil, AnvilOptions, AnvilProgram, Mining, StateFile};
 pub use lifeline::{Launch, Process};
-pub use port::{free_port, preferred_or_free};
+pub use port::Port;
 pub use postgres::{DataDir, Postgres, PostgresOptions};
 pub use postgres_binaries::PostgresBinaries;
 pub use unprivileged::Account;

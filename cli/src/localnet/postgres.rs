@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::lifeline::{Launch, Process};
-use super::port::free_port;
+use super::port::Port;
 use super::postgres_binaries::PostgresBinaries;
 use super::postgres_wire;
 use super::unprivileged::{Account, lasting_temp_dir};
@@ -18,7 +18,7 @@ use super::unprivileged::{Account, lasting_temp_dir};
 const USER: &str = "gapless";
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// Another process may take the chosen port before we bind it.
+/// A server of somebody else's may take the chosen port before we bind it.
 const PORT_ATTEMPTS: u32 = 5;
 /// In a kept directory, tells where the data really is when it could not be there.
 const ELSEWHERE: &str = "postgres.path";
@@ -67,7 +67,7 @@ pub struct Postgres {
     binaries: PostgresBinaries,
     account: Option<Account>,
     settings: Vec<String>,
-    port: u16,
+    port: Port,
     log: PathBuf,
     process: Process,
     place: Place,
@@ -96,8 +96,8 @@ impl Postgres {
         }
         let mut attempt = 1;
         loop {
-            let port = options.port.map_or_else(free_port, Ok)?;
-            match launch(&binaries, account, &options.settings, port, &log, &place).await {
+            let port = options.port.map(Port::chosen).map_or_else(Port::claim, Ok)?;
+            match launch(&binaries, account, &options.settings, port.number(), &log, &place).await {
                 Ok(process) => {
                     return Ok(Postgres {
                         binaries,
@@ -116,7 +116,7 @@ impl Postgres {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     pub fn data_dir(&self) -> &Path {
@@ -132,7 +132,7 @@ impl Postgres {
     }
 
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
+        format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port.number())
     }
 
     /// Creates `name`, which must be a plain identifier.
@@ -141,7 +141,7 @@ impl Postgres {
         if name.is_empty() || !name.chars().all(plain) {
             bail!("`{name}` is no plain database name");
         }
-        postgres_wire::execute(self.port, USER, &format!("CREATE DATABASE {name}")).await
+        postgres_wire::execute(self.port.number(), USER, &format!("CREATE DATABASE {name}")).await
     }
 
     /// As `create_database`; a database that is there already is fine.
@@ -161,7 +161,8 @@ impl Postgres {
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
         self.process =
-            launch(&self.binaries, self.account, &self.settings, self.port, &self.log, &self.place).await?;
+            launch(&self.binaries, self.account, &self.settings, self.port.number(), &self.log, &self.place)
+                .await?;
         Ok(())
     }
 

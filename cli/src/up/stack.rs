@@ -11,8 +11,8 @@ use super::home::Home;
 use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
 use crate::commands::migrate;
 use crate::localnet::{
-    Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Postgres, PostgresBinaries, PostgresOptions, Process,
-    StateFile, preferred_or_free,
+    Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Port, Postgres, PostgresBinaries, PostgresOptions,
+    Process, StateFile,
 };
 use crate::output::say;
 
@@ -42,7 +42,7 @@ impl Stack {
         let program = tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await??;
         let options = AnvilOptions {
             chain_id: CHAIN_ID,
-            port: preferred_or_free(RPC_PORT)?,
+            port: Some(Port::preferred(RPC_PORT)?.number()),
             mining: Mining::Interval(BLOCK_SECONDS),
             state: Some(StateFile { path: home.chain_state(), every_secs: 5 }),
             accounts: 0,
@@ -54,7 +54,7 @@ impl Stack {
         say(&format!("anvil       {} (chain {CHAIN_ID})", anvil.url()));
         let rpc = anvil.url();
         self.anvil = Some(anvil);
-        let (api, worker) = (preferred_or_free(API_PORT)?, preferred_or_free(WORKER_PORT)?);
+        let (api, worker) = (Port::preferred(API_PORT)?.number(), Port::preferred(WORKER_PORT)?.number());
         let places = Places { database, rpc, api, worker };
         settings::write(home, &places)?;
         self.places = Some(places);
@@ -70,7 +70,7 @@ impl Stack {
         }
         let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
         let options = PostgresOptions {
-            port: Some(preferred_or_free(DATABASE_PORT)?),
+            port: Some(Port::preferred(DATABASE_PORT)?.number()),
             log: Some(home.log("postgres")?),
             ..PostgresOptions::durable(home.dir())
         };
