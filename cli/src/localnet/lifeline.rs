@@ -257,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         std::fs::create_dir(&data).unwrap();
-        for _ in 0..20 {
+        for _ in 0..60 {
             let mut launch = sleeper(dir.path());
             launch.remove_when_orphaned = Some(data.clone());
             let mut process = launch.spawn().unwrap();
