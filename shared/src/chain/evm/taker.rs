@@ -143,6 +143,7 @@ mod tests {
 
     use super::super::testing::{Act, Node, answer, client};
     use super::*;
+    use crate::chain::port::ChainConnector;
 
     fn us() -> Address {
         Address::repeat_byte(1)
