@@ -249,7 +249,8 @@ impl Fleet {
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
         let (orders, obeyed) = watch::channel(Order::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
-        self.lanes().insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true });
+        self.lanes()
+            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true });
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
             // A lane that panicked took its lease with it: it is renewed no longer and expires.

@@ -138,12 +138,8 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
     /// The transaction that consumed a nonce, read from a block that is final. `None`: the nonce is not finally consumed,
     /// or the node's answers do not fit together. An error if the node does not show the past that far.
-    async fn taker(
-        &self,
-        address: Address,
-        nonce: u64,
-        finality: Finality,
-    ) -> Result<Option<H256>, RpcError>;
+    async fn taker(&self, address: Address, nonce: u64, finality: Finality)
+    -> Result<Option<H256>, RpcError>;
     /// Whose code the account runs by delegation (EIP-7702), if it does.
     async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError>;
     /// `percentiles` ascend.

@@ -10,8 +10,8 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};
-use super::foreign::note_foreign;
 use super::fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
+use super::foreign::note_foreign;
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;

@@ -242,7 +242,10 @@ impl Store {
 
     /// Records what this worker can sign for, with a free lease for each submitter that is new. Answers those that became
     /// shared or strict by it. One that is in PROTECT and becomes shared is released: what stopped it is no alarm any more.
-    pub async fn announce(&self, submitters: &[Announced<'_>]) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
+    pub async fn announce(
+        &self,
+        submitters: &[Announced<'_>],
+    ) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
         let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
         let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
         let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();

@@ -56,6 +56,24 @@ impl Store {
         Ok(removed.unsigned_abs())
     }
 
+    /// Removes old records of what was left to others, where nothing older of the submitter is kept: the audit begins at the
+    /// oldest that is.
+    pub async fn prune_foreign(&self, retention: Duration) -> Result<u64, StoreError> {
+        let removed = sqlx::query(
+            "-- prune_foreign
+            DELETE FROM foreign_nonce f
+            WHERE f.noted_at < clock_timestamp() - make_interval(secs => $1)
+              AND NOT EXISTS (
+                  SELECT 1 FROM managed_tx t
+                  WHERE t.chain_id = f.chain_id AND t.submitter = f.submitter AND t.nonce < f.first_nonce)",
+        )
+        .bind(retention.as_secs_f64())
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("prune_foreign"))?;
+        Ok(removed.rows_affected())
+    }
+
     /// Strict sequences of submitters that nobody owns. A shared one is expected to fall behind.
     pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
         let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(

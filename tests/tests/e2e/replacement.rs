@@ -352,7 +352,8 @@ async fn a_placeholder_exceeds_the_limit_of_the_chain_rather_than_leave_a_nonce_
 async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
     let stack = stack().up().await;
     stack.workers()[0].stop_sigterm().await;
-    let tx_id = stack.create(stack.submitter(0), "asked often", &payload(Address::repeat_byte(0x4e), 1)).await;
+    let tx_id =
+        stack.create(stack.submitter(0), "asked-often", &payload(Address::repeat_byte(0x4e), 1)).await;
     let client = stack.client();
     let path = format!("/api/v1/tx/{tx_id}/cancel");
     let (now, patient) = (format!("{path}?wait=0s"), format!("{path}?wait=60s"));

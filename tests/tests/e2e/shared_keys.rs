@@ -35,17 +35,23 @@ async fn send(stack: &Stack, request_id: &str, to: Address) -> TxId {
     stack.create(stack.submitter(0), request_id, &payload(to, 1)).await
 }
 
-/// Others use the key at what the node says is next, until the node took it so many times.
+/// Others use the key at what the node says is next, until the node took it so many times and the last of it is mined.
 async fn others_send(submitter: &Submitter, node: &Node, transactions: u64) {
-    let mut taken = 0;
+    let (mut taken, mut last) = (0, 0);
     while taken < transactions {
         let nonce = node.count(submitter.address(), "pending").await;
         let (_, raw) = submitter.sign_transfer(node.chain_id(), nonce, theirs(), 1);
         // Whoever is faster has it; the others try again.
         if node.try_rpc("eth_sendRawTransaction", json!([raw])).await.is_ok() {
             taken += 1;
+            last = nonce;
         }
     }
+    eventually("the transactions of others are mined", async || {
+        let count = node.count(submitter.address(), "latest").await;
+        if count > last { Ok(()) } else { Err(count) }
+    })
+    .await;
 }
 
 /// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
@@ -85,7 +91,8 @@ async fn ours_and_others_take_turns_on_one_key_and_every_intent_happens_once() {
     assert_eq!(row.nonce, Some(6));
     assert_eq!(foreign(&stack, submitter).await, [(3, 5, "STEPPED_OVER".to_owned())]);
     assert_eq!(worker.metric("foreign_nonces_total", &["how=\"stepped_over\""]).await, 3.0);
-    let event = worker.events().into_iter().find(|event| event["event"] == "nonce.foreign").expect("an event");
+    let event =
+        worker.events().into_iter().find(|event| event["event"] == "nonce.foreign").expect("an event");
     assert!(!event.to_string().contains("\"nonce\""), "events name no nonce: {event}");
     assert_eq!(shown(&stack, submitter).await["shared"], true);
 
@@ -247,7 +254,7 @@ async fn a_worker_killed_at_any_step_while_others_use_the_key_repeats_nothing() 
     let stack = shared_stack().short_lease().start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x87));
     stack.start_api().await;
-    let points = ["signed", "committed", "sent", "included"];
+    let points = ["signed", "committed", "sent", "final"];
     // Announces the submitter.
     stack.start_worker().await.stop_sigterm().await;
     for point in points {
@@ -276,7 +283,7 @@ async fn only_the_submitter_that_is_named_is_shared() {
     stack.start_api().await;
     let key = format!("submitter.{}.nonce.strict.enabled", shared.text());
     stack.worker().set(&key, false).start().await;
-    let goes_on = stack.create(shared, "goes on", &payload(to, 1)).await;
+    let goes_on = stack.create(shared, "goes-on", &payload(to, 1)).await;
     let waits = stack.create(strict, "waits", &payload(to, 1)).await;
     assert_eq!(stack.wait_for(goes_on, TxState::Confirmed).await.nonce, Some(1));
     let reason = stack.wait_protected(strict).await;
@@ -304,10 +311,8 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
     assert_eq!(stack.wait_for(raced, TxState::Confirmed).await.nonce, Some(1));
-    let released: (String, String) = sqlx::query_as("SELECT action, actor FROM audit_log")
-        .fetch_one(stack.db())
-        .await
-        .unwrap();
+    let released: (String, String) =
+        sqlx::query_as("SELECT action, actor FROM audit_log").fetch_one(stack.db()).await.unwrap();
     assert_eq!(released, ("release".to_owned(), "worker".to_owned()));
     assert_eq!(foreign(&stack, submitter).await, [(0, 0, "DISPLACED".to_owned())]);
     worker.stop_sigterm().await;
@@ -319,6 +324,11 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.anvil().mine(1).await;
     assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(2), "from the present cursor on");
     assert!(stack.verify().await.sound, "what was left to others stays on record");
+    eventually("the lane ends", async || match stack.lease(submitter).await {
+        Some(lease) if lease.owner.is_none() || !lease.live => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
     submitter.spend_outside(stack.anvil(), None).await;
     stack.anvil().mine(1).await;
     let stopped = send(&stack, "stopped", to).await;

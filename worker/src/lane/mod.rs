@@ -322,7 +322,8 @@ impl Lane {
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
         let others = steps::shared::next_time(self);
-        let next = [lazy, due, replace, alarm, stale, hold, others, self.recheck_at].into_iter().flatten().min();
+        let next =
+            [lazy, due, replace, alarm, stale, hold, others, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);

@@ -49,7 +49,9 @@ pub(crate) fn advance(lane: &mut Lane) {
 }
 
 fn note(lane: &mut Lane, delegated: bool) {
-    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| sequence.delegated != delegated) else { return };
+    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| sequence.delegated != delegated) else {
+        return;
+    };
     sequence.delegated = delegated;
     let window = lane.window();
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),

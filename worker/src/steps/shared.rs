@@ -73,7 +73,9 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
 
 /// The chain is ahead of the cursor: everything of ours is below the cursor, so what is above it is not ours.
 fn step_over(lane: &mut Lane, counts: Counts) {
-    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0) else { return };
+    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0) else {
+        return;
+    };
     let first = sequence.next;
     sequence.next = Nonce(counts.pending);
     note(lane, ForeignNonces { first, last: Nonce(counts.pending - 1), cause: ForeignCause::SteppedOver });
@@ -121,7 +123,9 @@ fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
 
 /// Whether a node mentions it or not: an unmined intent whose nonce the chain counts as used is looked into.
 async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
-    if !lane.open.iter().any(submit::wants_sending) || lane.sharing.look_at.is_some_and(|at| Instant::now() < at) {
+    if !lane.open.iter().any(submit::wants_sending)
+        || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
+    {
         return Ok(());
     }
     lane.sharing.look_at = Some(Instant::now() + LOOK);

@@ -167,9 +167,7 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             put_off(lane, index, Some(delegated::LIMIT), outcome.message);
             Ok(())
         }
-        SubmitClass::PoolFull
-        | SubmitClass::FeeCapExceeded
-        | SubmitClass::Unavailable => {
+        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded | SubmitClass::Unavailable => {
             put_off(lane, index, None, outcome.message);
             Ok(())
         }

@@ -19,9 +19,9 @@ use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
 use super::funnel::{Answered, Funnel, Route, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
-use super::taker::delegate;
 use super::nodes::{Nodes, no_node};
 use super::revert;
+use super::taker::delegate;
 use super::wire::Call;
 use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
 use crate::chain::port::{

@@ -5,8 +5,8 @@ use std::time::Duration;
 use gapless::config;
 use gapless::domain::{Bytes, ChainId, Fees, NodeId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey};
 use gapless::store::{
-    Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move, NewIntent,
-    OpenIntent, SentNote, Store, StoreError, Timeouts,
+    Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
+    NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
 };
 use gapless_tests::{Address, H256, Stack, TxId, TxState, U256, eventually};
 use serde_json::{Value, json};
