@@ -27,6 +27,8 @@ struct LaneHandle {
     mailbox: Mailbox,
     orders: watch::Sender<Order>,
     paused: bool,
+    /// What its lane was last told of it.
+    shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
 }
@@ -160,6 +162,10 @@ impl Fleet {
                 lane.paused = work.paused;
                 lane.mailbox.post(News::Paused(work.paused));
             }
+            if lane.shared != Some(work.shared) {
+                lane.shared = Some(work.shared);
+                lane.mailbox.post(News::Shared(work.shared));
+            }
             if work.action {
                 lane.mailbox.post(News::Reload);
             } else if work.queued {
@@ -243,7 +249,8 @@ impl Fleet {
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
         let (orders, obeyed) = watch::channel(Order::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
-        self.lanes().insert(key, LaneHandle { tag, mailbox, orders, paused: false, busy: true });
+        self.lanes()
+            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true });
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
             // A lane that panicked took its lease with it: it is renewed no longer and expires.

@@ -22,7 +22,7 @@ use gapless::config::Config;
 use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
 use gapless::events;
 use gapless::signer::SignerSet;
-use gapless::store::{Store, StoreError, Timeouts};
+use gapless::store::{Announced, Store, StoreError, Timeouts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -145,15 +145,21 @@ async fn announce(
     signers: &SignerSet,
     addresses: &[Address],
 ) -> Result<(), StoreError> {
-    let mut keys = Vec::new();
-    let mut kinds = Vec::new();
-    for chain_id in chains.keys() {
+    let mut announced = Vec::new();
+    for (chain_id, chain) in chains {
         for address in addresses {
-            keys.push(SubmitterKey { chain_id: *chain_id, address: *address });
-            kinds.push(signers.get(address).map_or("unknown", |signer| signer.kind()));
+            announced.push(Announced {
+                key: SubmitterKey { chain_id: *chain_id, address: *address },
+                signer: signers.get(address).map_or("unknown", |signer| signer.kind()),
+                shared: chain.config.is_shared(address),
+            });
         }
     }
-    store.announce(&keys, &kinds).await
+    for (key, shared) in store.announce(&announced).await? {
+        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), shared,
+            "the configuration says otherwise than before whether others use this key");
+    }
+    Ok(())
 }
 
 /// Announces the addresses of remote signers as these answer, and tries on while the database is away.

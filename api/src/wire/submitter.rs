@@ -40,6 +40,10 @@ pub(crate) struct Submitter {
     pub(crate) in_flight: u64,
     /// Its own window; absent: the configured one.
     pub(crate) max_in_flight: Option<u32>,
+    /// Others use its key as well (`nonce.strict.enabled = false`): their transactions are stepped over.
+    pub(crate) shared: bool,
+    /// Its account was seen to run delegated code (EIP-7702), so one transaction is on its way at a time.
+    pub(crate) delegated: bool,
     /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
     pub(crate) signer: String,
     /// For admins only: the nonce its next transaction gets.
@@ -75,6 +79,8 @@ impl Submitter {
             oldest_queued_age_seconds: view.oldest_queued_age_seconds,
             in_flight: view.in_flight,
             max_in_flight: view.max_in_flight,
+            shared: view.shared,
+            delegated: view.delegated,
             signer: view.signer,
             next_nonce: view.next_nonce.filter(|_| for_admin).map(|nonce| nonce.0),
             created_at: view.created_at,
@@ -102,6 +108,8 @@ mod tests {
             oldest_queued_age_seconds: None,
             in_flight: 0,
             max_in_flight: None,
+            shared: false,
+            delegated: false,
             next_nonce: Some(Nonce(41)),
             created_at: DateTime::UNIX_EPOCH,
             updated_at: DateTime::UNIX_EPOCH,

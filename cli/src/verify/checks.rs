@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use gapless::domain::TxState;
 
-use super::facts::{AttemptFacts, SubmitterFacts};
+use super::facts::{AttemptFacts, CursorFacts, SubmitterFacts};
 
 /// What the audit insists on beyond the invariants, or lets pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,8 +51,17 @@ fn first_kept(facts: &SubmitterFacts, start: u64, rules: Rules) -> u64 {
     }
 }
 
+/// Whether a nonce may have been consumed by others: the submitter has noticed and stopped, or it was left to them while the
+/// key was shared, or the key is shared and its lane had no occasion to notice: it has not got that far, or is at it.
+fn may_be_others(facts: &SubmitterFacts, cursor: &CursorFacts, nonce: u64) -> bool {
+    let unsettled = || facts.intents.iter().any(|i| i.nonce == Some(nonce) && !i.state.is_terminal());
+    cursor.protect.is_some()
+        || facts.is_foreign(nonce)
+        || (facts.shared && (nonce >= cursor.next || unsettled()))
+}
+
 /// Each nonce the chain has counted was consumed by exactly one of our attempts: so none is missing, and nothing
-/// from our keys is unknown to us. A submitter in PROTECT has noticed a stranger and stopped, as it should.
+/// from our keys is unknown to us. Others are excused where they may be.
 fn contiguous_on_chain(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
     let Some(cursor) = &facts.cursor else {
         let mined = facts.attempts.iter().filter(|attempt| is_mined(facts, attempt)).count();
@@ -67,7 +76,7 @@ fn contiguous_on_chain(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
         match ours.get(&nonce) {
             Some(1) => {}
             Some(several) => violations.push(format!("nonce {nonce}: {several} of our attempts are mined")),
-            None if cursor.protect.is_some() => {}
+            None if may_be_others(facts, cursor, nonce) => {}
             None => violations.push(format!("nonce {nonce}: consumed on chain, and not by us")),
         }
     }
@@ -75,13 +84,15 @@ fn contiguous_on_chain(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
 }
 
 /// The same from the other side: whatever the blocks hold from this address is one of our attempts. Strangers are
-/// excused before the sequence began, and where the submitter has stopped because of them.
+/// excused before the sequence began, and where they may be.
 fn blocks_are_recorded(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
     let (Some(in_blocks), Some(cursor)) = (&facts.in_blocks, &facts.cursor) else { return Vec::new() };
     let recorded: HashSet<&str> = facts.attempts.iter().map(|attempt| attempt.tx_hash.as_str()).collect();
     let first = first_kept(facts, cursor.start, rules);
     let strangers = in_blocks.iter().filter(|found| {
-        found.nonce >= first && cursor.protect.is_none() && !recorded.contains(found.tx_hash.as_str())
+        found.nonce >= first
+            && !may_be_others(facts, cursor, found.nonce)
+            && !recorded.contains(found.tx_hash.as_str())
     });
     strangers
         .map(|found| format!("block {}: {} at nonce {} is unknown", found.block, found.tx_hash, found.nonce))
@@ -93,7 +104,7 @@ fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> 
     let mut violations: Vec<String> = Vec::new();
     if let Some(cursor) = &facts.cursor {
         let first = first_kept(facts, cursor.start, rules);
-        let missing = (first..cursor.next).filter(|nonce| !have.contains(nonce));
+        let missing = (first..cursor.next).filter(|nonce| !have.contains(nonce) && !facts.is_foreign(*nonce));
         violations.extend(missing.map(|nonce| format!("nonce {nonce}: given, but without bytes")));
         let beyond = have.range(cursor.next..);
         violations.extend(
@@ -179,10 +190,11 @@ fn nothing_is_lost(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
     violations
 }
 
-/// A later nonce was signed by the same owner or a later one. Fillers and replacements come when they come.
+/// A later nonce was signed by the same owner or a later one. Fillers and replacements come when they come, and so does what
+/// fills a nonce that others vacated.
 fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
     let mut first: BTreeMap<u64, u64> = BTreeMap::new();
-    for attempt in live(facts) {
+    for attempt in live(facts).filter(|attempt| !facts.is_foreign(attempt.nonce)) {
         let token = first.entry(attempt.nonce).or_insert(attempt.fencing_token);
         *token = attempt.fencing_token.min(*token);
     }
@@ -197,7 +209,7 @@ fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{CursorFacts, InBlock, IntentFacts, Mined};
+    use super::super::facts::{InBlock, IntentFacts, Mined};
     use super::*;
 
     fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
@@ -224,6 +236,8 @@ mod tests {
         SubmitterFacts {
             address: "0x1".into(),
             cursor: Some(CursorFacts { start: 0, next: 3, protect: None }),
+            shared: false,
+            foreign: Vec::new(),
             intents,
             mined: attempts
                 .iter()
@@ -297,6 +311,44 @@ mod tests {
         assert!(!broken(&facts, Rules::default()).is_empty());
         facts.cursor.as_mut().unwrap().protect = Some("nonce 3 was used by somebody else".into());
         assert!(broken(&facts, Rules::default()).is_empty());
+    }
+
+    /// A stranger at nonce 3, ours at 4.
+    fn interleaved() -> SubmitterFacts {
+        let mut facts = sound();
+        let ours = attempt("d", 4);
+        facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block(&ours.tx_hash, 4)]);
+        facts.mined.insert(ours.tx_hash.clone(), Mined { succeeded: true });
+        facts.attempts.push(ours);
+        facts.intents[3] = IntentFacts { tx_id: "d".into(), state: TxState::Confirmed, nonce: Some(4) };
+        (facts.cursor.as_mut().unwrap().next, facts.chain_count) = (5, 5);
+        facts
+    }
+
+    #[test]
+    fn others_of_a_shared_key_are_excused_where_they_are_recorded_and_nowhere_else() {
+        let mut facts = interleaved();
+        assert!(!broken(&facts, Rules::default()).is_empty(), "a strict submitter skipped a nonce");
+        facts.shared = true;
+        let unrecorded = broken(&facts, Rules::default());
+        assert!(unrecorded.iter().any(|name| name.contains("has its bytes")), "{unrecorded:?}");
+        facts.foreign = vec![(3, 3)];
+        assert!(broken(&facts, Rules::default()).is_empty());
+        facts.shared = false;
+        assert!(broken(&facts, Rules::default()).is_empty(), "what was recorded stays right");
+        facts.foreign = vec![(2, 2)];
+        assert!(!broken(&facts, Rules::default()).is_empty());
+    }
+
+    #[test]
+    fn a_shared_key_may_be_ahead_of_its_lane_and_nothing_else_is_excused() {
+        let mut facts = interleaved();
+        (facts.shared, facts.foreign) = (true, vec![(3, 3)]);
+        facts.chain_count = 6;
+        facts.in_blocks.as_mut().unwrap().push(in_block("0xlater", 5));
+        assert!(broken(&facts, Rules::default()).is_empty());
+        assert!(facts.mined.remove("0xb1").is_some());
+        assert!(broken(&facts, Rules::default()).iter().any(|name| name.contains("contiguous")));
     }
 
     #[test]

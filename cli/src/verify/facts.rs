@@ -8,6 +8,10 @@ use gapless::domain::TxState;
 pub(super) struct SubmitterFacts {
     pub(super) address: String,
     pub(super) cursor: Option<CursorFacts>,
+    /// Others use the key as well.
+    pub(super) shared: bool,
+    /// Nonces that were left to others while it was shared, both ends included.
+    pub(super) foreign: Vec<(u64, u64)>,
     pub(super) intents: Vec<IntentFacts>,
     pub(super) attempts: Vec<AttemptFacts>,
     /// The chain's count of the address, read before the database: whatever it counts was committed by then.
@@ -16,6 +20,13 @@ pub(super) struct SubmitterFacts {
     pub(super) mined: HashMap<String, Mined>,
     /// What the blocks hold from this address, read before the database; `None`: the blocks were not read.
     pub(super) in_blocks: Option<Vec<InBlock>>,
+}
+
+impl SubmitterFacts {
+    /// Recorded as left to others.
+    pub(super) fn is_foreign(&self, nonce: u64) -> bool {
+        self.foreign.iter().any(|(first, last)| (*first..=*last).contains(&nonce))
+    }
 }
 
 /// A transaction from one of our addresses, as found in a block.
@@ -49,7 +60,7 @@ pub(super) struct AttemptFacts {
     pub(super) placeholder: bool,
     pub(super) tx_hash: String,
     pub(super) fencing_token: u64,
-    /// Declared dead by an operator: the nonce is finally someone else's.
+    /// Declared dead, by an operator or on a shared key: the nonce is finally someone else's.
     pub(super) displaced: bool,
 }
 

@@ -85,6 +85,8 @@ fn submitter_facts(
             next: cursor.next.0,
             protect: cursor.protect,
         }),
+        shared: rows.shared,
+        foreign: rows.foreign.iter().map(|range| (range.first.0, range.last.0)).collect(),
         intents: rows
             .intents
             .iter()

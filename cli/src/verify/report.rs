@@ -159,6 +159,8 @@ mod tests {
         let facts = SubmitterFacts {
             address: "0x1".into(),
             cursor: Some(CursorFacts { start: 0, next, protect: None }),
+            shared: false,
+            foreign: Vec::new(),
             intents: vec![intent],
             attempts: Vec::new(),
             chain_count: 0,

@@ -136,6 +136,12 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     /// Whether any of the nodes knows any of the transactions, mined or not. An error if one of them cannot be asked:
     /// "nobody knows it" must be everybody's word.
     async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
+    /// The transaction that consumed a nonce, read from a block that is final. `None`: the nonce is not finally consumed,
+    /// or the node's answers do not fit together. An error if the node does not show the past that far.
+    async fn taker(&self, address: Address, nonce: u64, finality: Finality)
+    -> Result<Option<H256>, RpcError>;
+    /// Whose code the account runs by delegation (EIP-7702), if it does.
+    async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError>;
     /// `percentiles` ascend.
     async fn fee_history(&self, blocks: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError>;
     async fn gas_price(&self) -> Result<U256, RpcError>;

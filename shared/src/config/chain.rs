@@ -1,6 +1,8 @@
 //! One chain's settings: the common sections with its own keys laid over them.
 
-use ethers_core::types::U256;
+use std::collections::BTreeMap;
+
+use ethers_core::types::{Address, U256};
 use serde::Deserialize;
 
 use super::ChainTable;
@@ -8,6 +10,7 @@ use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
 use super::sections::{Confirmations, GasBump, Nonce, Profile, Resubmit, Rpc, Stuck};
+use super::submitter::{SubmitterSettings, by_address};
 use crate::domain::{ChainId, Finality};
 
 /// When an intent stops counting against the window of its submitter.
@@ -33,9 +36,17 @@ pub struct ChainConfig {
     pub confirmations: Confirmations,
     /// Wei; below it the balance duty warns.
     pub low_balance: Option<U256>,
+    /// What is set for single submitters.
+    pub submitters: BTreeMap<Address, SubmitterSettings>,
 }
 
 impl ChainConfig {
+    /// Whether others use the key of this submitter as well: its sequence is not strict.
+    pub fn is_shared(&self, submitter: &Address) -> bool {
+        let own = self.submitters.get(submitter).and_then(|settings| settings.nonce.strict.enabled);
+        !own.unwrap_or(self.nonce.strict.enabled)
+    }
+
     pub(super) fn from_table(name: String, table: ChainTable) -> Result<ChainConfig, ConfigError> {
         let bad = |key: &str, problem: String| {
             Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem })
@@ -65,9 +76,6 @@ impl ChainConfig {
         if table.nonce.max_in_flight == 0 {
             return bad("nonce.max_in_flight", "must be at least 1".into());
         }
-        if !table.nonce.strict.enabled {
-            return bad("nonce.strict.enabled", "only strict sequences exist in this release".into());
-        }
         if table.nonce.profile == Profile::StabilityFirst && table.gasbump.enabled {
             return bad("gasbump.enabled", "nonce.profile = \"stability_first\" forbids replacement".into());
         }
@@ -90,6 +98,10 @@ impl ChainConfig {
                 Err(_) => return bad("balance.low", format!("`{text}` is not a decimal number of wei")),
             },
         };
+        let submitters = match by_address(table.submitter) {
+            Ok(submitters) => submitters,
+            Err((key, problem)) => return bad(&key, problem),
+        };
         let urls = if table.rpc.urls.is_empty() {
             table.rpc.url.clone().into_iter().collect()
         } else {
@@ -107,6 +119,7 @@ impl ChainConfig {
             gasbump: table.gasbump,
             confirmations: table.confirmations,
             low_balance,
+            submitters,
         })
     }
 }

@@ -12,8 +12,18 @@ use super::secret::Secret;
 use super::{ChainTable, Config, File};
 
 /// Sections that a `[chain.NAME]` table may override key by key.
-const PER_CHAIN: [&str; 9] =
-    ["rpc", "nonce", "fees", "resubmit", "stuck", "gasbump", "mempool", "confirmations", "balance"];
+const PER_CHAIN: [&str; 10] = [
+    "rpc",
+    "nonce",
+    "fees",
+    "resubmit",
+    "stuck",
+    "gasbump",
+    "mempool",
+    "confirmations",
+    "balance",
+    "submitter",
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -261,6 +271,33 @@ mod tests {
         let config = parse(&format!("api.admin_token = 12345\nbalance.low = 5000\n{MINIMAL}")).unwrap();
         assert_eq!(config.api.admin_token.expose(), "12345");
         assert_eq!(config.chains["a"].low_balance, Some(5000.into()));
+    }
+
+    #[test]
+    fn a_submitter_may_be_shared_alone_on_one_chain_or_everywhere() {
+        let one = "0x00000000000000000000000000000000000000Ab";
+        let address = one.parse().unwrap();
+        let shared = |config: &Config| ["a", "b"].map(|chain| config.chains[chain].is_shared(&address));
+        assert_eq!(shared(&parse(MINIMAL).unwrap()), [false, false]);
+        let off = "nonce.strict.enabled = false";
+        assert_eq!(shared(&parse(&format!("{off}\n{MINIMAL}")).unwrap()), [true, true]);
+        let of_b = format!("{MINIMAL}\n{off}");
+        assert_eq!(shared(&parse(&of_b).unwrap()), [false, true]);
+        let alone = format!("{MINIMAL}\n[submitter.{one}]\n{off}");
+        assert_eq!(shared(&parse(&alone).unwrap()), [true, true]);
+        let on_one_chain = format!("{MINIMAL}\n[chain.b.submitter.{one}]\n{off}");
+        assert_eq!(shared(&parse(&on_one_chain).unwrap()), [false, true]);
+        let strict_alone = format!("{of_b}\n[submitter.{one}]\nnonce.strict.enabled = true");
+        assert_eq!(shared(&parse(&strict_alone).unwrap()), [false, false]);
+    }
+
+    #[test]
+    fn a_submitter_that_is_no_address_or_has_two_tables_is_refused() {
+        let error = parse(&format!("{MINIMAL}\n[submitter.bob]")).unwrap_err().to_string();
+        assert!(error.contains("submitter.bob"), "{error}");
+        let (upper, lower) = ("AB".repeat(20), "ab".repeat(20));
+        let twice = format!("{MINIMAL}\n[submitter.0x{upper}]\n[submitter.0x{lower}]");
+        assert!(parse(&twice).unwrap_err().to_string().contains("two tables"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! One TOML file, every key overridable from the environment, unknown keys are errors.
 //!
 //! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
-//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `stuck`, `gasbump`, `mempool`, `confirmations` and `balance` are
-//! defaults for every chain;
+//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance` and
+//! `submitter` are defaults for every chain;
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
 mod chain;
@@ -11,6 +11,7 @@ mod load;
 mod remote_signer;
 mod secret;
 mod sections;
+mod submitter;
 mod text;
 
 pub use chain::{ChainConfig, ReleaseAt};
@@ -22,6 +23,7 @@ pub use sections::{
     Api, Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log,
     LogFormat, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
 };
+pub use submitter::{SubmitterNonce, SubmitterSettings, SubmitterStrict};
 
 use std::collections::BTreeMap;
 
@@ -63,6 +65,7 @@ struct File {
     mempool: Mempool,
     confirmations: Confirmations,
     balance: Balance,
+    submitter: BTreeMap<String, SubmitterSettings>,
     chain: BTreeMap<String, ChainTable>,
 }
 
@@ -89,6 +92,8 @@ struct ChainTable {
     confirmations: Confirmations,
     #[serde(default)]
     balance: Balance,
+    #[serde(default)]
+    submitter: BTreeMap<String, SubmitterSettings>,
 }
 
 impl Config {

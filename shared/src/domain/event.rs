@@ -32,6 +32,9 @@ pub enum EventKind {
     Protected { reason: String },
     #[serde(rename = "submitter.released")]
     Released { reason: String },
+    /// Transactions of others on a shared key: `stepped_over`, or `displaced` if an intent had to make way for it.
+    #[serde(rename = "nonce.foreign")]
+    Foreign { how: &'static str, count: u64 },
 }
 
 impl EventKind {
@@ -48,6 +51,7 @@ impl EventKind {
             EventKind::Stuck { .. } => "tx.stuck",
             EventKind::Protected { .. } => "submitter.protected",
             EventKind::Released { .. } => "submitter.released",
+            EventKind::Foreign { .. } => "nonce.foreign",
         }
     }
 }

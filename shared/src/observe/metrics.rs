@@ -36,6 +36,10 @@ pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
 pub const LANES: &str = "lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
 pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
+/// Worker. `chain`: chain id. Submitters whose key others use as well.
+pub const SHARED_SUBMITTERS: &str = "shared_submitters";
+/// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
+pub const FOREIGN_NONCES_TOTAL: &str = "foreign_nonces_total";
 /// Worker. `chain`: chain id. Intents that are STUCK.
 pub const STUCK_TRANSACTIONS: &str = "stuck_transactions";
 /// Worker. `chain`: chain id. Submitters below `balance.low`, as this process last counted; the duty has one holder.
@@ -130,6 +134,8 @@ fn describe() {
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters whose key others use as well");
+    describe_counter!(FOREIGN_NONCES_TOTAL, "Nonces of shared submitters that others used");
     describe_gauge!(STUCK_TRANSACTIONS, Unit::Count, "Transactions unmined for too long");
     describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");
     describe_counter!(DUTY_RUNS_TOTAL, "Runs of scheduled duties by result");

@@ -26,6 +26,7 @@ pub struct AskedEntry {
 }
 
 impl Store {
+    /// A request that is repeated while it waits joins the one that waits, with its reason and its outcome.
     pub async fn ask_about_tx(
         &self,
         tx_id: TxId,
@@ -38,6 +39,8 @@ impl Store {
             SELECT t.tx_id, t.chain_id, t.submitter, $2, $3, $4
             FROM managed_tx t
             WHERE t.tx_id = $1 AND t.finished_at IS NULL
+            -- changes nothing, and answers the number of the row that waits
+            ON CONFLICT (tx_id, action) WHERE applied_at IS NULL DO UPDATE SET action = EXCLUDED.action
             RETURNING request_no",
         )
         .bind(tx_id.0)

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};
 use super::fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
+use super::foreign::note_foreign;
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;
@@ -29,6 +30,7 @@ impl Store {
         if !live.is_empty() {
             write_cursors(&mut tx, &live).await?;
             displace_attempts(&mut tx, &live).await?;
+            note_foreign(&mut tx, &live).await?;
             write_moves(&mut tx, &live).await?;
             insert_attempts(&mut tx, &live).await?;
             note_sent(&mut tx, &live).await?;
@@ -83,13 +85,14 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                 "-- write_cursors: create
                 INSERT INTO submitter_nonce_cursor
                     (chain_id, submitter, fencing_token, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce,
-                     in_flight_state, protect_reason, max_in_flight)
+                     in_flight_state, protect_reason, max_in_flight, delegated)
                 SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
-                       u.state, u.reason, u.max_in_flight
+                       u.state, u.reason, u.max_in_flight, u.delegated
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[])
+                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
+                            $13::BOOLEAN[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight, expect_protected)
+                        max_in_flight, expect_protected, delegated)
                 ON CONFLICT (chain_id, submitter) DO NOTHING",
             ),
             &new,
@@ -112,11 +115,13 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                     in_flight_state = u.state,
                     protect_reason = u.reason,
                     max_in_flight = u.max_in_flight,
+                    delegated = u.delegated,
                     updated_at = clock_timestamp()
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
-                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[])
+                            $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
+                            $13::BOOLEAN[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight, expect_protected)
+                        max_in_flight, expect_protected, delegated)
                 WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.next_nonce = u.expect_next
                   AND (c.in_flight_state = 'PROTECT') = u.expect_protected",
             ),
@@ -161,6 +166,7 @@ fn bind_cursors<'q>(query: Query<'q>, cursors: &[(&Fence, &CursorWrite)]) -> Que
                 .collect::<Vec<_>>(),
         )
         .bind(cursors.iter().map(|(_, cursor)| cursor.expect_protected).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor.delegated).collect::<Vec<_>>())
 }
 
 fn cursor_state(cursor: &CursorWrite) -> &'static str {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ethers_core::types::H256;
 
 use super::attempt::{Attempt, AttemptKind};
+use super::foreign::ForeignNonces;
 use super::lease::{Fence, Lease};
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
@@ -43,6 +44,8 @@ pub struct CursorWrite {
     pub in_flight: Option<(TxId, Nonce)>,
     pub protect: Option<String>,
     pub max_in_flight: u32,
+    /// The account has delegated code (EIP-7702).
+    pub delegated: bool,
 }
 
 /// How a node answered a send of an attempt.
@@ -84,6 +87,7 @@ pub struct FencedWrite {
     pub(super) cursor: Option<CursorWrite>,
     pub(super) sent: Vec<SentNote>,
     pub(super) displaced: Vec<TxId>,
+    pub(super) foreign: Vec<ForeignNonces>,
     pub(super) done_actions: Vec<DoneAction>,
     pub(super) events: Vec<Event>,
 }
@@ -106,6 +110,7 @@ impl FencedWrite {
             cursor: None,
             sent: Vec::new(),
             displaced: Vec::new(),
+            foreign: Vec::new(),
             done_actions: Vec::new(),
             events: Vec::new(),
         }
@@ -124,6 +129,7 @@ impl FencedWrite {
             && self.cursor.is_none()
             && self.sent.is_empty()
             && self.displaced.is_empty()
+            && self.foreign.is_empty()
             && self.done_actions.is_empty()
             && self.events.is_empty()
     }
@@ -148,6 +154,11 @@ impl FencedWrite {
     /// Declares the attempts of an intent dead: its nonce is finally someone else's.
     pub fn displace(&mut self, tx_id: TxId) {
         self.displaced.push(tx_id);
+    }
+
+    /// Notes nonces that are left to others. The database refuses it for a strict submitter.
+    pub fn foreign(&mut self, range: ForeignNonces) {
+        self.foreign.push(range);
     }
 
     /// Marks a request as dealt with.

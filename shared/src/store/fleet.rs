@@ -21,6 +21,8 @@ pub struct Work {
     /// An operator or a client asked for something.
     pub action: bool,
     pub paused: bool,
+    /// Others use the key as well.
+    pub shared: bool,
 }
 
 /// A worker process as its last heartbeat left it.
@@ -36,7 +38,7 @@ impl Store {
     /// Submitters with open or eligible intents, or with an operator's request. Two loose index scans: the cost grows
     /// with the number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, bool, bool, bool, bool);
+        type Row = (i64, String, bool, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -85,7 +87,7 @@ impl Store {
                        WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.state = 'QUEUED'
                          AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())) AS queued,
                    b.open, b.action,
-                   s.status = 'PAUSED' AS paused
+                   s.status = 'PAUSED' AS paused, s.shared
             FROM busy b
             JOIN submitter_lease l ON l.chain_id = b.chain_id AND l.submitter = b.submitter
             JOIN submitter s ON s.chain_id = b.chain_id AND s.submitter = b.submitter",
@@ -95,9 +97,9 @@ impl Store {
         .await
         .map_err(StoreError::db("find_work"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, claimable, queued, open, action, paused)| {
+            .map(|(chain_id, submitter, claimable, queued, open, action, paused, shared)| {
                 let key = row::key("submitter", chain_id, &submitter)?;
-                Ok(Work { key, claimable, queued, open, action, paused })
+                Ok(Work { key, claimable, queued, open, action, paused, shared })
             })
             .collect()
     }

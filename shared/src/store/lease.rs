@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::error::{StoreError, ensure_rows};
+use super::error::StoreError;
 use super::pool::Store;
 use super::row;
 use crate::config;
@@ -22,6 +22,16 @@ pub struct Lease {
     token: FencingToken,
     lease_id: Uuid,
     deadline: Deadline,
+}
+
+/// A submitter that a worker can sign for.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced<'a> {
+    pub key: SubmitterKey,
+    /// Kind of its signer.
+    pub signer: &'a str,
+    /// Others use the key as well.
+    pub shared: bool,
 }
 
 /// What the renewal loop needs of a lease. It can prolong it, and nothing else.
@@ -230,28 +240,65 @@ impl Store {
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Records what this worker can sign for, with a free lease for each submitter that is new.
-    pub async fn announce(&self, submitters: &[SubmitterKey], signer: &[&str]) -> Result<(), StoreError> {
-        ensure_rows("announce", submitters.len(), signer.len())?;
-        let (chains, addresses) = columns(submitters);
-        let signers: Vec<String> = signer.iter().map(|kind| (*kind).to_owned()).collect();
+    /// Records what this worker can sign for, with a free lease for each submitter that is new. Answers those that became
+    /// shared or strict by it. One that is in PROTECT and becomes shared is released: what stopped it is no alarm any more.
+    pub async fn announce(
+        &self,
+        submitters: &[Announced<'_>],
+    ) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
+        let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
+        let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
+        let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
         let mut tx = self.pool.begin().await.map_err(StoreError::db("announce"))?;
+        let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
+            "-- announce: flipped
+            SELECT s.chain_id, s.submitter, u.shared
+            FROM submitter s
+            JOIN unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
+              ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+            WHERE s.shared <> u.shared
+            ORDER BY s.chain_id, s.submitter
+            FOR NO KEY UPDATE OF s",
+        )
+        .bind(&chains)
+        .bind(&addresses)
+        .bind(&shared)
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(StoreError::db("announce"))?;
         sqlx::query(
             "-- announce: submitters
-            INSERT INTO submitter (chain_id, submitter, signer)
-            SELECT u.chain_id, u.submitter, u.signer
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[]) AS u (chain_id, submitter, signer)
+            INSERT INTO submitter (chain_id, submitter, signer, shared)
+            SELECT u.chain_id, u.submitter, u.signer, u.shared
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[]) AS u (chain_id, submitter, signer, shared)
             ORDER BY u.chain_id, u.submitter
             ON CONFLICT (chain_id, submitter) DO UPDATE
-            SET signer = EXCLUDED.signer, updated_at = clock_timestamp()
-            WHERE submitter.signer <> EXCLUDED.signer",
+            SET signer = EXCLUDED.signer, shared = EXCLUDED.shared, updated_at = clock_timestamp()
+            WHERE submitter.signer <> EXCLUDED.signer OR submitter.shared <> EXCLUDED.shared",
         )
         .bind(&chains)
         .bind(&addresses)
         .bind(signers)
+        .bind(&shared)
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("announce"))?;
+        let now_shared: Vec<&(i64, String, bool)> = flipped.iter().filter(|(_, _, shared)| *shared).collect();
+        if !now_shared.is_empty() {
+            sqlx::query(
+                "-- announce: release
+                INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
+                SELECT c.chain_id, c.submitter, 'release', 'its key is shared now (nonce.strict.enabled = false)', 'worker'
+                FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+                JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+                WHERE c.in_flight_state = 'PROTECT'",
+            )
+            .bind(now_shared.iter().map(|(chain_id, ..)| *chain_id).collect::<Vec<_>>())
+            .bind(now_shared.iter().map(|(_, submitter, _)| submitter.clone()).collect::<Vec<_>>())
+            .execute(&mut *tx)
+            .await
+            .map_err(StoreError::db("announce"))?;
+        }
         sqlx::query(
             "-- announce: leases
             INSERT INTO submitter_lease (chain_id, submitter)
@@ -265,7 +312,11 @@ impl Store {
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("announce"))?;
-        tx.commit().await.map_err(StoreError::db("announce"))
+        tx.commit().await.map_err(StoreError::db("announce"))?;
+        let key = |(chain_id, submitter, shared): (i64, String, bool)| {
+            Ok((row::key("submitter", chain_id, &submitter)?, shared))
+        };
+        flipped.into_iter().map(key).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::attempt::Attempt;
 use super::error::StoreError;
+use super::foreign::ForeignNonces;
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
@@ -70,15 +71,21 @@ pub struct Cursor {
     pub next: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
+    /// The account has delegated code, as the last lane saw.
+    pub delegated: bool,
 }
 
 /// Everything a lane starts from.
 #[derive(Clone, Debug, Default)]
 pub struct LaneRows {
     pub paused: bool,
+    /// Others use the key as well.
+    pub shared: bool,
     /// The submitter's own window, if it has one.
     pub max_in_flight: Option<u32>,
     pub cursor: Option<Cursor>,
+    /// Of a shared submitter: what was left to others, the newest first.
+    pub foreign: Vec<ForeignNonces>,
     /// In nonce order.
     pub open: Vec<OpenIntent>,
     pub actions: Vec<PendingAction>,
@@ -125,12 +132,14 @@ struct SubmitterRow {
     chain_id: i64,
     submitter: String,
     status: String,
+    shared: bool,
     max_in_flight: Option<i32>,
     start_nonce: Option<i64>,
     next_nonce: Option<i64>,
     in_flight_state: Option<String>,
     protect_reason: Option<String>,
     cursor_window: Option<i32>,
+    delegated: Option<bool>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -226,6 +235,7 @@ impl Store {
         let mut lanes: HashMap<SubmitterKey, LaneRows> = HashMap::new();
         self.load_submitters(keys, &mut lanes).await?;
         self.load_open(keys, &mut lanes).await?;
+        self.load_foreign(&mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
         self.load_tx_requests(keys, &mut lanes).await?;
         // Cloned: a lane that was dropped and its successor may stand in one batch.
@@ -244,8 +254,8 @@ impl Store {
         let (chains, submitters) = columns(keys);
         let rows: Vec<SubmitterRow> = sqlx::query_as(
             "-- load_submitters
-            SELECT s.chain_id, s.submitter, s.status, s.max_in_flight, c.start_nonce, c.next_nonce, c.in_flight_state,
-                   c.protect_reason, c.max_in_flight AS cursor_window
+            SELECT s.chain_id, s.submitter, s.status, s.shared, s.max_in_flight, c.start_nonce, c.next_nonce, c.in_flight_state,
+                   c.protect_reason, c.max_in_flight AS cursor_window, c.delegated
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
@@ -270,11 +280,13 @@ impl Store {
                         .cursor_window
                         .and_then(|window| u32::try_from(window).ok())
                         .unwrap_or(1),
+                    delegated: found.delegated.unwrap_or(false),
                 }),
                 _ => None,
             };
             let lane = lanes.entry(key).or_default();
             lane.paused = found.status == "PAUSED";
+            lane.shared = found.shared;
             lane.max_in_flight = found.max_in_flight.and_then(|window| u32::try_from(window).ok());
             lane.cursor = cursor;
         }

@@ -24,6 +24,10 @@ pub struct SubmitterView {
     pub oldest_queued_age_seconds: Option<f64>,
     pub in_flight: u64,
     pub max_in_flight: Option<u32>,
+    /// Others use the key as well.
+    pub shared: bool,
+    /// Its account has delegated code, as its lane last saw.
+    pub delegated: bool,
     /// For admins only. Absent before the first use.
     pub next_nonce: Option<Nonce>,
     pub created_at: DateTime<Utc>,
@@ -38,6 +42,8 @@ struct SubmitterRow {
     status: String,
     status_reason: Option<String>,
     max_in_flight: Option<i32>,
+    shared: bool,
+    delegated: bool,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     protect_reason: Option<String>,
@@ -53,8 +59,8 @@ macro_rules! select_submitter {
             "-- ",
             $name,
             "
-            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.created_at,
-                   s.updated_at, c.protect_reason, c.next_nonce, q.queue_depth, h.oldest_age, f.in_flight
+            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.shared, s.created_at,
+                   s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce, q.queue_depth, h.oldest_age, f.in_flight
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
             CROSS JOIN LATERAL (
@@ -137,6 +143,8 @@ impl TryFrom<SubmitterRow> for SubmitterView {
             in_flight: cell("in_flight").unsigned(row.in_flight)?,
             max_in_flight: window.transpose()?,
             next_nonce: row.next_nonce.map(|nonce| row::nonce(cell("next_nonce"), nonce)).transpose()?,
+            shared: row.shared,
+            delegated: row.delegated,
             signer: row.signer,
             status_reason: row.status_reason,
             protect_reason: row.protect_reason,

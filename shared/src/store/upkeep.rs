@@ -16,6 +16,7 @@ pub struct Backlog {
     pub oldest_age: f64,
     pub protected: u64,
     pub stuck: u64,
+    pub shared: u64,
 }
 
 /// A sequence that no lane watches at the moment.
@@ -55,13 +56,32 @@ impl Store {
         Ok(removed.unsigned_abs())
     }
 
-    /// Sequences of submitters that nobody owns.
+    /// Removes old records of what was left to others, where nothing older of the submitter is kept: the audit begins at the
+    /// oldest that is.
+    pub async fn prune_foreign(&self, retention: Duration) -> Result<u64, StoreError> {
+        let removed = sqlx::query(
+            "-- prune_foreign
+            DELETE FROM foreign_nonce f
+            WHERE f.noted_at < clock_timestamp() - make_interval(secs => $1)
+              AND NOT EXISTS (
+                  SELECT 1 FROM managed_tx t
+                  WHERE t.chain_id = f.chain_id AND t.submitter = f.submitter AND t.nonce < f.first_nonce)",
+        )
+        .bind(retention.as_secs_f64())
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("prune_foreign"))?;
+        Ok(removed.rows_affected())
+    }
+
+    /// Strict sequences of submitters that nobody owns. A shared one is expected to fall behind.
     pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
         let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(
             "-- idle_sequences
             SELECT c.chain_id, c.submitter, c.next_nonce, c.in_flight_state = 'PROTECT'
             FROM submitter_nonce_cursor c
             JOIN submitter_lease l ON l.chain_id = c.chain_id AND l.submitter = c.submitter
+            JOIN submitter s ON s.chain_id = c.chain_id AND s.submitter = c.submitter AND NOT s.shared
             WHERE l.expires_at <= clock_timestamp()
             ORDER BY c.chain_id, c.submitter",
         )
@@ -97,14 +117,15 @@ impl Store {
 
     /// What waits, per chain.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
-        let rows: Vec<(i64, i64, f64, i64, i64)> = sqlx::query_as(
+        let rows: Vec<(i64, i64, f64, i64, i64, i64)> = sqlx::query_as(
             "-- backlog
             SELECT s.chain_id,
                    coalesce(q.queued, 0),
                    coalesce(extract(epoch FROM clock_timestamp() - q.oldest), 0)::FLOAT8,
                    coalesce(p.protected, 0),
-                   coalesce(o.stuck, 0)
-            FROM (SELECT DISTINCT chain_id FROM submitter) s
+                   coalesce(o.stuck, 0),
+                   s.shared
+            FROM (SELECT chain_id, count(*) FILTER (WHERE shared) AS shared FROM submitter GROUP BY chain_id) s
             LEFT JOIN (
                 SELECT chain_id, count(*) AS queued, min(created_at) AS oldest
                 FROM managed_tx
@@ -128,7 +149,7 @@ impl Store {
         .await
         .map_err(StoreError::db("backlog"))?;
         rows.into_iter()
-            .map(|(chain_id, queued, oldest_age, protected, stuck)| {
+            .map(|(chain_id, queued, oldest_age, protected, stuck, shared)| {
                 let chain =
                     Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
@@ -137,6 +158,7 @@ impl Store {
                     oldest_age,
                     protected: protected.unsigned_abs(),
                     stuck: stuck.unsigned_abs(),
+                    shared: shared.unsigned_abs(),
                 })
             })
             .collect()

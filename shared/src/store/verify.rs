@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::attempt::AttemptKind;
 use super::error::StoreError;
+use super::foreign::{self, ForeignNonces};
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{ChainId, FencingToken, Nonce, SubmitterKey, TxId, TxState};
@@ -18,6 +19,10 @@ use crate::domain::{ChainId, FencingToken, Nonce, SubmitterKey, TxId, TxState};
 pub struct AuditedSubmitter {
     /// `None` before its first nonce.
     pub cursor: Option<AuditedCursor>,
+    /// Others use the key as well.
+    pub shared: bool,
+    /// What was left to others while it was shared.
+    pub foreign: Vec<ForeignNonces>,
     pub intents: Vec<AuditedIntent>,
     pub attempts: Vec<AuditedAttempt>,
 }
@@ -54,6 +59,7 @@ struct SubmitterRow {
     start_nonce: Option<i64>,
     next_nonce: Option<i64>,
     protect_reason: Option<String>,
+    shared: Option<bool>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -88,6 +94,7 @@ impl Store {
         read_submitters(&mut tx, chain_id, &mut audited).await?;
         read_intents(&mut tx, chain_id, &mut audited).await?;
         read_attempts(&mut tx, chain_id, &mut audited).await?;
+        read_foreign(&mut tx, chain_id, &mut audited).await?;
         tx.commit().await.map_err(failed())?;
         Ok(audited)
     }
@@ -116,8 +123,8 @@ async fn read_submitters(
 ) -> Result<(), StoreError> {
     let rows: Vec<SubmitterRow> = sqlx::query_as(
         "-- audit_cursors
-        SELECT submitter, c.start_nonce, c.next_nonce, c.protect_reason
-        FROM (SELECT chain_id, submitter FROM submitter WHERE chain_id = $1) s
+        SELECT submitter, c.start_nonce, c.next_nonce, c.protect_reason, s.shared
+        FROM (SELECT chain_id, submitter, shared FROM submitter WHERE chain_id = $1) s
         FULL JOIN (SELECT * FROM submitter_nonce_cursor WHERE chain_id = $1) c USING (chain_id, submitter)",
     )
     .bind(chain_id.as_i64())
@@ -135,7 +142,32 @@ async fn read_submitters(
             }),
             _ => None,
         };
-        audited.entry(key).or_default().cursor = cursor;
+        let entry = audited.entry(key).or_default();
+        entry.cursor = cursor;
+        entry.shared = found.shared.unwrap_or(false);
+    }
+    Ok(())
+}
+
+async fn read_foreign(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows = sqlx::query_as(
+        "-- audit_foreign
+        SELECT chain_id, submitter, first_nonce, last_nonce, cause
+        FROM foreign_nonce
+        WHERE chain_id = $1
+        ORDER BY submitter, first_nonce",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_foreign"))?;
+    for found in rows {
+        let (key, range) = foreign::read(found)?;
+        audited.entry(key).or_default().foreign.push(range);
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ mod race;
 
 use gapless::domain::{Event, EventKind, Nonce, Payload};
 use gapless::store::{
-    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, IntakeOutcome, Lease, Move,
-    NewIntent, OpenIntent, SentNote, StoreError,
+    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ForeignCause, ForeignNonces,
+    IntakeOutcome, Lease, Move, NewIntent, OpenIntent, SentNote, StoreError,
 };
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
@@ -37,7 +37,9 @@ async fn every_write(
         in_flight: None,
         protect: Some("no".into()),
         max_in_flight: 1,
+        delegated: false,
     };
+    let others = || ForeignNonces { first: Nonce(7), last: Nonce(7), cause: ForeignCause::SteppedOver };
     let note = || SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" };
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
     let replacement = || desk.sign(0, open.nonce, TxId::new());
@@ -48,6 +50,7 @@ async fn every_write(
         ("the cursor", write(&|w| w.cursor(protect()))),
         ("an answer of the node", write(&|w| w.sent(note()))),
         ("other bytes", write(&|w| w.record(open.tx_id, AttemptKind::Replacement, replacement()))),
+        ("nonces of others", write(&|w| w.foreign(others()))),
         ("displaced bytes", write(&|w| w.displace(open.tx_id))),
         ("an operator's request", write(&|w| w.action_done(done()))),
         ("an event", write(&|w| w.event(event()))),

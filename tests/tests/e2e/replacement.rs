@@ -346,3 +346,36 @@ async fn a_placeholder_exceeds_the_limit_of_the_chain_rather_than_leave_a_nonce_
     assert_eq!(stack.anvil().balance(to).await, 0.into());
     stack.finish().await;
 }
+
+/// Scenario 42. Repeating a request costs neither a row nor another look of the lane, and everybody hears the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
+    let stack = stack().up().await;
+    stack.workers()[0].stop_sigterm().await;
+    let tx_id =
+        stack.create(stack.submitter(0), "asked-often", &payload(Address::repeat_byte(0x4e), 1)).await;
+    let client = stack.client();
+    let path = format!("/api/v1/tx/{tx_id}/cancel");
+    let (now, patient) = (format!("{path}?wait=0s"), format!("{path}?wait=60s"));
+    let body = json!({ "reason": "again and again" });
+    for _ in 0..3 {
+        let answer = client.post_to(&now, &body).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
+    let asked = || async {
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM tx_request").fetch_one(stack.db()).await.unwrap()
+    };
+    assert_eq!(asked().await, 1);
+    let start = async {
+        stack.start_worker().await;
+    };
+    let (first, second, ()) =
+        tokio::join!(client.post_to(&patient, &body), client.post_to(&patient, &body), start);
+    // Whoever comes after it was dealt with hears that it is final.
+    for answer in [first, second] {
+        assert!(matches!(answer.status, 200 | 409), "{}", answer.body);
+    }
+    stack.wait_for(tx_id, TxState::Cancelled).await;
+    assert_eq!(asked().await, 1, "all of them were one");
+    stack.finish().await;
+}

@@ -19,6 +19,8 @@ pub(super) async fn run(store: Store, stop: CancellationToken) {
                     metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone())
                         .set(backlog.oldest_age);
                     metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain).set(backlog.protected as f64);
+                    metrics::gauge!(m::SHARED_SUBMITTERS, "chain" => backlog.chain_id.to_string())
+                        .set(backlog.shared as f64);
                     metrics::gauge!(m::STUCK_TRANSACTIONS, "chain" => backlog.chain_id.to_string())
                         .set(backlog.stuck as f64);
                 }

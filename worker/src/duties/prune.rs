@@ -1,4 +1,4 @@
-//! Removes finished intents, with their attempts, once they are older than the retention.
+//! Removes finished intents, with their attempts, once they are older than the retention; and what was left to others then.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ pub(super) async fn run(store: Store, retention: Duration) -> anyhow::Result<()>
             break;
         }
     }
+    store.prune_foreign(retention).await?;
     if removed > 0 {
         tracing::info!(removed, "finished intents beyond the retention were removed");
     }

@@ -40,6 +40,7 @@ impl Lane {
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
+        self.sharing.found.clear();
         self.publish();
         self.drop_finished();
         if drafted {
@@ -95,6 +96,7 @@ impl Lane {
         self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
         self.sent_notes.iter().for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
+        self.sharing.found.iter().for_each(|range| write.foreign(*range));
         if self.shared.events.wants_outbox() {
             self.events.iter().for_each(|event| write.event(event.clone()));
         }
@@ -110,6 +112,7 @@ impl Lane {
                 in_flight: sequence.in_flight,
                 protect: sequence.protect.clone(),
                 max_in_flight: sequence.max_in_flight,
+                delegated: sequence.delegated,
             });
         }
         write

@@ -7,6 +7,7 @@ mod error;
 mod flush;
 mod open;
 mod parts;
+mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::watcher::{Mailbox, News};
 
 pub(crate) use error::StepError;
 pub(crate) use open::OpenTx;
-pub(crate) use parts::{Ended, Funds, Order, QueuedMove, Sequence, Shared};
+pub(crate) use parts::{Ended, Funds, Order, QueuedMove, Sequence, Shared, Sharing};
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -46,6 +47,9 @@ pub(crate) struct Lane {
     stored_sequence: Option<Sequence>,
     pub(crate) paused: bool,
     own_window: Option<u32>,
+    pub(crate) sharing: Sharing,
+    /// When the account's code was last looked at.
+    pub(crate) code_seen: Option<Instant>,
     pub(crate) actions: Vec<PendingAction>,
     pub(crate) tx_requests: Vec<PendingTxRequest>,
     /// Changes of intents that have no nonce.
@@ -106,6 +110,8 @@ impl Lane {
             stored_sequence: None,
             paused: false,
             own_window: None,
+            sharing: Sharing::default(),
+            code_seen: None,
             actions: Vec::new(),
             tx_requests: Vec::new(),
             queued_moves: Vec::new(),
@@ -191,6 +197,7 @@ impl Lane {
         self.sent_notes.clear();
         self.done_actions.clear();
         self.events.clear();
+        self.sharing.found.clear();
         self.sequence = None;
         self.stored_sequence = None;
         self.lazy_since = None;
@@ -219,6 +226,7 @@ impl Lane {
         if free {
             steps::stuck::alarm(self);
             steps::replace::advance(self).await?;
+            steps::delegated::advance(self);
             steps::submit::advance(self).await?;
             if steps::prepare::fill(self).await? {
                 return Ok(Turn::Again);
@@ -239,6 +247,8 @@ impl Lane {
         self.more_queued = true;
         self.paused = rows.paused;
         self.own_window = rows.max_in_flight;
+        self.sharing = Sharing { enabled: rows.shared, known: rows.foreign, ..Sharing::default() };
+        self.code_seen = None;
         self.actions = rows.actions;
         self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
@@ -248,6 +258,7 @@ impl Lane {
             protect: cursor.protect,
             max_in_flight: cursor.max_in_flight,
             in_flight: None,
+            delegated: cursor.delegated,
         });
         self.settle_in_flight();
         self.stored_sequence = self.sequence.clone();
@@ -284,6 +295,7 @@ impl Lane {
             }
             News::Reload => self.reload = true,
             News::Paused(paused) => self.paused = paused,
+            News::Shared(shared) => self.reload |= shared != self.sharing.enabled,
             News::Included(receipt) => steps::track::included(self, receipt),
             News::Deep => {}
             News::Reorged { from } => steps::track::reorged(self, from),
@@ -309,7 +321,9 @@ impl Lane {
         let alarm = steps::stuck::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
-        let next = [lazy, due, replace, alarm, stale, hold, self.recheck_at].into_iter().flatten().min();
+        let others = steps::shared::next_time(self);
+        let next =
+            [lazy, due, replace, alarm, stale, hold, others, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);
@@ -344,31 +358,6 @@ impl Lane {
 
     pub(crate) fn is_protected(&self) -> bool {
         self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some())
-    }
-
-    /// The window in force for this submitter.
-    pub(crate) fn window(&self) -> u32 {
-        self.own_window.unwrap_or(self.chain.config.nonce.max_in_flight)
-    }
-
-    /// Nonces from the oldest that holds the window up to the next: what the database counts, too.
-    pub(crate) fn in_window(&self) -> u64 {
-        let release_at = self.chain.config.nonce.release_at;
-        let oldest = self.open.iter().find(|tx| tx.holds_window(release_at)).map(|tx| tx.intent.nonce);
-        match (&self.sequence, oldest) {
-            (Some(sequence), Some(oldest)) => sequence.next.0.saturating_sub(oldest.0),
-            _ => 0,
-        }
-    }
-
-    /// Makes the sequence's oldest open nonce agree with the window.
-    pub(crate) fn settle_in_flight(&mut self) {
-        let release_at = self.chain.config.nonce.release_at;
-        let oldest = self.open.iter().find(|tx| tx.holds_window(release_at));
-        let oldest = oldest.map(|tx| (tx.intent.tx_id, tx.intent.nonce));
-        if let Some(sequence) = &mut self.sequence {
-            sequence.in_flight = oldest;
-        }
     }
 
     /// Notes a domain event; it is published when the commit that makes it true is through.

@@ -53,6 +53,8 @@ pub(crate) struct OpenTx {
     pub(crate) told_blocks: Vec<Confirmation>,
     /// When its nonce was first seen consumed by none of our hashes.
     pub(crate) suspected: Option<Instant>,
+    /// Refused while it was not the oldest, and sent at once when it became so.
+    pub(crate) was_first: bool,
 }
 
 impl OpenTx {
@@ -85,6 +87,7 @@ impl OpenTx {
             sends_before: 0,
             told_blocks: Vec::new(),
             suspected: None,
+            was_first: false,
             intent,
         }
     }
@@ -238,6 +241,11 @@ impl OpenTx {
     pub(crate) fn put_off(&mut self, longest: Duration, now: Instant) {
         self.due = now + self.backoff.min(longest);
         self.backoff = (self.backoff * 2).min(longest.max(FIRST_BACKOFF));
+    }
+
+    /// The state as it is on disk.
+    pub(crate) fn state_on_disk(&self) -> TxState {
+        self.persisted
     }
 
     /// PROTECT on disk, and found to be ours since.

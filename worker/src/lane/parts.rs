@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gapless::domain::{NodeId, Nonce, TxId, U256};
 use gapless::events::EventPublisher;
-use gapless::store::{Lease, LeaseTag, Move};
+use gapless::store::{ForeignNonces, Lease, LeaseTag, Move};
 
 use crate::reader::Reader;
 use crate::writer::Writer;
@@ -47,6 +47,30 @@ pub(crate) struct Sequence {
     pub(crate) protect: Option<String>,
     pub(crate) max_in_flight: u32,
     pub(crate) in_flight: Option<(TxId, Nonce)>,
+    /// The account has delegated code (EIP-7702): nodes take one transaction at a time.
+    pub(crate) delegated: bool,
+}
+
+/// What the lane of a shared key knows of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// Others use the key as well. Everything below is for that case alone.
+    pub(crate) enabled: bool,
+    /// Nonces that were left to others: the newest that are on disk, and those found since.
+    pub(crate) known: Vec<ForeignNonces>,
+    /// Found, and not on disk yet.
+    pub(crate) found: Vec<ForeignNonces>,
+    /// A nonce of others that the node knows nothing of, and since when.
+    pub(crate) vacant: Option<(Nonce, Instant)>,
+    /// It stayed vacant: the next intent takes it, or all that is behind it waits for ever.
+    pub(crate) free: Option<Nonce>,
+    /// When what is unmined is held against the chain's counts again.
+    pub(crate) look_at: Option<Instant>,
+    /// The head at the last such look.
+    pub(crate) looked_at_head: Option<u64>,
+    /// When intents that lost their nonce are judged again; the pause grows.
+    pub(crate) judge_at: Option<Instant>,
+    pub(crate) judge_pause: Duration,
 }
 
 /// A change of an intent that has no nonce, and the trace it belongs to.

@@ -7,14 +7,17 @@
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `stuck` raises the alarm for what stays unmined. `request` carries out what is asked about an intent: cancel it,
+//! `shared` does for a key that others use as well what `protect` does for one that is ours alone; `delegated` knows of
+//! accounts that may have one transaction on its way. `stuck` raises the alarm for what stays unmined. `request` carries out what is asked about an intent: cancel it,
 //! speed it up, send it again.
 
+pub(crate) mod delegated;
 pub(crate) mod operator;
 pub(crate) mod prepare;
 pub(crate) mod protect;
 pub(crate) mod replace;
 pub(crate) mod request;
+pub(crate) mod shared;
 pub(crate) mod stuck;
 pub(crate) mod submit;
 pub(crate) mod track;

@@ -7,7 +7,7 @@ use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
 use gapless::store::{AskedBy, DoneAction, OperatorAction};
 
-use super::protect;
+use super::{protect, shared};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// What it led to, or why nothing was changed.
@@ -77,6 +77,7 @@ async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
         protect: None,
         max_in_flight: lane.window(),
         in_flight: None,
+        delegated: false,
     };
     let sequence = lane.sequence.get_or_insert(start);
     sequence.start = Nonce(latest);
@@ -138,9 +139,7 @@ async fn taken_for_good(lane: &Lane) -> Result<Result<(), String>, StepError> {
 fn displace(lane: &mut Lane) -> usize {
     let mut displaced = 0;
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
-        tx.enter(TxState::Queued);
-        tx.intent.gas_params = None;
-        tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+        shared::displace(tx);
         displaced += 1;
     }
     displaced

@@ -8,22 +8,31 @@ use std::time::{Duration, Instant};
 use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
 
-use super::track;
+use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// Between two looks at a suspected key, and between two looks at a protected one.
-const RECHECK: Duration = Duration::from_millis(700);
+pub(super) const RECHECK: Duration = Duration::from_millis(700);
 
 /// A protected key is looked at this often at the least.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 const USED_OUTSIDE: &str = "the key was used outside";
 
 /// Whether new nonces may be given and bytes be sent. Watches a protected key for a false alarm.
 pub(crate) async fn key_is_ours(lane: &mut Lane) -> Result<bool, StepError> {
     let Some(sequence) = lane.sequence.clone() else { return Ok(true) };
+    if lane.sharing.enabled {
+        return shared::settle(lane).await;
+    }
     if sequence.protect.is_some() {
         watch_protected(lane, &sequence).await?;
+        return Ok(false);
+    }
+    if taken(lane).next().is_some() {
+        // It happened while the key was shared. Now that it is not, an operator decides.
+        protect(lane, USED_OUTSIDE, "an intent lost its nonce while the key was shared");
+        lane.flush().await?;
         return Ok(false);
     }
     if lane.key_checked {
@@ -60,10 +69,17 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.sequence.is_some() {
         return Ok(true);
     }
-    let start = Nonce(lane.chain.config.nonce.start_from);
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
-    lane.sequence =
-        Some(Sequence { start, next: start, protect: None, max_in_flight: lane.window(), in_flight: None });
+    // Others may have used a shared key as often as they like.
+    let start = Nonce(if lane.sharing.enabled { count } else { lane.chain.config.nonce.start_from });
+    lane.sequence = Some(Sequence {
+        start,
+        next: start,
+        protect: None,
+        max_in_flight: lane.window(),
+        in_flight: None,
+        delegated: false,
+    });
     lane.key_checked = true;
     if count == start.0 {
         // Created at once, and alone: the write that gives the first nonce compares against it.
@@ -102,6 +118,9 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     };
     if since.elapsed() < RECHECK {
         return Ok(());
+    }
+    if lane.sharing.enabled {
+        return shared::lose(lane, index).await;
     }
     let tx_id = tx.intent.tx_id;
     tx.enter(TxState::Protect);
@@ -169,11 +188,11 @@ async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), Ste
     Ok(())
 }
 
-fn taken(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
+pub(super) fn taken(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
     lane.open.iter().filter(|tx| tx.state() == TxState::Protect)
 }
 
-async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
+pub(super) async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, why, "protection lifted");
     if let Some(sequence) = &mut lane.sequence {

@@ -33,12 +33,16 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
 
 /// Without a nonce it is over at once. With one, a placeholder competes for the nonce, and what is mined decides.
 fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
-    let may_replace = lane.may_replace();
+    let (may_replace, shared) = (lane.may_replace(), lane.sharing.enabled);
     let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
         return cancel_queued(lane, request);
     };
     match tx.state() {
         TxState::Tracking => Err("it is mined".to_owned()),
+        TxState::Protect if shared => {
+            tx.give_up(Ending { state: TxState::Cancelled, reason: request.reason.clone() });
+            Ok("it lost its nonce to others and gets no other".to_owned())
+        }
         TxState::Protect => Err("its submitter is protected; an operator must release it first".to_owned()),
         _ if !may_replace => Err(FORBIDDEN.to_owned()),
         _ => {

@@ -9,9 +9,12 @@ use gapless::domain::{EventKind, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::SentNote;
 
-use super::{protect, replace, track};
+use super::{delegated, protect, replace, track};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
+
+/// Why it waits: the node says that its nonce is used.
+const NONCE_USED: &str = "nonce_used";
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
@@ -24,7 +27,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
         if !is_due(&lane.open[index], now) || !lane.open[index].may_send {
             continue;
         }
-        let earlier_waits = lane.open.iter().take(index).any(|tx| wants_sending(tx) && !tx.is_taken);
+        let earlier_waits = lane.open.iter().take(index).any(|tx| holds_back(lane, tx));
         if earlier_waits && !lane.open[index].is_taken {
             break;
         }
@@ -36,8 +39,15 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     Ok(())
 }
 
-fn wants_sending(tx: &OpenTx) -> bool {
+pub(super) fn wants_sending(tx: &OpenTx) -> bool {
     matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
+}
+
+/// Whether what is behind it has to wait: no node took it yet. A nonce that others of a shared key have consumed holds
+/// nobody back.
+fn holds_back(lane: &Lane, tx: &OpenTx) -> bool {
+    let used = tx.suspected.is_some() || tx.intent.sub_state.as_deref() == Some(NONCE_USED);
+    wants_sending(tx) && !tx.is_taken && !(lane.sharing.enabled && used)
 }
 
 fn is_due(tx: &OpenTx, now: Instant) -> bool {
@@ -49,7 +59,7 @@ pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
     let mut next: Option<Instant> = None;
     for tx in lane.open.iter().filter(|tx| wants_sending(tx)) {
         next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
-        if !tx.is_taken {
+        if holds_back(lane, tx) {
             break;
         }
     }
@@ -152,10 +162,12 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             put_off(lane, index, None, outcome.message);
             Ok(())
         }
-        SubmitClass::PoolFull
-        | SubmitClass::DelegatedLimit
-        | SubmitClass::FeeCapExceeded
-        | SubmitClass::Unavailable => {
+        SubmitClass::DelegatedLimit => {
+            delegated::refused(lane, index);
+            put_off(lane, index, Some(delegated::LIMIT), outcome.message);
+            Ok(())
+        }
+        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded | SubmitClass::Unavailable => {
             put_off(lane, index, None, outcome.message);
             Ok(())
         }
@@ -183,12 +195,12 @@ async fn nonce_used(lane: &mut Lane, index: usize, message: String) -> Result<()
     if lane.open[index].state() == TxState::Tracking {
         return Ok(());
     }
-    put_off(lane, index, Some("nonce_used"), message);
+    put_off(lane, index, Some(NONCE_USED), message);
     protect::suspect(lane, index).await
 }
 
 /// The node misses a lower nonce: everything below that is not mined goes out again, in order.
-fn resend_lower(lane: &mut Lane, index: usize) {
+pub(super) fn resend_lower(lane: &mut Lane, index: usize) {
     let now = Instant::now();
     for tx in lane.open.iter_mut().take(index).filter(|tx| wants_sending(tx)) {
         tx.send_now(now);

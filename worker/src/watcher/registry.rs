@@ -16,6 +16,8 @@ pub(crate) enum News {
     Reload,
     /// Paused or resumed.
     Paused(bool),
+    /// Whether others use the key as well.
+    Shared(bool),
     /// One of its hashes is in a canonical block.
     Included(Receipt),
     /// A height it waited for is reached, by the head or by what is final.

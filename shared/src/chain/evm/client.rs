@@ -21,6 +21,7 @@ use super::funnel::{Answered, Funnel, Route, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
 use super::nodes::{Nodes, no_node};
 use super::revert;
+use super::taker::delegate;
 use super::wire::Call;
 use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
 use crate::chain::port::{
@@ -317,6 +318,20 @@ impl ChainConnector for EvmClient {
         Ok(false)
     }
 
+    async fn taker(
+        &self,
+        address: Address,
+        nonce: u64,
+        finality: Finality,
+    ) -> Result<Option<H256>, RpcError> {
+        self.find_taker(address, nonce, finality).await
+    }
+
+    async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError> {
+        let code: Bytes = self.read("eth_getCode", json!([address, "latest"])).await?;
+        Ok(delegate(&code))
+    }
+
     async fn fee_history(&self, blocks: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError> {
         let method = "eth_feeHistory";
         let params = json!([format!("{blocks:#x}"), "latest", percentiles]);
@@ -397,7 +412,7 @@ fn transaction(from: Address, payload: &Payload) -> Value {
     asked
 }
 
-fn tag_text(tag: BlockTag) -> String {
+pub(super) fn tag_text(tag: BlockTag) -> String {
     match tag {
         BlockTag::Latest => "latest".into(),
         BlockTag::Pending => "pending".into(),

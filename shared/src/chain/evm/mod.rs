@@ -2,7 +2,8 @@
 //!
 //! `client` speaks the port. It puts calls into a `funnel`, which batches them by itself and fails over between
 //! nodes; `broadcast` tells a transaction to all of them; `exchange` takes one set of calls to one node; `http` moves
-//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `wire`, `decode`, `revert` and `answer`
+//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `taker` finds who
+//! consumed a nonce; `wire`, `decode`, `revert` and `answer`
 //! know the formats. None of it remembers a transaction: asking twice is always allowed.
 
 mod answer;
@@ -16,6 +17,7 @@ mod http;
 mod nodes;
 mod revert;
 mod survey;
+mod taker;
 #[cfg(test)]
 mod testing;
 mod wire;

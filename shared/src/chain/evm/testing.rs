@@ -148,6 +148,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         stuck: Stuck::default(),
         confirmations: Confirmations::default(),
         low_balance: None,
+        submitters: Default::default(),
     }
 }
 

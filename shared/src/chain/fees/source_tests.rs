@@ -76,6 +76,12 @@ impl ChainConnector for Node {
     async fn known_to_any_node(&self, _: &[H256]) -> Result<bool, RpcError> {
         unreachable!()
     }
+    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<H256>, RpcError> {
+        unreachable!()
+    }
+    async fn delegation(&self, _: Address) -> Result<Option<Address>, RpcError> {
+        unreachable!()
+    }
     async fn balance(&self, _: Address) -> Result<U256, RpcError> {
         unreachable!()
     }

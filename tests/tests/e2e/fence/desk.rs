@@ -5,8 +5,8 @@ use std::time::Duration;
 use gapless::config;
 use gapless::domain::{Bytes, ChainId, Fees, NodeId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey};
 use gapless::store::{
-    Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move, NewIntent,
-    OpenIntent, SentNote, Store, StoreError, Timeouts,
+    Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
+    NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
 };
 use gapless_tests::{Address, H256, Stack, TxId, TxState, U256, eventually};
 use serde_json::{Value, json};
@@ -32,8 +32,8 @@ impl Desk {
         let url = config::Secret::new(stack.database_url());
         let store = Store::new(&url, "owners of the test", 12, Timeouts::default()).unwrap();
         let desk = Desk { stack, store };
-        let keys: Vec<SubmitterKey> = (0..submitters).map(|index| desk.key(index)).collect();
-        desk.store.announce(&keys, &vec!["raw_key"; submitters]).await.unwrap();
+        let announced = |index| Announced { key: desk.key(index), signer: "raw_key", shared: false };
+        desk.store.announce(&(0..submitters).map(announced).collect::<Vec<_>>()).await.unwrap();
         desk
     }
 
@@ -102,6 +102,7 @@ impl Desk {
             in_flight: Some((tx_id, nonce)),
             protect: None,
             max_in_flight: 1,
+            delegated: false,
         });
         let (tx_hash, gas_params) = (Some(draft.tx_hash), Some(draft.gas_params()));
         let given = change(tx_id, TxState::Queued, TxState::InFlight);
@@ -143,6 +144,7 @@ impl Desk {
              UNION ALL SELECT 'cursor ' || to_jsonb(t)::TEXT FROM submitter_nonce_cursor t
              UNION ALL SELECT 'intent ' || to_jsonb(t)::TEXT FROM managed_tx t
              UNION ALL SELECT 'attempt ' || to_jsonb(t)::TEXT FROM tx_attempt t
+             UNION ALL SELECT 'foreign ' || to_jsonb(t)::TEXT FROM foreign_nonce t
              UNION ALL SELECT 'event ' || to_jsonb(t)::TEXT FROM outbox_event t
              UNION ALL SELECT 'action ' || to_jsonb(t)::TEXT FROM audit_log t
              ORDER BY 1",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
 use gapless::domain::gas::intrinsic_gas;
-use gapless::domain::{Fees, Nonce, Payload, SignedDraft, TxState, U256, UnsignedTx};
+use gapless::domain::{Fees, Payload, SignedDraft, TxState, U256, UnsignedTx};
 use gapless::signer::SignerError;
 use gapless::store::QueuedIntent;
 
@@ -68,7 +68,7 @@ pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<Sign
         chain_id: lane.chain.config.id,
         from: lane.address(),
         // The lease makes us the only writer, so memory knows the next nonce.
-        nonce: lane.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next),
+        nonce: lane.next_nonce(),
         gas_limit: gas_limit(lane, &intent.payload).await?,
         fees: price(lane, &intent.payload).await?,
         payload: intent.payload.clone(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gapless::domain::{EventKind, SignedDraft, TxState};
 use gapless::store::{Move, OpenIntent, QueuedIntent};
 
-use super::protect;
+use super::{delegated, protect, shared};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
 use draft::Verdict;
@@ -26,12 +26,22 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
     let mut ready = false;
     // Bounded: a long run of intents that can never be sent must not keep the lane from its open ones.
     let mut room = READ_AHEAD.max(lane.window());
-    while lane.in_window() < u64::from(lane.window()) && room > 0 {
+    let mut looked = false;
+    while lane.has_room() && room > 0 {
         room -= 1;
         let Some(intent) = next_queued(lane).await? else { break };
         if !protect::first_use(lane).await? {
             lane.queue.push_front(intent);
             break;
+        }
+        if !looked {
+            delegated::look(lane).await;
+            // Both may find that there is no room after all.
+            if !shared::catch_up(lane).await? || !lane.has_room() {
+                lane.queue.push_front(intent);
+                break;
+            }
+            looked = true;
         }
         match draft::draft(lane, &intent).await {
             Ok(draft) => {
@@ -70,7 +80,7 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let (now, window) = (Instant::now(), lane.window());
     // Unwrap safety: `first_use` said yes, and that means the sequence exists.
     let sequence = lane.sequence.as_mut().expect("a sequence");
-    sequence.next = draft.nonce.next();
+    sequence.next = sequence.next.max(draft.nonce.next());
     sequence.max_in_flight = window;
     let open = OpenIntent {
         tx_id: intent.tx_id,
@@ -93,7 +103,10 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         trace_context: intent.trace_context,
         attempts: Vec::new(),
     };
-    lane.open.push_back(OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now));
+    lane.sharing.free = None;
+    // Last, but for a nonce that others vacated.
+    let place = lane.open.partition_point(|tx| tx.intent.nonce < open.nonce);
+    lane.open.insert(place, OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now));
 }
 
 fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, reason: String) {

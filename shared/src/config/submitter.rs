@@ -1,0 +1,42 @@
+//! What may be set for one submitter alone: `[submitter."0x…"]`, for every chain or in a chain's table.
+
+use std::collections::BTreeMap;
+
+use ethers_core::types::Address;
+use serde::Deserialize;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubmitterSettings {
+    pub nonce: SubmitterNonce,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubmitterNonce {
+    pub strict: SubmitterStrict,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubmitterStrict {
+    /// Absent: what `nonce.strict.enabled` of the chain says.
+    pub enabled: Option<bool>,
+}
+
+/// By address, whatever the spelling in the file. An error names the key that makes no sense.
+pub(super) fn by_address(
+    tables: BTreeMap<String, SubmitterSettings>,
+) -> Result<BTreeMap<Address, SubmitterSettings>, (String, String)> {
+    let mut settings = BTreeMap::new();
+    for (text, own) in tables {
+        let Ok(address) = text.parse::<Address>() else {
+            return Err((format!("submitter.{text}"), "not an address".to_owned()));
+        };
+        // Two spellings of one address: nobody could say which of them counts.
+        if settings.insert(address, own).is_some() {
+            return Err((format!("submitter.{text}"), "this address has two tables".to_owned()));
+        }
+    }
+    Ok(settings)
+}

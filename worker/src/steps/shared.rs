@@ -1,0 +1,234 @@
+//! Keys that others use as well (docs/adr/0014): their nonces are stepped over and noted, and an intent that loses its
+//! nonce to one of them makes way by itself. What stays: bytes that could still be mined are never given a second nonce.
+
+use std::time::{Duration, Instant};
+
+use gapless::chain::BlockTag;
+use gapless::domain::{EventKind, Nonce, TxState};
+use gapless::observe::metrics as m;
+use gapless::store::{ForeignCause, ForeignNonces};
+
+use super::protect::{self, LONGEST_PAUSE, RECHECK};
+use super::{submit, track};
+use crate::lane::{Lane, OpenTx, StepError};
+
+/// While something is unmined, and the head has moved, the chain's counts are looked at this often.
+const LOOK: Duration = Duration::from_secs(1);
+/// A nonce of others that no node knows anything of for this long is not coming: their transaction was dropped.
+const VACANT_FOR: Duration = Duration::from_secs(3);
+
+/// The step of a turn: intents that lost their nonce go back to the queue, and what is unmined is held against the chain.
+/// Always true: nothing stops the lane of a shared key.
+pub(crate) async fn settle(lane: &mut Lane) -> Result<bool, StepError> {
+    if lane.is_protected() {
+        protect::lift(lane, "the key is shared now").await?;
+    }
+    requeue_displaced(lane).await?;
+    look_at_unmined(lane).await?;
+    Ok(true)
+}
+
+/// When to look again.
+pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
+    if !lane.sharing.enabled {
+        return None;
+    }
+    let look = lane.sharing.look_at.filter(|_| lane.open.iter().any(submit::wants_sending));
+    let judge = lane.sharing.judge_at.filter(|_| protect::taken(lane).next().is_some());
+    [look, judge].into_iter().flatten().min()
+}
+
+/// Where the chain and its mempool stand.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    latest: u64,
+    /// Mined, or known to the node and next in line.
+    pending: u64,
+}
+
+async fn ask_counts(lane: &Lane) -> Result<Counts, StepError> {
+    let (connector, address) = (&lane.chain.connector, lane.address());
+    let (latest, pending) = tokio::try_join!(
+        connector.transaction_count(address, BlockTag::Latest),
+        connector.transaction_count(address, BlockTag::Pending)
+    )?;
+    // A node that has no pool to speak of may say less.
+    Ok(Counts { latest, pending: pending.max(latest) })
+}
+
+/// Before a nonce is given: what others did meanwhile is stepped over. False: it is not clear yet which nonce is next.
+pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
+    if !lane.sharing.enabled {
+        return Ok(true);
+    }
+    let counts = ask_counts(lane).await?;
+    step_over(lane, counts);
+    look_for_vacancy(lane, counts);
+    if lane.sharing.vacant.is_some() && lane.sharing.free.is_none() {
+        lane.hold_until = Some(Instant::now() + RECHECK);
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// The chain is ahead of the cursor: everything of ours is below the cursor, so what is above it is not ours.
+fn step_over(lane: &mut Lane, counts: Counts) {
+    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0) else {
+        return;
+    };
+    let first = sequence.next;
+    sequence.next = Nonce(counts.pending);
+    note(lane, ForeignNonces { first, last: Nonce(counts.pending - 1), cause: ForeignCause::SteppedOver });
+}
+
+fn note(lane: &mut Lane, range: ForeignNonces) {
+    let how = match range.cause {
+        ForeignCause::SteppedOver => "stepped_over",
+        ForeignCause::Displaced => "displaced",
+    };
+    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        fencing_token = lane.lease.token().0, first = range.first.0, last = range.last.0, how,
+        "nonces are left to others");
+    metrics::counter!(m::FOREIGN_NONCES_TOTAL, "how" => how).increment(range.count());
+    lane.tell(None, EventKind::Foreign { how, count: range.count() });
+    lane.sharing.known.push(range);
+    lane.sharing.found.push(range);
+}
+
+/// A nonce that was left to others, and that the node now knows nothing of, was vacated: their transaction was dropped, or a
+/// reorg took it. Everything behind it waits, so it is filled.
+fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
+    let missing = Nonce(counts.pending);
+    let given = lane.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
+    let of_others = lane.sharing.known.iter().any(|range| range.contains(missing));
+    let ours = lane.open.iter().any(|tx| tx.intent.nonce == missing);
+    if !given || !of_others || ours {
+        lane.sharing.vacant = None;
+        lane.sharing.free = None;
+        return;
+    }
+    match lane.sharing.vacant {
+        Some((nonce, since)) if nonce == missing => {
+            if since.elapsed() >= VACANT_FOR {
+                lane.sharing.free = Some(missing);
+                lane.more_queued = true;
+            }
+        }
+        _ => {
+            lane.sharing.vacant = Some((missing, Instant::now()));
+            lane.sharing.free = None;
+        }
+    }
+}
+
+/// Whether a node mentions it or not: an unmined intent whose nonce the chain counts as used is looked into.
+async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
+    if !lane.open.iter().any(submit::wants_sending)
+        || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
+    {
+        return Ok(());
+    }
+    lane.sharing.look_at = Some(Instant::now() + LOOK);
+    let head = lane.chain.watcher.head();
+    let doubts = lane.sharing.vacant.is_some() || lane.open.iter().any(|tx| tx.suspected.is_some());
+    if head == lane.sharing.looked_at_head && !doubts {
+        return Ok(());
+    }
+    lane.sharing.looked_at_head = head;
+    let counts = ask_counts(lane).await?;
+    look_for_vacancy(lane, counts);
+    // By index: nothing leaves the lane before the next commit.
+    for index in 0..lane.open.len() {
+        let tx = &lane.open[index];
+        if submit::wants_sending(tx) && tx.intent.nonce.0 < counts.latest {
+            protect::suspect(lane, index).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Its nonce is finally used and none of our hashes is found, at two looks. If the one who used it is found as well, it has
+/// lost its nonce. Not written here: whoever calls may be in the middle of a round over what is open.
+pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    if !is_dead(lane, index).await? {
+        return Ok(());
+    }
+    let tx = &mut lane.open[index];
+    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "its nonce was used by others of a shared key");
+    tx.enter(TxState::Protect);
+    tx.complain(Some("nonce_taken"), Some("its nonce was consumed by a transaction of others".to_owned()));
+    lane.moved = true;
+    Ok(())
+}
+
+/// Whether the bytes of an intent can never be mined: a block that is final holds another transaction at its nonce. That
+/// nobody shows ours is not enough.
+async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
+    let tx = &lane.open[index];
+    let (tx_id, nonce, hashes) = (tx.intent.tx_id, tx.intent.nonce, tx.hashes());
+    if lane.chain.watcher.saw_any(&hashes) {
+        return Ok(false);
+    }
+    let connector = &lane.chain.connector;
+    let taker = match connector.taker(lane.address(), nonce.0, lane.chain.finality()).await {
+        Ok(taker) => taker,
+        Err(error) => {
+            tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                tx.id = %tx_id, error = %error, "who used its nonce could not be found out; it keeps it meanwhile");
+            return Ok(false);
+        }
+    };
+    let Some(taker) = taker else { return Ok(false) };
+    if hashes.contains(&taker) {
+        track::look_up(lane, &hashes).await?;
+        return Ok(false);
+    }
+    // One node's block at depth is what makes anything final here. A node that knows ours all the same contradicts it; one
+    // that cannot be asked does not.
+    Ok(!connector.known_to_any_node(&hashes).await.unwrap_or(false))
+}
+
+/// Intents that lost their nonce, by this lane or by one before it, go back to the head of the queue. Asked once more: the
+/// rows may be those of a strict lane.
+async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
+    if protect::taken(lane).next().is_none() || lane.sharing.judge_at.is_some_and(|at| Instant::now() < at) {
+        return Ok(());
+    }
+    let mut displaced = false;
+    for index in 0..lane.open.len() {
+        if lane.open[index].state() != TxState::Protect || !is_dead(lane, index).await? {
+            continue;
+        }
+        let tx = &mut lane.open[index];
+        if tx.state_on_disk() != TxState::Protect {
+            // Written first that it lost its nonce: the machine has no shorter way.
+            lane.moved = true;
+            continue;
+        }
+        let nonce = tx.intent.nonce;
+        displace(tx);
+        note(lane, ForeignNonces { first: nonce, last: nonce, cause: ForeignCause::Displaced });
+        displaced = true;
+    }
+    if displaced {
+        lane.sharing.judge_pause = Duration::ZERO;
+        lane.queue.clear();
+        lane.more_queued = true;
+        lane.flush().await?;
+    }
+    if protect::taken(lane).next().is_some() {
+        lane.sharing.judge_pause = (lane.sharing.judge_pause * 2).clamp(RECHECK, LONGEST_PAUSE);
+        lane.sharing.judge_at = Some(Instant::now() + lane.sharing.judge_pause);
+    } else {
+        lane.sharing.judge_at = None;
+    }
+    Ok(())
+}
+
+/// Back to the queue: its bytes are dead, so its effect can still happen once.
+pub(super) fn displace(tx: &mut OpenTx) {
+    tx.enter(TxState::Queued);
+    tx.intent.gas_params = None;
+    tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+}
