@@ -7,7 +7,7 @@ use super::ChainTable;
 use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
-use super::sections::{Confirmations, GasBump, Nonce, Profile, Resubmit, Rpc, Stuck};
+use super::sections::{Confirmations, GasBump, Mempool, Nonce, Profile, Resubmit, Rpc, Stuck};
 use crate::domain::{ChainId, Finality};
 
 /// When an intent stops counting against the window of its submitter.
@@ -30,6 +30,7 @@ pub struct ChainConfig {
     pub resubmit: Resubmit,
     pub stuck: Stuck,
     pub gasbump: GasBump,
+    pub mempool: Mempool,
     pub confirmations: Confirmations,
     /// Wei; below it the balance duty warns.
     pub low_balance: Option<U256>,
@@ -54,6 +55,7 @@ impl ChainConfig {
             ("confirmations.stale_receipt_timeout", table.confirmations.stale_receipt_timeout),
             ("rpc.poll_interval", table.rpc.poll_interval),
             ("rpc.timeout", table.rpc.timeout),
+            ("mempool.diagnose.interval", table.mempool.diagnose.interval),
         ] {
             if interval.is_zero() {
                 return bad(key, "must be longer than nothing".into());
@@ -76,9 +78,6 @@ impl ChainConfig {
                 "gasbump.multiplier",
                 "must be at least 1.1: pools refuse replacements that add less".into(),
             );
-        }
-        if table.mempool.diagnose.enabled {
-            return bad("mempool.diagnose.enabled", "mempool diagnosis is not in this release".into());
         }
         if table.rpc.max_in_flight == 0 || table.rpc.max_batch == 0 {
             return bad("rpc", "max_in_flight and max_batch must be at least 1".into());
@@ -105,6 +104,7 @@ impl ChainConfig {
             resubmit: table.resubmit,
             stuck: table.stuck,
             gasbump: table.gasbump,
+            mempool: table.mempool,
             confirmations: table.confirmations,
             low_balance,
         })

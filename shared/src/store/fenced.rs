@@ -6,6 +6,7 @@ use ethers_core::types::H256;
 
 use super::attempt::{Attempt, AttemptKind};
 use super::lease::{Fence, Lease};
+use crate::domain::mempool::Diagnosis;
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
 };
@@ -83,6 +84,7 @@ pub struct FencedWrite {
     pub(super) attempts: Vec<NewAttempt>,
     pub(super) cursor: Option<CursorWrite>,
     pub(super) sent: Vec<SentNote>,
+    pub(super) diagnoses: Vec<(TxId, Diagnosis)>,
     pub(super) displaced: Vec<TxId>,
     pub(super) done_actions: Vec<DoneAction>,
     pub(super) events: Vec<Event>,
@@ -105,6 +107,7 @@ impl FencedWrite {
             attempts: Vec::new(),
             cursor: None,
             sent: Vec::new(),
+            diagnoses: Vec::new(),
             displaced: Vec::new(),
             done_actions: Vec::new(),
             events: Vec::new(),
@@ -123,6 +126,7 @@ impl FencedWrite {
         self.moves.is_empty()
             && self.cursor.is_none()
             && self.sent.is_empty()
+            && self.diagnoses.is_empty()
             && self.displaced.is_empty()
             && self.done_actions.is_empty()
             && self.events.is_empty()
@@ -143,6 +147,11 @@ impl FencedWrite {
 
     pub fn sent(&mut self, note: SentNote) {
         self.sent.push(note);
+    }
+
+    /// Where an unmined intent seems to be.
+    pub fn diagnosed(&mut self, tx_id: TxId, diagnosis: Diagnosis) {
+        self.diagnoses.push((tx_id, diagnosis));
     }
 
     /// Declares the attempts of an intent dead: its nonce is finally someone else's.

@@ -70,6 +70,7 @@ pub(crate) struct Lane {
     pub(crate) protect_pause: Duration,
     /// A protected sequence fitted the chain at the last look; one look is never enough.
     pub(crate) fitted_once: bool,
+    pub(crate) looks: steps::diagnose::Looks,
     /// An intent moved on in the middle of a turn: another turn may move it further.
     pub(crate) moved: bool,
     /// Pause before the rows are read again after trouble; grows while it lasts.
@@ -121,6 +122,7 @@ impl Lane {
             recheck_at: None,
             protect_pause: Duration::ZERO,
             fitted_once: false,
+            looks: Default::default(),
             moved: false,
             retry_pause: Duration::ZERO,
             lazy_since: None,
@@ -224,6 +226,7 @@ impl Lane {
                 return Ok(Turn::Again);
             }
         }
+        steps::diagnose::begin(self);
         self.flush_if_due().await?;
         if self.moved {
             return Ok(Turn::Again);
@@ -287,6 +290,7 @@ impl Lane {
             News::Included(receipt) => steps::track::included(self, receipt),
             News::Deep => {}
             News::Reorged { from } => steps::track::reorged(self, from),
+            News::Diagnosed(found) => steps::diagnose::found(self, found),
         }
     }
 
@@ -309,7 +313,9 @@ impl Lane {
         let alarm = steps::stuck::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
-        let next = [lazy, due, replace, alarm, stale, hold, self.recheck_at].into_iter().flatten().min();
+        let look = steps::diagnose::next_time(self);
+        let next =
+            [lazy, due, replace, alarm, stale, hold, look, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);

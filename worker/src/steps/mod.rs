@@ -7,9 +7,10 @@
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `stuck` raises the alarm for what stays unmined. `request` carries out what is asked about an intent: cancel it,
+//! `stuck` raises the alarm for what stays unmined, and `diagnose` asks where it is. `request` carries out what is asked about an intent: cancel it,
 //! speed it up, send it again.
 
+pub(crate) mod diagnose;
 pub(crate) mod operator;
 pub(crate) mod prepare;
 pub(crate) mod protect;
