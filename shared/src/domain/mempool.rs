@@ -161,12 +161,16 @@ fn sight(nonce: Nonce, hashes: &[H256], view: &PoolView) -> Sight {
         };
     }
     let consumed = view.mined_count > nonce.0;
+    let others_wait = view.known.iter().any(|known| !known.in_block && !hashes.contains(&known.hash));
     match (known.is_empty(), consumed) {
         (false, false) => Sight::Pooled { queued: false },
         (false, true) => Sight::Contradiction,
         (true, true) => Sight::Other(None),
-        // Some nodes count beyond a gap; the list of the pool, where there is one, knows better.
-        (true, false) if view.pool.is_none() && view.pending_count > nonce.0 => Sight::Other(None),
+        // Some nodes count beyond a gap. The list of the pool, where there is one, knows better; and what waits of the
+        // sender's other intents may be what is counted.
+        (true, false) if view.pool.is_none() && !others_wait && view.pending_count > nonce.0 => {
+            Sight::Other(None)
+        }
         (true, false) => Sight::Absent,
     }
 }
@@ -236,6 +240,8 @@ mod tests {
             Verdict::ProbablyLost,
             "the list knows better than the count"
         );
+        let next_waits = PoolView { pending_count: 9, ..knows(H256::repeat_byte(8), false) };
+        assert_eq!(judged(1, &[next_waits]).verdict, Verdict::ProbablyLost, "our own next one is counted");
     }
 
     #[test]
