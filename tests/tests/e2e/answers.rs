@@ -107,13 +107,16 @@ impl Cast {
         tx_ids
     }
 
-    /// Until every row of the database shows that its answer was understood.
+    /// Until every row of the database shows that its answer was understood: its class, and what comes of that.
     async fn wait_each(&self, tx_ids: &[TxId], understood: impl Fn(Said, &TxRow) -> bool) {
         for ((_, said, _), tx_id) in self.parts().zip(tx_ids) {
             eventually(&format!("the answer is understood: {said:?}"), async || {
                 let row = self.stack.row(*tx_id).await;
                 assert!(row.state != TxState::Protect, "{said:?}: {row:?}");
-                if understood(said, &row) { Ok(()) } else { Err(row) }
+                let outcome =
+                    self.stack.attempts(*tx_id).await.pop().and_then(|attempt| attempt.last_outcome);
+                let as_class = outcome.as_deref() == Some(said.class);
+                if as_class && understood(said, &row) { Ok(()) } else { Err((row, outcome)) }
             })
             .await;
         }
@@ -322,6 +325,7 @@ async fn fatal_words_end_in_failed_and_the_nonce_is_consumed() {
         let attempts = cast.stack.attempts(*tx_id).await;
         let kinds: Vec<&str> = attempts.iter().map(|attempt| attempt.kind.as_str()).collect();
         assert_eq!(kinds, ["ORIGINAL", "PLACEHOLDER"], "{said:?}");
+        assert_eq!(attempts[0].last_outcome.as_deref(), Some("fatal"), "{said:?}");
     }
     for tx_id in next {
         assert_eq!(cast.stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));

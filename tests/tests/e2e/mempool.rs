@@ -47,19 +47,19 @@ async fn an_evicted_transaction_is_probably_lost_until_the_same_bytes_are_there_
         (&json!(1), &json!(1), &json!(1))
     );
     assert_eq!((&seen["queued"], &seen["replacedBy"]), (&json!(false), &Value::Null));
-    let hash = stack.row(tx_id).await.tx_hash.unwrap();
+    let (hash, before) = (stack.row(tx_id).await.tx_hash.unwrap(), stack.proxy().sent().len());
     stack.anvil().drop_transaction(hash).await;
     let lost = wait_verdict(&stack, tx_id, "probably_lost").await;
     assert_eq!(lost["nodesWithIt"], 0);
     assert_eq!(stack.row(tx_id).await.state, TxState::Submitted, "advice moves nothing");
-    assert_eq!(stack.proxy().sent().len(), 1, "advice sends nothing");
+    assert_eq!(stack.proxy().sent().len(), before, "advice sends nothing");
     rebroadcast(&stack, tx_id).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(stack.get(tx_id).await["mempool"], Value::Null, "once it is mined there is nothing to advise");
     let sent = stack.proxy().sent();
-    assert_eq!((sent.len(), &sent[0]), (2, &sent[1]), "the same bytes");
+    assert!(sent.len() > before && sent.iter().all(|raw| *raw == sent[0]), "the same bytes");
     assert!(stack.proxy().calls(BY_HASH) >= 3, "what the look costs");
     assert!(stack.workers()[0].metric("mempool_diagnoses_total", &["probably_lost"]).await >= 1.0);
     assert_eq!(stack.anvil().balance(to).await, 1.into());
@@ -76,13 +76,14 @@ async fn a_stranger_at_the_same_nonce_is_said_and_nothing_is_done_about_it() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd2));
     let tx_id = stack.create(submitter, "outbid", &payload(to, 1)).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
+    let before = stack.proxy().sent().len();
     let stranger = submitter.spend_outside(stack.anvil(), Some(0)).await;
     let seen = wait_verdict(&stack, tx_id, "probably_replaced").await;
     assert_eq!(seen["replacedBy"], json!(stranger));
     let (row, cursor) = (stack.row(tx_id).await, stack.cursor(submitter).await.unwrap());
     assert_eq!((row.state, stack.attempts(tx_id).await.len()), (TxState::Submitted, 1));
     assert_eq!((cursor.state.as_str(), cursor.protect_reason), ("IN_FLIGHT", None));
-    assert_eq!(stack.proxy().sent().len(), 1, "advice sends nothing");
+    assert_eq!(stack.proxy().sent().len(), before, "advice sends nothing");
     // The stranger was never mined: ours goes out again, and has its effect.
     stack.anvil().drop_transaction(stranger).await;
     wait_verdict(&stack, tx_id, "probably_lost").await;
