@@ -24,7 +24,7 @@ pub use eventually::{LIMIT, eventually, eventually_within};
 pub use gapless::domain::{Address, H256, TxId, TxState, U256};
 pub use gapless_cli::localnet::Mining;
 pub use node::Node;
-pub use proxy::{Fault, Proxy};
+pub use proxy::{Fault, Proxy, SendsOf, Sent};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use service::{Service, ServiceBuilder};
 pub use signing::{Manner, SigningService};

@@ -28,6 +28,8 @@ pub struct AttemptRow {
     pub fencing_token: u64,
     pub sent: bool,
     pub displaced: bool,
+    /// Class of the last answer to a send of it.
+    pub last_outcome: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -127,12 +129,13 @@ pub(crate) async fn missing(db: &PgPool, tx_ids: &[TxId]) -> Result<Vec<Uuid>, s
     .await
 }
 
-type RawAttempt = (i64, String, String, i64, bool, bool);
+type RawAttempt = (i64, String, String, i64, bool, bool, Option<String>);
 
 /// In the order they were made.
 pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>, sqlx::Error> {
     let raw: Vec<RawAttempt> = sqlx::query_as(
-        "SELECT nonce, kind, tx_hash, fencing_token, first_sent_at IS NOT NULL, displaced_at IS NOT NULL
+        "SELECT nonce, kind, tx_hash, fencing_token, first_sent_at IS NOT NULL, displaced_at IS NOT NULL,
+                last_outcome
          FROM tx_attempt
          WHERE tx_id = $1
          ORDER BY created_at, attempt_id",
@@ -140,13 +143,14 @@ pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>
     .bind(tx_id.0)
     .fetch_all(db)
     .await?;
-    let row = |(nonce, kind, tx_hash, token, sent, displaced): RawAttempt| AttemptRow {
+    let row = |(nonce, kind, tx_hash, token, sent, displaced, last_outcome): RawAttempt| AttemptRow {
         nonce: number(nonce),
         kind,
         tx_hash: hash(&tx_hash),
         fencing_token: number(token),
         sent,
         displaced,
+        last_outcome,
     };
     Ok(raw.into_iter().map(row).collect())
 }

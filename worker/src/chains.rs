@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gapless::chain::evm::EvmClient;
 use gapless::chain::fees::FeeSource;
-use gapless::chain::{ChainConnector, ChainIdentity, RpcError};
+use gapless::chain::{ChainConnector, ChainIdentity, MempoolInspector, RpcError};
 use gapless::config::ChainConfig;
 use gapless::domain::stuck::{Always, StuckPolicy};
 use gapless::domain::{Finality, NodeId};
@@ -28,6 +28,8 @@ pub(crate) struct Chain {
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) fees: FeeSource,
     pub(crate) stuck: Box<dyn StuckPolicy>,
+    /// Only where `mempool.diagnose` is on.
+    pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
     /// Why nothing may be sent. Starts as "not checked yet": lanes wait for the first check.
     halted: watch::Sender<Option<String>>,
     /// Why the node could not be asked the last time. Lanes meet that trouble themselves; this is for people.
@@ -42,7 +44,9 @@ impl Chain {
         duty_duration: Duration,
         stop: &CancellationToken,
     ) -> anyhow::Result<Arc<Chain>> {
-        let connector: Arc<dyn ChainConnector> = Arc::new(EvmClient::new(config)?);
+        let client = EvmClient::new(config)?;
+        let inspector = config.mempool.diagnose.enabled.then(|| client.inspector(config));
+        let connector: Arc<dyn ChainConnector> = Arc::new(client);
         let watcher =
             Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
         let chain = Arc::new(Chain {
@@ -51,6 +55,7 @@ impl Chain {
             watcher: watcher.clone(),
             fees: FeeSource::new(&config.fees),
             stuck: Box::new(Always(config.stuck.policy)),
+            inspector: inspector.map(|inspector| Arc::new(inspector) as Arc<dyn MempoolInspector>),
             halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
             unreachable: Mutex::new(None),
         });

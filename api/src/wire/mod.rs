@@ -3,6 +3,7 @@
 
 mod ask;
 mod body;
+mod mempool;
 mod operator;
 mod problem;
 mod request;

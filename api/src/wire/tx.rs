@@ -7,6 +7,7 @@ use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
 
+use super::mempool::Mempool;
 use super::problem::Problem;
 use super::redact_nonces;
 use super::request::TxPayload;
@@ -75,6 +76,8 @@ pub(crate) struct Tx {
     pub(crate) last_submit_at: Option<DateTime<Utc>>,
     /// The last complaint of the node or the signer, or why it failed.
     pub(crate) last_error: Option<String>,
+    /// Where it seems to be while it is unmined. Only where the operators have that asked (`mempool.diagnose.enabled`).
+    pub(crate) mempool: Option<Mempool>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
@@ -165,6 +168,7 @@ impl Tx {
             tx_hash: view.tx_hash.map(|hash| format!("{hash:#x}")),
             replaced_by_hash: view.replaced_by_hash.map(|hash| format!("{hash:#x}")),
             last_error: view.last_error.as_deref().map(redact_nonces),
+            mempool: view.mempool.map(Mempool::from),
             receipt: view.receipt.map(Receipt::from),
             payload: Some(view.payload.into()),
             request_id: view.request_id,
@@ -277,6 +281,7 @@ impl Example for Tx {
             submit_attempts: 1,
             last_submit_at: Some(at(1)),
             last_error: None,
+            mempool: None,
             receipt: Some(Receipt {
                 tx_hash: format!("0x{}", "4e".repeat(32)),
                 block_number: 1042,

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use ethers_core::types::{Address, H256, U256};
 
 use crate::chain::classify::SubmitOutcome;
+use crate::domain::mempool::PoolSurvey;
 use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
 use crate::store::Attempt;
 
@@ -161,4 +162,11 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
         finality: Finality,
         hashes: &[H256],
     ) -> Result<ConsumedNonce, RpcError>;
+}
+
+/// What the nodes show of their pools. For advice only: whoever asks does the same with any answer and with none.
+#[async_trait]
+pub trait MempoolInspector: Send + Sync + std::fmt::Debug {
+    /// What each node shows of `sender` and of these hashes. A node that does not answer is counted, and is no error.
+    async fn inspect(&self, sender: Address, hashes: &[H256]) -> PoolSurvey;
 }

@@ -9,7 +9,7 @@ use super::ChainTable;
 use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
-use super::sections::{Confirmations, GasBump, Nonce, Profile, Resubmit, Rpc, Stuck};
+use super::sections::{Confirmations, GasBump, Mempool, Nonce, Profile, Resubmit, Rpc, Stuck};
 use super::submitter::{SubmitterSettings, by_address};
 use crate::domain::{ChainId, Finality};
 
@@ -33,6 +33,7 @@ pub struct ChainConfig {
     pub resubmit: Resubmit,
     pub stuck: Stuck,
     pub gasbump: GasBump,
+    pub mempool: Mempool,
     pub confirmations: Confirmations,
     /// Wei; below it the balance duty warns.
     pub low_balance: Option<U256>,
@@ -65,6 +66,7 @@ impl ChainConfig {
             ("confirmations.stale_receipt_timeout", table.confirmations.stale_receipt_timeout),
             ("rpc.poll_interval", table.rpc.poll_interval),
             ("rpc.timeout", table.rpc.timeout),
+            ("mempool.diagnose.interval", table.mempool.diagnose.interval),
         ] {
             if interval.is_zero() {
                 return bad(key, "must be longer than nothing".into());
@@ -84,9 +86,6 @@ impl ChainConfig {
                 "gasbump.multiplier",
                 "must be at least 1.1: pools refuse replacements that add less".into(),
             );
-        }
-        if table.mempool.diagnose.enabled {
-            return bad("mempool.diagnose.enabled", "mempool diagnosis is not in this release".into());
         }
         if table.rpc.max_in_flight == 0 || table.rpc.max_batch == 0 {
             return bad("rpc", "max_in_flight and max_batch must be at least 1".into());
@@ -117,6 +116,7 @@ impl ChainConfig {
             resubmit: table.resubmit,
             stuck: table.stuck,
             gasbump: table.gasbump,
+            mempool: table.mempool,
             confirmations: table.confirmations,
             low_balance,
             submitters,

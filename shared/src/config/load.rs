@@ -301,7 +301,10 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_yet_cannot_be_switched_on() {
-        assert!(parse(&format!("mempool.diagnose.enabled = true\n{MINIMAL}")).is_err());
+    fn mempool_diagnosis_is_off_and_its_interval_longer_than_nothing() {
+        assert!(!parse(MINIMAL).unwrap().chains["a"].mempool.diagnose.enabled);
+        let config = parse(&format!("{MINIMAL}\nmempool.diagnose.enabled = true")).unwrap();
+        assert!(config.chains["b"].mempool.diagnose.enabled && !config.chains["a"].mempool.diagnose.enabled);
+        assert!(parse(&format!("mempool.diagnose.interval = \"0s\"\n{MINIMAL}")).is_err());
     }
 }

@@ -353,10 +353,21 @@ impl Default for GasBump {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Asking the nodes where an unmined transaction is. Advice only.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MempoolDiagnose {
     pub enabled: bool,
+    /// An intent that is unmined this long is looked for, and again after as long. As `resubmit.interval`: most are mined
+    /// before, and then nobody is asked anything.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+impl Default for MempoolDiagnose {
+    fn default() -> Self {
+        MempoolDiagnose { enabled: false, interval: Duration::from_secs(60) }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

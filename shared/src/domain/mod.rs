@@ -9,6 +9,7 @@ pub mod gas;
 pub mod hex_text;
 pub mod ids;
 pub mod intent;
+pub mod mempool;
 pub mod payload;
 pub mod receipt;
 pub mod state;

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
 use super::fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
 use super::foreign::note_foreign;
@@ -34,6 +35,7 @@ impl Store {
             write_moves(&mut tx, &live).await?;
             insert_attempts(&mut tx, &live).await?;
             note_sent(&mut tx, &live).await?;
+            note_diagnoses(&mut tx, &live).await?;
             finish_actions(&mut tx, &live).await?;
             insert_events(&mut tx, &live).await?;
         }
@@ -199,6 +201,7 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             replaced_by_hash = u.replaced_by,
             ending = u.ending,
             ending_reason = u.ending_reason,
+            last_mempool_diag = CASE WHEN u.to_state <> 'QUEUED' THEN t.last_mempool_diag END,
             block_number = u.block_number,
             block_hash = u.block_hash,
             submit_attempts = t.submit_attempts + u.sends,

@@ -7,6 +7,7 @@ use ethers_core::types::H256;
 use super::attempt::{Attempt, AttemptKind};
 use super::foreign::ForeignNonces;
 use super::lease::{Fence, Lease};
+use crate::domain::mempool::Diagnosis;
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
 };
@@ -86,6 +87,7 @@ pub struct FencedWrite {
     pub(super) attempts: Vec<NewAttempt>,
     pub(super) cursor: Option<CursorWrite>,
     pub(super) sent: Vec<SentNote>,
+    pub(super) diagnoses: Vec<(TxId, Diagnosis)>,
     pub(super) displaced: Vec<TxId>,
     pub(super) foreign: Vec<ForeignNonces>,
     pub(super) done_actions: Vec<DoneAction>,
@@ -109,6 +111,7 @@ impl FencedWrite {
             attempts: Vec::new(),
             cursor: None,
             sent: Vec::new(),
+            diagnoses: Vec::new(),
             displaced: Vec::new(),
             foreign: Vec::new(),
             done_actions: Vec::new(),
@@ -128,6 +131,7 @@ impl FencedWrite {
         self.moves.is_empty()
             && self.cursor.is_none()
             && self.sent.is_empty()
+            && self.diagnoses.is_empty()
             && self.displaced.is_empty()
             && self.foreign.is_empty()
             && self.done_actions.is_empty()
@@ -149,6 +153,11 @@ impl FencedWrite {
 
     pub fn sent(&mut self, note: SentNote) {
         self.sent.push(note);
+    }
+
+    /// Where an unmined intent seems to be.
+    pub fn diagnosed(&mut self, tx_id: TxId, diagnosis: Diagnosis) {
+        self.diagnoses.push((tx_id, diagnosis));
     }
 
     /// Declares the attempts of an intent dead: its nonce is finally someone else's.

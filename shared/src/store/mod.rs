@@ -6,6 +6,7 @@
 mod ask;
 pub mod attempt;
 mod blocks;
+mod diagnosis;
 mod error;
 mod fence;
 mod fenced;
@@ -25,6 +26,7 @@ mod verify;
 
 pub use ask::{AskOutcome, AskedEntry, RequestNo};
 pub use attempt::{Attempt, AttemptKind};
+pub use diagnosis::DiagnosisView;
 pub use error::StoreError;
 pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, SentNote};
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};

@@ -5,6 +5,7 @@ use ethers_core::types::H256;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
+use super::diagnosis::DiagnosisView;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell};
@@ -24,6 +25,8 @@ pub struct TxView {
     pub submit_attempts: u64,
     pub last_submit_at: Option<DateTime<Utc>>,
     pub last_error: Option<String>,
+    /// Where it seems to be while it is unmined, if that was asked.
+    pub mempool: Option<DiagnosisView>,
     pub receipt: Option<Receipt>,
     pub block_number: Option<u64>,
     pub block_hash: Option<H256>,
@@ -81,6 +84,7 @@ struct TxRow {
     submit_attempts: i32,
     last_submit_at: Option<DateTime<Utc>>,
     last_error: Option<String>,
+    last_mempool_diag: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
     block_hash: Option<String>,
@@ -100,8 +104,8 @@ macro_rules! select_tx {
             $name,
             "
             SELECT t.tx_id, t.chain_id, t.submitter, t.request_id, t.payload, t.state, t.sub_state, t.tx_hash,
-                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.receipt, t.block_number,
-                   t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
+                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.last_mempool_diag, t.receipt,
+                   t.block_number, t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
                    (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
                        AS canonical_hash,
                    (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head
@@ -194,12 +198,16 @@ impl TryFrom<TxRow> for TxView {
         let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
         let number =
             |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
+        let state: TxState = cell("state").parse(&row.state)?;
+        // Once it is mined the advice is history. And advice in words of a later release must not hide the transaction.
+        let mempool = row.last_mempool_diag.filter(|_| state.is_open() && state != TxState::Tracking);
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
             request_id: row.request_id,
             payload: cell("payload").json(row.payload)?,
-            state: cell("state").parse(&row.state)?,
+            state,
+            mempool: mempool.and_then(|diagnosis| serde_json::from_value(diagnosis).ok()),
             sub_state: row.sub_state,
             tx_hash: hash("tx_hash", row.tx_hash)?,
             replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
@@ -238,6 +246,7 @@ mod tests {
             submit_attempts: 1,
             last_submit_at: None,
             last_error: None,
+            mempool: None,
             receipt: None,
             block_number: block,
             block_hash: None,

@@ -10,6 +10,8 @@ pub(super) enum Reply {
     Whole(u16, String),
     /// Promised in full, sent by half.
     Truncated(String),
+    /// With bytes in it that are no text.
+    Corrupted(String),
     Close,
     Never,
 }
@@ -22,17 +24,18 @@ where
     let mut stream = BufReader::new(stream);
     while let Some(body) = request(&mut stream).await {
         let (status, text, sent) = match handle(body).await {
-            Reply::Whole(status, text) => (status, text, 1),
-            Reply::Truncated(text) => (200, text, 2),
+            Reply::Whole(status, text) => (status, text.into_bytes(), 1),
+            Reply::Truncated(text) => (200, text.into_bytes(), 2),
+            Reply::Corrupted(text) => (200, corrupt(text.into_bytes()), 1),
             Reply::Close => return,
             Reply::Never => std::future::pending().await,
         };
-        let kind = if text.starts_with('<') { "text/html" } else { "application/json" };
+        let kind = if text.starts_with(b"<") { "text/html" } else { "application/json" };
         let head = format!(
             "HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
             text.len()
         );
-        let part = &text.as_bytes()[..text.len() / sent];
+        let part = &text[..text.len() / sent];
         let written = async {
             stream.write_all(head.as_bytes()).await?;
             stream.write_all(part).await?;
@@ -42,6 +45,12 @@ where
             return;
         }
     }
+}
+
+/// The highest bit of every third byte is flipped: half of the text is not even UTF-8.
+fn corrupt(mut text: Vec<u8>) -> Vec<u8> {
+    text.iter_mut().step_by(3).for_each(|byte| *byte ^= 0x80);
+    text
 }
 
 /// The next body; `None` when the client is gone or is not worth talking to.

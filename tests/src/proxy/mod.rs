@@ -3,64 +3,22 @@
 //! Rules apply to single calls, also inside a batch; a fault of the connection takes the whole batch with it, as it
 //! would in life.
 
+mod fault;
 mod http;
 mod lag;
+mod pool;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use ethers_core::types::Address;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+pub use self::fault::{Fault, SendsOf, Sent};
+use self::fault::{Rule, SEND, flip};
 use self::http::Reply;
-
-/// What happens to a call.
-#[derive(Clone, Debug)]
-pub enum Fault {
-    /// Passed on; the answer comes so much later.
-    Delay(Duration),
-    /// Passed on; the connection breaks before the answer.
-    DropAnswer,
-    /// Passed on; the connection breaks in the middle of the answer.
-    Truncate,
-    /// Passed on; the answer is to another question.
-    WrongId,
-    /// Passed on; answered with this error all the same.
-    ErrorAfter { code: i64, message: String },
-    /// Not passed on; answered with this error.
-    Error { code: i64, message: String },
-    /// Not passed on; answered with this result.
-    Result(Value),
-    /// Not passed on; an HTTP status with a text.
-    Status(u16, String),
-    /// Not passed on; 200 and something that is no JSON.
-    Html(String),
-    /// Not passed on; the connection breaks.
-    Close,
-    /// Not passed on; no answer, ever.
-    Hang,
-}
-
-impl Fault {
-    pub fn error(message: &str) -> Fault {
-        Fault::Error { code: -32000, message: message.into() }
-    }
-
-    fn is_passed_on(&self) -> bool {
-        use Fault::*;
-        matches!(self, Delay(_) | DropAnswer | Truncate | WrongId | ErrorAfter { .. })
-    }
-}
-
-#[derive(Debug)]
-struct Rule {
-    method: String,
-    fault: Fault,
-    /// `None`: for ever.
-    left: Option<u32>,
-}
 
 #[derive(Debug, Default)]
 struct State {
@@ -68,14 +26,19 @@ struct State {
     rules: VecDeque<Rule>,
     /// The newest block it shows.
     frozen_at: Option<u64>,
+    /// Whether it shows its pool by sender, as geth does.
+    shows_pool: bool,
     calls: HashMap<String, u64>,
     sent: Vec<String>,
 }
 
 impl State {
     /// The first rule for this method, in the order they were given.
-    fn pick(&mut self, method: &str) -> Option<Fault> {
-        let index = self.rules.iter().position(|rule| rule.method == method || rule.method == "*")?;
+    fn pick(&mut self, method: &str, raw: Option<&str>) -> Option<Fault> {
+        // Read only if somebody wants to know: finding out who signed takes its time.
+        let wanted = self.rules.iter().any(|rule| rule.of.is_some());
+        let sent = raw.filter(|_| wanted).and_then(Sent::read);
+        let index = self.rules.iter().position(|rule| rule.catches(method, sent.as_ref()))?;
         let rule = &mut self.rules[index];
         let fault = rule.fault.clone();
         if let Some(left) = &mut rule.left {
@@ -134,13 +97,23 @@ impl Proxy {
 
     /// From now on every call of `method` (`*`: any) meets `fault`, until `clear`.
     pub fn always(&self, method: &str, fault: Fault) {
-        self.state().rules.push_back(Rule { method: method.into(), fault, left: None });
+        self.state().rules.push_back(Rule { method: method.into(), of: None, fault, left: None });
+    }
+
+    /// From now on every such send meets `fault`, until `clear`.
+    pub fn always_to(&self, of: SendsOf, fault: Fault) {
+        self.state().rules.push_back(Rule { method: SEND.into(), of: Some(of), fault, left: None });
+    }
+
+    /// The next such send meets `fault`.
+    pub fn next_to(&self, of: SendsOf, fault: Fault) {
+        self.state().rules.push_back(Rule { method: SEND.into(), of: Some(of), fault, left: Some(1) });
     }
 
     /// The next `times` calls of `method` (`*`: any) meet `fault`. Rules for the same method follow one another.
     pub fn next(&self, times: u32, method: &str, fault: Fault) {
         assert!(times > 0, "a rule for no call");
-        self.state().rules.push_back(Rule { method: method.into(), fault, left: Some(times) });
+        self.state().rules.push_back(Rule { method: method.into(), of: None, fault, left: Some(times) });
     }
 
     /// Behaves again.
@@ -162,6 +135,11 @@ impl Proxy {
         self.state().frozen_at = None;
     }
 
+    /// From now on it shows what its pool holds of a sender (`txpool_contentFrom`), which anvil does not.
+    pub fn show_pool(&self) {
+        self.state().shows_pool = true;
+    }
+
     /// Passes on to another node from now on.
     pub fn point_at(&self, upstream: &str) {
         self.state().upstream = upstream.to_owned();
@@ -176,6 +154,11 @@ impl Proxy {
     pub fn sent(&self) -> Vec<String> {
         self.state().sent.clone()
     }
+
+    /// Those of one address, in the order they came.
+    pub fn sent_by(&self, from: Address) -> Vec<Sent> {
+        self.sent().iter().filter_map(|raw| Sent::read(raw)).filter(|sent| sent.from == from).collect()
+    }
 }
 
 /// A call with the fault it meets.
@@ -184,20 +167,43 @@ struct Planned {
     fault: Option<Fault>,
 }
 
+impl Planned {
+    fn is_passed_on(&self) -> bool {
+        self.fault.as_ref().is_none_or(Fault::is_passed_on)
+    }
+}
+
+/// The node behind the proxy, as the proxy shows it.
+struct Upstream {
+    url: String,
+    frozen_at: Option<u64>,
+    shows_pool: bool,
+}
+
 async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> Reply {
     let (batch, calls) = match body {
         Value::Array(calls) => (true, calls),
         single => (false, vec![single]),
     };
-    let (planned, upstream, frozen_at) = {
+    let (planned, upstream) = {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let planned: Vec<Planned> = calls.into_iter().map(|call| plan(&mut state, call)).collect();
-        (planned, state.upstream.clone(), state.frozen_at)
+        let upstream = Upstream {
+            url: state.upstream.clone(),
+            frozen_at: state.frozen_at,
+            shows_pool: state.shows_pool,
+        };
+        (planned, upstream)
     };
     if let Some(broken) = planned.iter().find_map(|planned| broken_before(planned.fault.as_ref()?)) {
         return broken;
     }
-    let Some(answers) = pass_on(client, &upstream, frozen_at, &planned).await else { return Reply::Close };
+    let passed: Vec<&Value> = planned.iter().filter(|one| one.is_passed_on()).map(|one| &one.call).collect();
+    let Some(mut answers) = upstream.ask(client, &passed).await else { return Reply::Close };
+    let again = planned.iter().filter(|planned| matches!(planned.fault, Some(Fault::Twice)));
+    let again: Vec<&Value> = again.map(|planned| &planned.call).collect();
+    let Some(second) = upstream.ask(client, &again).await else { return Reply::Close };
+    answers.extend(second);
     let delay = planned.iter().filter_map(|planned| match planned.fault {
         Some(Fault::Delay(delay)) => Some(delay),
         _ => None,
@@ -210,6 +216,8 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
         Reply::Close
     } else if faults().any(|fault| matches!(fault, Fault::Truncate)) {
         Reply::Truncated(text)
+    } else if faults().any(|fault| matches!(fault, Fault::Corrupt)) {
+        Reply::Corrupted(text)
     } else {
         Reply::Whole(200, text)
     }
@@ -218,12 +226,9 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
 fn plan(state: &mut State, call: Value) -> Planned {
     let method = call["method"].as_str().unwrap_or_default().to_owned();
     *state.calls.entry(method.clone()).or_default() += 1;
-    if method == "eth_sendRawTransaction"
-        && let Some(raw) = call["params"][0].as_str()
-    {
-        state.sent.push(raw.to_owned());
-    }
-    Planned { fault: state.pick(&method), call }
+    let raw = call["params"][0].as_str().filter(|_| method == SEND).map(str::to_owned);
+    state.sent.extend(raw.clone());
+    Planned { fault: state.pick(&method, raw.as_deref()), call }
 }
 
 /// Faults that end the whole exchange before anything is passed on.
@@ -237,34 +242,40 @@ fn broken_before(fault: &Fault) -> Option<Reply> {
     }
 }
 
-/// Answers by the text of their id; `None`: the node did not answer.
-async fn pass_on(
-    client: &reqwest::Client,
-    upstream: &str,
-    frozen_at: Option<u64>,
-    planned: &[Planned],
-) -> Option<HashMap<String, Value>> {
-    let passed = planned.iter().filter(|planned| planned.fault.as_ref().is_none_or(Fault::is_passed_on));
-    let calls: Vec<Value> = passed
-        .map(|planned| match frozen_at {
-            Some(block) => lag::question(planned.call.clone(), block),
-            None => planned.call.clone(),
-        })
-        .collect();
-    if calls.is_empty() {
-        return Some(HashMap::new());
-    }
-    let answers = client.post(upstream).json(&calls).send().await.ok()?.json::<Vec<Value>>().await.ok()?;
-    let mut by_id: HashMap<String, Value> =
-        answers.into_iter().map(|answer| (answer["id"].to_string(), answer)).collect();
-    if let Some(block) = frozen_at {
-        for call in &calls {
-            if let Some(answer) = by_id.get_mut(&call["id"].to_string()) {
-                lag::hide(call, answer, block);
+impl Upstream {
+    /// Answers by the text of their id; `None`: the node did not answer.
+    async fn ask(&self, client: &reqwest::Client, calls: &[&Value]) -> Option<HashMap<String, Value>> {
+        if calls.is_empty() {
+            return Some(HashMap::new());
+        }
+        let asked: Vec<Value> = calls.iter().map(|call| self.question(call)).collect();
+        let request = client.post(&self.url).json(&asked).send();
+        let answers = request.await.ok()?.json::<Vec<Value>>().await.ok()?;
+        let mut by_id: HashMap<String, Value> =
+            answers.into_iter().map(|answer| (answer["id"].to_string(), answer)).collect();
+        for (call, asked) in calls.iter().zip(&asked) {
+            let Some(answer) = by_id.get_mut(&call["id"].to_string()) else { continue };
+            if self.makes_content(call) {
+                pool::cut(call, answer);
+            }
+            if let Some(block) = self.frozen_at {
+                lag::hide(asked, answer, block);
             }
         }
+        Some(by_id)
     }
-    Some(by_id)
+
+    fn makes_content(&self, call: &Value) -> bool {
+        self.shows_pool && call["method"] == pool::CONTENT_FROM
+    }
+
+    fn question(&self, call: &Value) -> Value {
+        match self.frozen_at {
+            _ if self.makes_content(call) => pool::question(call),
+            Some(block) => lag::question(call.clone(), block),
+            None => call.clone(),
+        }
+    }
 }
 
 fn answer(planned: &Planned, answers: &HashMap<String, Value>) -> Value {
@@ -276,8 +287,10 @@ fn answer(planned: &Planned, answers: &HashMap<String, Value>) -> Value {
         fault => {
             let found = answers.get(&id.to_string()).cloned();
             let mut found = found.unwrap_or_else(|| error(-32603, "the node did not answer this call"));
-            if matches!(fault, Some(Fault::WrongId)) {
-                found["id"] = json!("somebody else's");
+            match fault {
+                Some(Fault::WrongId) => found["id"] = json!("somebody else's"),
+                Some(Fault::Flip) => flip(&mut found["result"]),
+                _ => {}
             }
             found
         }

@@ -3,6 +3,7 @@
 mod desk;
 mod race;
 
+use gapless::domain::mempool::{PoolSurvey, diagnose};
 use gapless::domain::{Event, EventKind, Nonce, Payload};
 use gapless::store::{
     Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ForeignCause, ForeignNonces,
@@ -42,6 +43,7 @@ async fn every_write(
     let others = || ForeignNonces { first: Nonce(7), last: Nonce(7), cause: ForeignCause::SteppedOver };
     let note = || SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" };
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
+    let diagnosis = || diagnose(open.nonce, &[open.tx_hash], &PoolSurvey::default());
     let replacement = || desk.sign(0, open.nonce, TxId::new());
     vec![
         ("a nonce for the next intent", desk.give_nonce(lease, 0, queued).await),
@@ -49,6 +51,7 @@ async fn every_write(
         ("an intent that failed", write(&|w| w.change(dead()))),
         ("the cursor", write(&|w| w.cursor(protect()))),
         ("an answer of the node", write(&|w| w.sent(note()))),
+        ("a mempool diagnosis", write(&|w| w.diagnosed(open.tx_id, diagnosis()))),
         ("other bytes", write(&|w| w.record(open.tx_id, AttemptKind::Replacement, replacement()))),
         ("nonces of others", write(&|w| w.foreign(others()))),
         ("displaced bytes", write(&|w| w.displace(open.tx_id))),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{Address, Fault, Mining, Node, Proxy, Submitter, TxState, payload};
+use gapless_tests::{Address, Fault, Mining, Node, Proxy, SendsOf, Submitter, TxState, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
@@ -16,6 +16,11 @@ async fn a_test_that_forgets_the_audit_fails() {
 async fn ask(url: &str, body: &Value) -> reqwest::Result<Value> {
     let client = reqwest::Client::builder().timeout(Duration::from_millis(300)).build()?;
     client.post(url).json(body).send().await?.json().await
+}
+
+/// For answers that are meant to come, however loaded the machine is.
+async fn ask_patiently(url: &str, body: &Value) -> Value {
+    reqwest::Client::new().post(url).json(body).send().await.unwrap().json().await.unwrap()
 }
 
 fn call(id: u64, method: &str, params: Value) -> Value {
@@ -33,6 +38,7 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     for fault in [
         Fault::DropAnswer,
         Fault::Truncate,
+        Fault::Corrupt,
         Fault::Close,
         Fault::Hang,
         Fault::Html("<html>502</html>".into()),
@@ -45,6 +51,9 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     }
     proxy.next(1, "eth_chainId", Fault::WrongId);
     assert_ne!(ask(proxy.url(), &chain_id).await.unwrap()["id"], 1);
+
+    proxy.next(1, "eth_chainId", Fault::Flip);
+    assert_eq!(ask(proxy.url(), &chain_id).await.unwrap()["result"], "0x1260");
 
     // One call of a batch fails; the other is passed on.
     proxy.next(2, "eth_blockNumber", Fault::error("header not found"));
@@ -73,6 +82,48 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     );
     proxy.thaw();
     assert_eq!(ask(proxy.url(), &head).await.unwrap()["result"], "0x3");
+}
+
+/// Sends of one address, or one nonce of it, meet faults of their own; and one that is passed on twice is known the second
+/// time.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_tells_senders_apart_and_duplicates_what_it_passes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(4713, Mining::Manual, &dir.path().join("anvil.log")).await;
+    let proxy = Proxy::start(node.url()).await;
+    let (one, two) = (Submitter::random(), Submitter::random());
+    let send = async |who: &Submitter, nonce: u64| {
+        let (hash, raw) = who.sign_transfer(4713, nonce, Address::repeat_byte(1), 1);
+        let answer = ask_patiently(proxy.url(), &call(1, "eth_sendRawTransaction", json!([raw]))).await;
+        (json!(hash), answer)
+    };
+    for who in [&one, &two] {
+        node.set_balance(who.address(), 10u64.pow(18)).await;
+    }
+    proxy.always_to(SendsOf { from: one.address(), nonce: Some(1) }, Fault::error("nonce too high"));
+    for (who, nonce, is_taken) in [(&one, 0, true), (&one, 1, false), (&two, 0, true), (&two, 1, true)] {
+        let (hash, answer) = send(who, nonce).await;
+        assert_eq!(answer["result"] == hash, is_taken, "{answer}");
+    }
+    assert_eq!(proxy.sent_by(one.address()).iter().map(|sent| sent.nonce).collect::<Vec<_>>(), [0, 1]);
+    proxy.clear();
+    proxy.next(1, "eth_sendRawTransaction", Fault::Twice);
+    let (_, answer) = send(&one, 1).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("already"), "{answer}");
+    assert_eq!(node.pending().await, 4, "and it is there once");
+
+    let content = async |who: &Submitter| {
+        ask_patiently(proxy.url(), &call(5, "txpool_contentFrom", json!([who.address()]))).await
+    };
+    assert_eq!(content(&one).await["error"]["code"], -32601, "anvil has no such method");
+    proxy.show_pool();
+    let pool = content(&one).await["result"].take();
+    assert_eq!(pool["pending"].as_object().unwrap().len(), 2, "{pool}");
+    assert_eq!(
+        (pool["pending"]["0"]["nonce"].as_str(), &pool["queued"]),
+        (Some("0x0"), &json!({})),
+        "{pool}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

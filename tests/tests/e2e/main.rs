@@ -2,6 +2,7 @@
 //! a test's comment is the scenario's.
 #![allow(clippy::unwrap_used)]
 
+mod answers;
 mod chains;
 mod cli;
 mod confirmations;
@@ -17,6 +18,7 @@ mod harness;
 mod ingest;
 mod lease;
 mod machine;
+mod mempool;
 mod node;
 mod observe;
 mod protect;

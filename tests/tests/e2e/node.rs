@@ -66,13 +66,20 @@ fn faults() -> Vec<(Fault, bool)> {
         (Fault::Html("<html>502 Bad Gateway</html>".into()), false),
         (Fault::Truncate, true),
         (Fault::WrongId, true),
+        (Fault::DropAnswer, true),
+        // Longer than the worker waits.
+        (Fault::Delay(Duration::from_secs(2)), true),
+        (Fault::Corrupt, true),
+        (Fault::Twice, true),
     ]
 }
 
 /// Scenario 31. Without batches, so that every fault meets a call of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
-    let faults = faults();
+    let mut faults = faults();
+    // It says that it took another transaction. In a look-up nobody could tell that a digit is wrong.
+    faults.push((Fault::Flip, true));
     let stack = stack()
         .proxied()
         .submitters(faults.len())

@@ -36,6 +36,7 @@ impl Lane {
             let own: Vec<_> = own;
             tx.committed(own.into_iter());
         }
+        self.open.iter_mut().for_each(OpenTx::diagnosis_written);
         self.stored_sequence = self.sequence.clone();
         self.queued_moves.clear();
         self.sent_notes.clear();
@@ -62,7 +63,7 @@ impl Lane {
         if urgent {
             return self.flush().await;
         }
-        if self.open.iter().any(OpenTx::is_dirty) || !self.events.is_empty() {
+        if self.open.iter().any(OpenTx::has_news) || !self.events.is_empty() {
             let since = *self.lazy_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= LAZY {
                 return self.flush().await;
@@ -91,6 +92,11 @@ impl Lane {
             }
             if tx.state() == TxState::Queued {
                 write.displace(tx.intent.tx_id);
+            }
+        }
+        for tx in &self.open {
+            if let Some(diagnosis) = tx.unwritten_diagnosis() {
+                write.diagnosed(tx.intent.tx_id, diagnosis.clone());
             }
         }
         self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));

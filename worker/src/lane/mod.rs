@@ -74,6 +74,7 @@ pub(crate) struct Lane {
     pub(crate) protect_pause: Duration,
     /// A protected sequence fitted the chain at the last look; one look is never enough.
     pub(crate) fitted_once: bool,
+    pub(crate) looks: steps::diagnose::Looks,
     /// An intent moved on in the middle of a turn: another turn may move it further.
     pub(crate) moved: bool,
     /// Pause before the rows are read again after trouble; grows while it lasts.
@@ -127,6 +128,7 @@ impl Lane {
             recheck_at: None,
             protect_pause: Duration::ZERO,
             fitted_once: false,
+            looks: Default::default(),
             moved: false,
             retry_pause: Duration::ZERO,
             lazy_since: None,
@@ -232,6 +234,7 @@ impl Lane {
                 return Ok(Turn::Again);
             }
         }
+        steps::diagnose::begin(self);
         self.flush_if_due().await?;
         if self.moved {
             return Ok(Turn::Again);
@@ -299,6 +302,7 @@ impl Lane {
             News::Included(receipt) => steps::track::included(self, receipt),
             News::Deep => {}
             News::Reorged { from } => steps::track::reorged(self, from),
+            News::Diagnosed(found) => steps::diagnose::found(self, found),
         }
     }
 
@@ -322,8 +326,9 @@ impl Lane {
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
         let others = steps::shared::next_time(self);
-        let next =
-            [lazy, due, replace, alarm, stale, hold, others, self.recheck_at].into_iter().flatten().min();
+        let look = steps::diagnose::next_time(self);
+        let next = [lazy, due, replace, alarm, stale, hold, others, look, self.recheck_at];
+        let next = next.into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);

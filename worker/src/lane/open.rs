@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
+use gapless::domain::mempool::Diagnosis;
 use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxState};
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 
@@ -55,6 +56,12 @@ pub(crate) struct OpenTx {
     pub(crate) suspected: Option<Instant>,
     /// Refused while it was not the oldest, and sent at once when it became so.
     pub(crate) was_first: bool,
+    /// Where it seemed to be at the last look.
+    diagnosis: Option<Diagnosis>,
+    /// The last look is not on disk.
+    diagnosis_unwritten: bool,
+    /// And it differs from the one that is.
+    diagnosis_is_news: bool,
 }
 
 impl OpenTx {
@@ -88,6 +95,9 @@ impl OpenTx {
             told_blocks: Vec::new(),
             suspected: None,
             was_first: false,
+            diagnosis: None,
+            diagnosis_unwritten: false,
+            diagnosis_is_news: false,
             intent,
         }
     }
@@ -146,6 +156,11 @@ impl OpenTx {
 
     pub(crate) fn state(&self) -> TxState {
         self.intent.state
+    }
+
+    /// Has bytes, and is in no block.
+    pub(crate) fn is_unmined(&self) -> bool {
+        matches!(self.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
     }
 
     pub(crate) fn hashes(&self) -> Vec<H256> {
@@ -216,6 +231,29 @@ impl OpenTx {
             self.intent.last_error = error;
             self.dirty = true;
         }
+    }
+
+    /// Keeps what a look into the nodes' pools has shown; true if it is news. What is not goes along with the next commit.
+    pub(crate) fn diagnosed(&mut self, diagnosis: Diagnosis) -> bool {
+        let is_news = self.diagnosis.as_ref() != Some(&diagnosis);
+        self.diagnosis = Some(diagnosis);
+        self.diagnosis_unwritten = true;
+        self.diagnosis_is_news |= is_news;
+        is_news
+    }
+
+    /// To be written, unless it is mined meanwhile.
+    pub(crate) fn unwritten_diagnosis(&self) -> Option<&Diagnosis> {
+        self.diagnosis.as_ref().filter(|_| self.diagnosis_unwritten && self.is_unmined())
+    }
+
+    pub(crate) fn has_news(&self) -> bool {
+        self.dirty || (self.diagnosis_is_news && self.is_unmined())
+    }
+
+    pub(crate) fn diagnosis_written(&mut self) {
+        self.diagnosis_unwritten = false;
+        self.diagnosis_is_news = false;
     }
 
     /// Claims one send; it may happen only after the commit.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gapless::domain::{H256, Receipt};
+use gapless::domain::mempool::Diagnosis;
+use gapless::domain::{H256, Receipt, TxId};
 use tokio::sync::mpsc;
 
 /// What a lane hears from outside.
@@ -24,6 +25,8 @@ pub(crate) enum News {
     Deep,
     /// Blocks from this height on were replaced.
     Reorged { from: u64 },
+    /// What a look into the nodes' pools has shown.
+    Diagnosed(Vec<(TxId, Diagnosis)>),
 }
 
 /// A lane's mailbox, from the sending side.

@@ -47,7 +47,7 @@ impl Shared {
         let nodes = &self.exchange.nodes;
         match route {
             Route::InTurn => nodes.in_turn(),
-            Route::Only(index) => {
+            Route::Only(index) | Route::Aside(index) => {
                 nodes.all().get(index).filter(|node| nodes.is_usable(node)).into_iter().collect()
             }
         }
@@ -81,6 +81,8 @@ pub(super) enum Route {
     InTurn,
     /// The node at this place of the configuration and no other.
     Only(usize),
+    /// The same, for questions that a good node need not be able to answer: they do not count for or against it.
+    Aside(usize),
 }
 
 struct Job {
@@ -191,7 +193,9 @@ async fn flush(
                 Err(now) => left.push((job, Some(Unsettled::better(before, now)))),
             }
         }
-        nodes.note(endpoint, left.len() < asked);
+        if !matches!(route, Route::Aside(_)) {
+            nodes.note(endpoint, left.len() < asked);
+        }
         open = left;
     }
     for (job, unsettled) in open {

@@ -2,9 +2,9 @@
 //!
 //! `client` speaks the port. It puts calls into a `funnel`, which batches them by itself and fails over between
 //! nodes; `broadcast` tells a transaction to all of them; `exchange` takes one set of calls to one node; `http` moves
-//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `taker` finds who
-//! consumed a nonce; `wire`, `decode`, `revert` and `answer`
-//! know the formats. None of it remembers a transaction: asking twice is always allowed.
+//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `inspect` looks into their pools; `taker`
+//! finds who consumed a nonce; `wire`, `decode`, `revert` and `answer` know the formats. None of it remembers a
+//! transaction: asking twice is always allowed.
 
 mod answer;
 mod broadcast;
@@ -14,6 +14,7 @@ mod exchange;
 mod funnel;
 mod health;
 mod http;
+mod inspect;
 mod nodes;
 mod revert;
 mod survey;
@@ -24,3 +25,4 @@ mod wire;
 
 pub use client::EvmClient;
 pub use http::EvmClientError;
+pub use inspect::EvmInspector;

@@ -9,7 +9,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::client::EvmClient;
-use crate::config::{ChainConfig, Confirmations, Fees, GasBump, Nonce, Resubmit, Rpc, Secret, Stuck};
+use crate::config::{
+    ChainConfig, Confirmations, Fees, GasBump, Mempool, Nonce, Resubmit, Rpc, Secret, Stuck,
+};
 use crate::domain::ChainId;
 
 /// What the node does with a request.
@@ -144,6 +146,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         nonce: Nonce::default(),
         fees: Fees::default(),
         gasbump: GasBump::default(),
+        mempool: Mempool::default(),
         resubmit: Resubmit::default(),
         stuck: Stuck::default(),
         confirmations: Confirmations::default(),

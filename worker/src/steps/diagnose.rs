@@ -1,0 +1,77 @@
+//! Where what stays unmined seems to be: the nodes' pools are looked into beside the lane's work, and what they show is
+//! kept for people. No other step reads it, and nothing waits for it.
+
+use std::time::Instant;
+
+use gapless::domain::mempool::{Diagnosis, diagnose};
+use gapless::domain::{H256, Nonce, TxId};
+use gapless::observe::metrics as m;
+
+use crate::lane::{Lane, OpenTx};
+use crate::watcher::News;
+
+/// Intents in one look, the oldest first: what is behind them waits for them anyway.
+const MOST: usize = 16;
+
+/// Looks of one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    /// One at a time: a node that hangs gathers no more than one for each lane.
+    under_way: bool,
+    /// When the last one began; before the first, when the lane began to count.
+    last: Option<Instant>,
+}
+
+/// An intent that is looked for.
+struct Sought {
+    tx_id: TxId,
+    nonce: Nonce,
+    hashes: Vec<H256>,
+}
+
+/// Starts a look when it is time. The answer comes by mail.
+pub(crate) fn begin(lane: &mut Lane) {
+    let Some(inspector) = lane.chain.inspector.clone() else { return };
+    let now = Instant::now();
+    // What a lane finds in its rows is about to be looked up and sent again: the picture settles first.
+    lane.looks.last.get_or_insert(now);
+    if next_time(lane).is_none_or(|at| at > now) {
+        return;
+    }
+    let interval = lane.chain.config.mempool.diagnose.interval;
+    let due = lane.open.iter().filter(|tx| tx.is_unmined() && tx.unmined_since + interval <= now);
+    let sought: Vec<Sought> = due
+        .take(MOST)
+        .map(|tx| Sought { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
+        .collect();
+    lane.looks = Looks { under_way: true, last: Some(now) };
+    let (sender, mailbox) = (lane.address(), lane.mailbox.clone());
+    tokio::spawn(async move {
+        let hashes: Vec<H256> = sought.iter().flat_map(|one| one.hashes.iter().copied()).collect();
+        let survey = inspector.inspect(sender, &hashes).await;
+        let found = sought.iter().map(|one| (one.tx_id, diagnose(one.nonce, &one.hashes, &survey)));
+        mailbox.post(News::Diagnosed(found.collect()));
+    });
+}
+
+/// When the next look is due; `None` while one is under way, or where there are none.
+pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
+    lane.chain.inspector.as_ref().filter(|_| !lane.looks.under_way)?;
+    let since = lane.open.iter().filter(|tx| tx.is_unmined()).map(|tx| tx.unmined_since).min()?;
+    Some(since.max(lane.looks.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
+}
+
+/// What a look has shown of those that are still unmined.
+pub(crate) fn found(lane: &mut Lane, found: Vec<(TxId, Diagnosis)>) {
+    lane.looks.under_way = false;
+    for (tx_id, diagnosis) in found {
+        metrics::counter!(m::MEMPOOL_DIAGNOSES_TOTAL, "verdict" => diagnosis.verdict.as_str()).increment(1);
+        let open = lane.open.iter_mut().filter(|tx| tx.is_unmined());
+        let Some(tx) = open.into_iter().find(|tx: &&mut OpenTx| tx.intent.tx_id == tx_id) else { continue };
+        if tx.diagnosed(diagnosis.clone()) {
+            tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                tx.id = %tx_id, tx.hash = ?tx.intent.tx_hash, verdict = diagnosis.verdict.as_str(),
+                reason = diagnosis.explanation(), "mempool diagnosis");
+        }
+    }
+}
