@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::problem::Problem;
 use super::redact_nonces;
 use super::request::TxPayload;
+use super::tx_error::TxError;
 
 /// The transaction of an accepted request.
 #[derive(Clone, Copy, Debug, Object)]
@@ -75,6 +76,8 @@ pub(crate) struct Tx {
     pub(crate) last_submit_at: Option<DateTime<Utc>>,
     /// The last complaint of the node or the signer, or why it failed.
     pub(crate) last_error: Option<String>,
+    /// The same for programs: why it waits or how it ended.
+    pub(crate) error: Option<TxError>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
@@ -164,7 +167,8 @@ impl Tx {
             state: view.state.into(),
             tx_hash: view.tx_hash.map(|hash| format!("{hash:#x}")),
             replaced_by_hash: view.replaced_by_hash.map(|hash| format!("{hash:#x}")),
-            last_error: view.last_error.as_deref().map(redact_nonces),
+            last_error: view.last_error.as_ref().map(|error| redact_nonces(&error.message)),
+            error: view.last_error.as_ref().map(|error| TxError::new(error, &view.payload.errors)),
             receipt: view.receipt.map(Receipt::from),
             payload: Some(view.payload.into()),
             request_id: view.request_id,
@@ -277,6 +281,7 @@ impl Example for Tx {
             submit_attempts: 1,
             last_submit_at: Some(at(1)),
             last_error: None,
+            error: None,
             receipt: Some(Receipt {
                 tx_hash: format!("0x{}", "4e".repeat(32)),
                 block_number: 1042,

@@ -8,6 +8,7 @@ use gapless::domain::TxState;
 use serde_json::Value;
 
 use crate::api::{Api, Problem};
+use super::revert;
 use crate::output;
 
 /// Often enough that nobody waits for the news, seldom enough that nobody notices the load.
@@ -20,6 +21,7 @@ pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
             output::json(answer);
         } else {
             output::line(format!("{:7.1}s  {}", begun.elapsed().as_secs_f64(), describe(answer)));
+            revert::lines(&answer["error"]["revert"]).iter().for_each(output::line);
         }
     })
     .await?;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxId, TxState};
+use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState};
 
 /// An intent as a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct TxView {
     pub replaced_by_hash: Option<H256>,
     pub submit_attempts: u64,
     pub last_submit_at: Option<DateTime<Utc>>,
-    pub last_error: Option<String>,
+    pub last_error: Option<TxError>,
     pub receipt: Option<Receipt>,
     pub block_number: Option<u64>,
     pub block_hash: Option<H256>,
@@ -81,6 +81,7 @@ struct TxRow {
     submit_attempts: i32,
     last_submit_at: Option<DateTime<Utc>>,
     last_error: Option<String>,
+    error: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
     block_hash: Option<String>,
@@ -100,7 +101,7 @@ macro_rules! select_tx {
             $name,
             "
             SELECT t.tx_id, t.chain_id, t.submitter, t.request_id, t.payload, t.state, t.sub_state, t.tx_hash,
-                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.receipt, t.block_number,
+                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.error, t.receipt, t.block_number,
                    t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
                    (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
                        AS canonical_hash,
@@ -194,18 +195,19 @@ impl TryFrom<TxRow> for TxView {
         let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
         let number =
             |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
+        let state = cell("state").parse(&row.state)?;
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
             request_id: row.request_id,
             payload: cell("payload").json(row.payload)?,
-            state: cell("state").parse(&row.state)?,
+            state,
+            last_error: TxError::from_row(row.last_error, row.error, state, row.sub_state.as_deref()),
             sub_state: row.sub_state,
             tx_hash: hash("tx_hash", row.tx_hash)?,
             replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
             submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
             last_submit_at: row.last_submit_at,
-            last_error: row.last_error,
             receipt: row.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
             block_number: number("block_number", row.block_number)?,
             block_hash: hash("block_hash", row.block_hash)?,

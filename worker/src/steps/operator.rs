@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use gapless::chain::BlockTag;
-use gapless::domain::{EventKind, Nonce, TxState};
+use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
 use gapless::store::{AskedBy, DoneAction, OperatorAction};
 
 use super::protect;
@@ -140,7 +140,8 @@ fn displace(lane: &mut Lane) -> usize {
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Queued);
         tx.intent.gas_params = None;
-        tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+        let words = "its nonce was taken by a transaction from outside";
+        tx.complain(Some("displaced"), Some(TxError::new(ErrorCode::Displaced, words)));
         displaced += 1;
     }
     displaced
