@@ -40,8 +40,14 @@ mod tests {
     #[test]
     fn each_kind_reads_as_a_sentence() {
         for (revert, expected) in [
-            (json!({"kind": "error", "reason": "not\u{1b}[31m the owner", "data": "0x08"}), "text: not [31m the owner"),
-            (json!({"kind": "panic", "reason": "division by zero", "panicCode": "0x12"}), "panicked: division by zero (0x12)"),
+            (
+                json!({"kind": "error", "reason": "not\u{1b}[31m the owner", "data": "0x08"}),
+                "text: not [31m the owner",
+            ),
+            (
+                json!({"kind": "panic", "reason": "division by zero", "panicCode": "0x12"}),
+                "panicked: division by zero (0x12)",
+            ),
             (json!({"kind": "empty", "data": "0x"}), "returned nothing"),
             (json!({"kind": "unknown", "data": "0xdead"}), "0xdead"),
         ] {
@@ -58,8 +64,12 @@ mod tests {
             {"name": "who", "type": "string", "value": "a\nb"},
             {"name": "", "type": "bool[]", "value": [true]},
         ]);
-        let revert = json!({"kind": "custom", "signature": "Short(uint256,string,bool[])", "arguments": arguments});
+        let revert =
+            json!({"kind": "custom", "signature": "Short(uint256,string,bool[])", "arguments": arguments});
         let lines: Vec<String> = lines(&revert).iter().map(|line| line.trim_start().to_owned()).collect();
-        assert_eq!(lines, ["reverted with Short(uint256,string,bool[])", "available  7", "who        a b", "[true]"]);
+        assert_eq!(
+            lines,
+            ["reverted with Short(uint256,string,bool[])", "available  7", "who        a b", "[true]"]
+        );
     }
 }

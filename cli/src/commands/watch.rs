@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use gapless::domain::TxState;
 use serde_json::Value;
 
-use crate::api::{Api, Problem};
 use super::revert;
+use crate::api::{Api, Problem};
 use crate::output;
 
 /// Often enough that nobody waits for the news, seldom enough that nobody notices the load.

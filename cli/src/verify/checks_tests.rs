@@ -26,13 +26,8 @@ fn sound() -> SubmitterFacts {
         address: "0x1".into(),
         cursor: Some(CursorFacts { start: 0, next: 3, protect: None }),
         intents,
-        mined: attempts
-            .iter()
-            .map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true }))
-            .collect(),
-        in_blocks: Some(
-            attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect(),
-        ),
+        mined: attempts.iter().map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true })).collect(),
+        in_blocks: Some(attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect()),
         attempts,
         chain_count: 3,
     }

@@ -165,14 +165,7 @@ impl RevertKind {
 
 impl Revert {
     fn of(kind: RevertKind) -> Revert {
-        Revert {
-            kind,
-            reason: None,
-            panic_code: None,
-            name: None,
-            signature: None,
-            arguments: Vec::new(),
-        }
+        Revert { kind, reason: None, panic_code: None, name: None, signature: None, arguments: Vec::new() }
     }
 
     /// `InsufficientBalance(available: 7, required: 9)`

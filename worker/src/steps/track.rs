@@ -223,7 +223,9 @@ async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
         }
     }
     match gas_limit.filter(|limit| receipt.gas_used >= *limit) {
-        Some(limit) => TxError::new(ErrorCode::OutOfGas, format!("reverted: all of its gas was used, {limit}")),
+        Some(limit) => {
+            TxError::new(ErrorCode::OutOfGas, format!("reverted: all of its gas was used, {limit}"))
+        }
         None => TxError::new(ErrorCode::Reverted, "reverted"),
     }
 }

@@ -21,8 +21,11 @@ fn text(reason: &str) -> String {
 fn the_bytes_are_found_wherever_the_node_put_them() {
     let hex = text("insufficient funds");
     let hash = format!("0x{}", "ab".repeat(32));
-    let hardhat = "Error: VM Exception while processing transaction: reverted with reason string 'insufficient funds'";
-    let unrecognised = format!("VM Exception while processing transaction: reverted with an unrecognized custom error (return data: {hex})");
+    let hardhat =
+        "Error: VM Exception while processing transaction: reverted with reason string 'insufficient funds'";
+    let unrecognised = format!(
+        "VM Exception while processing transaction: reverted with an unrecognized custom error (return data: {hex})"
+    );
     let ganache = "VM Exception while processing transaction: revert insufficient funds";
     for (node, code, message, data) in [
         ("geth", 3, "execution reverted: insufficient funds", json!(hex)),
@@ -38,12 +41,27 @@ fn the_bytes_are_found_wherever_the_node_put_them() {
         ("hardhat", -32603, hardhat, json!({ "message": hardhat, "txHash": hash, "data": hex })),
         ("hardhat, nested", -32603, hardhat, json!({ "data": { "data": hex, "message": hardhat } })),
         ("ganache", -32000, ganache, json!({ "hash": hash, "programCounter": 7, "result": hex })),
-        ("ganache 6", -32000, ganache, json!({ hash.clone(): { "error": "revert", "return": hex }, "stack": "x" })),
-        ("a wallet's proxy", -32603, "Internal JSON-RPC error: execution reverted", json!({ "originalError": { "code": 3, "data": hex } })),
+        (
+            "ganache 6",
+            -32000,
+            ganache,
+            json!({ hash.clone(): { "error": "revert", "return": hex }, "stack": "x" }),
+        ),
+        (
+            "a wallet's proxy",
+            -32603,
+            "Internal JSON-RPC error: execution reverted",
+            json!({ "originalError": { "code": 3, "data": hex } }),
+        ),
         ("a proxy", -32000, "execution reverted", json!({ "cause": { "error": { "data": hex } } })),
         ("upper case", 3, "execution reverted", json!(hex.to_uppercase().replace("0X", "0x"))),
         ("only in the message", -32603, &unrecognised, Value::Null),
-        ("only in the message of parity", -32015, &format!("VM execution error: Reverted {hex}"), Value::Null),
+        (
+            "only in the message of parity",
+            -32015,
+            &format!("VM execution error: Reverted {hex}"),
+            Value::Null,
+        ),
     ] {
         let failure = said(code, message, Some(data)).unwrap_or_else(|| panic!("{node}: no failure"));
         let revert = failure.revert.clone().unwrap_or_else(|| panic!("{node}: no bytes"));
@@ -59,12 +77,19 @@ fn without_bytes_the_words_are_the_reason() {
         ("execution reverted: not the owner", None),
         ("execution reverted: not the owner", Some(json!("0x"))),
         ("VM Exception while processing transaction: revert not the owner", None),
-        ("Error: VM Exception while processing transaction: reverted with reason string 'not the owner'", None),
+        (
+            "Error: VM Exception while processing transaction: reverted with reason string 'not the owner'",
+            None,
+        ),
         ("rpc error: execution reverted: not the owner", Some(json!({ "code": 3 }))),
     ] {
         let failure = said(-32000, message, data).unwrap();
         let revert = failure.revert.as_ref().unwrap().decode(&[]);
-        assert_eq!((revert.kind, revert.reason.as_deref()), (RevertKind::Error, Some("not the owner")), "{message}");
+        assert_eq!(
+            (revert.kind, revert.reason.as_deref()),
+            (RevertKind::Error, Some("not the owner")),
+            "{message}"
+        );
         assert_eq!(failure.in_words(&[]), "not the owner");
     }
 }
@@ -110,7 +135,9 @@ fn a_panic_and_an_unknown_error_are_named() {
 
 #[test]
 fn an_error_that_is_not_about_execution_is_no_failure() {
-    for message in ["insufficient funds for transfer", "header not found", "gas required exceeds allowance (1)"] {
+    for message in
+        ["insufficient funds for transfer", "header not found", "gas required exceeds allowance (1)"]
+    {
         assert_eq!(said(-32000, message, None), None);
     }
     assert_eq!(said(-32602, "invalid argument", Some("0xdeadbeef".into())), None);
@@ -118,7 +145,13 @@ fn an_error_that_is_not_about_execution_is_no_failure() {
 
 #[test]
 fn nonsense_in_the_place_of_bytes_is_no_bytes() {
-    for data in [json!("0xzz"), json!("é0x1"), json!(7), json!([text("x")]), json!({ "data": { "data": { "data": { "data": text("x") } } } })] {
+    for data in [
+        json!("0xzz"),
+        json!("é0x1"),
+        json!(7),
+        json!([text("x")]),
+        json!({ "data": { "data": { "data": { "data": text("x") } } } }),
+    ] {
         let failure = said(3, "execution reverted", Some(data.clone())).unwrap();
         assert_eq!(failure.revert.unwrap().decode(&[]).kind, RevertKind::Empty, "{data}");
     }

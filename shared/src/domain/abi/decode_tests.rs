@@ -46,7 +46,10 @@ fn examples() -> Vec<(&'static str, Value)> {
         ("string,bytes,uint256[]", json!(["", "0x", []])),
         ("uint256[],string[],bool[2]", json!([["1", "2"], ["a", "b", "c"], [true, false]])),
         ("uint256[][],bytes[2][]", json!([[["1"], [], ["2", "3"]], [["0x", "0x0102"]]])),
-        ("(uint256 id,(string name,bool ok) inner) x", json!([{"id": "7", "inner": {"name": "n", "ok": true}}])),
+        (
+            "(uint256 id,(string name,bool ok) inner) x",
+            json!([{"id": "7", "inner": {"name": "n", "ok": true}}]),
+        ),
         ("(uint256,string)[]", json!([[["1", "a"], ["2", "b"]]])),
         ("(uint64 a,int64 b)[2] x,string y", json!([[{"a": "1", "b": "-1"}, {"a": "2", "b": "-2"}], "z"])),
     ]
@@ -96,12 +99,12 @@ fn what_is_not_exactly_of_its_type_is_no_value() {
     }
 }
 
-/// Offsets that point back at themselves make a small text mean 32 to the power of the depth values.
+/// Lists whose items are all the same list: a few bytes would mean 32 to the power of 15 values.
 #[test]
 fn a_bomb_of_offsets_is_refused_soon() {
     let list = format!("uint256{}", "[]".repeat(15));
-    let mut data = words(&["20", "1f"]);
-    data.extend(words(&["0"; 31]));
+    // Each word is an offset and a length of 32.
+    let data = words(&["20"; 80]);
     let begun = std::time::Instant::now();
     assert_eq!(decode(&params(&list), &data), None);
     let same_text = format!("string[{}]", 30);
@@ -128,7 +131,7 @@ fn hostile_bytes_are_decoded_within_bounds_or_not_at_all() {
     let mut random = StdRng::seed_from_u64(0x6761_706c_6573_73);
     let examples = examples();
     let mut decoded = 0;
-    for round in 0..20_000 {
+    for round in 0..6_000 {
         let (list, values) = &examples[round % examples.len()];
         let mut data = encode(list, values);
         match round % 3 {

@@ -16,9 +16,7 @@ use serde_json::Value;
 use super::payload::InvalidIntent;
 use types::Function;
 
-pub use custom_error::{
-    Argument, CustomError, MAX_ERROR_CHARS, MAX_ERRORS, canonical_errors, decode_error,
-};
+pub use custom_error::{Argument, CustomError, MAX_ERROR_CHARS, MAX_ERRORS, canonical_errors, decode_error};
 
 const METHOD: &str = "payload.method";
 const ARGS: &str = "payload.args";

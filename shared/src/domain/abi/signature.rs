@@ -11,9 +11,9 @@ const LOCATIONS: [&str; 4] = ["memory", "calldata", "storage", "payable"];
 /// `Err` is the problem in words.
 pub(super) fn parse(text: &str) -> Result<Function, String> {
     let mut reader = Reader { rest: text.trim() };
-    let function = reader.named("function").ok_or_else(|| {
-        format!("`{text}` is not a signature such as transfer(address,uint256)")
-    })??;
+    let function = reader
+        .named("function")
+        .ok_or_else(|| format!("`{text}` is not a signature such as transfer(address,uint256)"))??;
     reader.tail()?;
     Ok(function)
 }

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
 use gapless::domain::gas::intrinsic_gas;
-use gapless::domain::{
-    ErrorCode, Fees, Nonce, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx,
-};
+use gapless::domain::{ErrorCode, Fees, Nonce, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx};
 use gapless::signer::SignerError;
 use gapless::store::QueuedIntent;
 
