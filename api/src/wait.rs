@@ -1,8 +1,16 @@
-//! `?wait=30s`.
+//! `?wait=30s`, and the waiting for a worker.
 
 use std::time::Duration;
 
+use gapless::store::StoreError;
+use tokio::time::Instant;
+
+use crate::app::App;
 use crate::error::ApiError;
+
+/// A lane that is awake carries a request out within this time.
+const WORKER_WAIT: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// `500ms`, `30s`, `2m`. Longer than the configured maximum means the maximum: the client asks again anyway.
 pub(crate) fn parse_wait(text: Option<&str>, max: Duration) -> Result<Duration, ApiError> {
@@ -12,6 +20,28 @@ pub(crate) fn parse_wait(text: Option<&str>, max: Duration) -> Result<Duration, 
         Err(_) => Err(ApiError::InvalidRequest(format!(
             "wait: `{text}` is not a duration such as 500ms, 30s or 2m"
         ))),
+    }
+}
+
+/// The same for what a worker has to carry out: absent means long enough for one that is awake.
+pub(crate) fn parse_worker_wait(text: Option<&str>, max: Duration) -> Result<Duration, ApiError> {
+    if text.is_some() { parse_wait(text, max) } else { Ok(WORKER_WAIT) }
+}
+
+/// The row of a request once a worker has dealt with it, or as it stands when the time is up or the server stops.
+pub(crate) async fn dealt_with<R, F: Future<Output = Result<R, StoreError>>>(
+    app: &App,
+    wait: Duration,
+    read: impl Fn() -> F,
+    is_done: impl Fn(&R) -> bool,
+) -> Result<R, StoreError> {
+    let until = Instant::now() + wait;
+    loop {
+        let row = read().await?;
+        if is_done(&row) || Instant::now() >= until || app.shutdown.is_cancelled() {
+            return Ok(row);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

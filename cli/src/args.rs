@@ -144,6 +144,9 @@ pub struct Submit {
     /// One argument of --method; JSON for arrays and tuples
     #[arg(long = "arg", value_name = "VALUE", requires = "method", allow_hyphen_values = true)]
     pub args: Vec<String>,
+    /// An error of the contract, as 'InsufficientBalance(uint256 available)': a revert is then told in its words
+    #[arg(long = "error", value_name = "SIGNATURE")]
+    pub errors: Vec<String>,
     #[arg(long, value_name = "GAS")]
     pub gas_limit: Option<String>,
     #[arg(long = "type", value_enum)]

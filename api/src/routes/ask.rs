@@ -1,26 +1,19 @@
 //! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins: what may be asked about a transaction.
 
-use std::time::Duration;
-
 use gapless::domain::TxId;
-use gapless::store::{AskOutcome, AskedEntry, OperatorRequest, RequestNo, StoreError, TxAction};
+use gapless::store::{AskOutcome, OperatorRequest, TxAction};
 use poem::web::{Data, RemoteAddr};
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;
 use poem_openapi::{ApiResponse, OpenApi};
-use tokio::time::Instant;
 
 use super::Tag;
 use super::operate::check_reason;
 use crate::app::{App, SharedApp};
 use crate::auth::Admin;
 use crate::error::{ApiError, Failure, OnAdmin, OnAsk};
-use crate::wait::parse_wait;
+use crate::wait::{dealt_with, parse_worker_wait};
 use crate::wire::{AskReason, AskResult, Body, Resolution, ResolveAction};
-
-/// A lane that is awake carries a request out within this time.
-const DEFAULT_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(ApiResponse)]
 pub(crate) enum Asked {
@@ -120,7 +113,7 @@ async fn ask(
     wait: Option<&str>,
 ) -> Result<Asked, ApiError> {
     check_reason(reason)?;
-    let wait = if wait.is_some() { parse_wait(wait, app.max_wait)? } else { DEFAULT_WAIT };
+    let wait = parse_worker_wait(wait, app.max_wait)?;
     let tx_id: TxId =
         tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
     let number = match app.store.ask_about_tx(tx_id, action, OperatorRequest { actor, reason }).await? {
@@ -130,22 +123,10 @@ async fn ask(
     };
     app.notifier.wake_workers();
     tracing::info!(tx.id = %tx_id, actor, action = ?action, reason, "asked about a transaction");
-    let entry = dealt_with(app, number, wait).await?;
+    let entry = dealt_with(app, wait, || app.store.asked_entry(number), |entry| entry.applied).await?;
     if entry.refused {
         return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()));
     }
     let result = Json(AskResult { tx_id: tx_id.0, outcome: entry.outcome });
     Ok(if entry.applied { Asked::Applied(result) } else { Asked::Pending(result) })
-}
-
-/// The entry once it is dealt with, or as it stands when the time is up.
-async fn dealt_with(app: &App, number: RequestNo, wait: Duration) -> Result<AskedEntry, StoreError> {
-    let until = Instant::now() + wait;
-    loop {
-        let entry = app.store.asked_entry(number).await?;
-        if entry.applied || Instant::now() >= until || app.shutdown.is_cancelled() {
-            return Ok(entry);
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
 }

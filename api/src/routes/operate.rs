@@ -1,27 +1,20 @@
 //! `POST /api/v1/submitters/{address}/pause|resume|release|adopt`, for admins.
 
-use std::time::Duration;
-
 use gapless::domain::SubmitterKey;
 use gapless::store::{
-    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, StoreError, SubmitterStatus,
+    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, SubmitterStatus,
 };
 use poem::web::Data;
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;
 use poem_openapi::{ApiResponse, OpenApi};
-use tokio::time::Instant;
 
 use super::Tag;
 use crate::app::{App, SharedApp};
 use crate::auth::Admin;
 use crate::error::{ApiError, Failure, OnAdmin};
-use crate::wait::parse_wait;
+use crate::wait::{dealt_with, parse_worker_wait};
 use crate::wire::{ActionResult, ActionStatus, Body, OperatorReason};
-
-/// A lane that is awake carries a request out within this time.
-const DEFAULT_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(ApiResponse)]
 pub(crate) enum Operated {
@@ -144,28 +137,17 @@ async fn request(
     wait: Option<&str>,
 ) -> Answer {
     check_reason(reason)?;
-    let wait = if wait.is_some() { parse_wait(wait, app.max_wait)? } else { DEFAULT_WAIT };
+    let wait = parse_worker_wait(wait, app.max_wait)?;
     let request = OperatorRequest { actor: &admin.actor, reason };
     let id = recorded(key, app.store.request_action(key, action, request).await?)?;
     app.notifier.wake_workers();
     log(admin, key, name, reason);
-    let entry = applied(app, id, wait).await?;
+    let entry =
+        dealt_with(app, wait, || app.store.audit_entry(id), |entry| entry.applied_at.is_some()).await?;
     if entry.refused {
         return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()).into());
     }
     Ok(answer(id, key, name, reason, entry))
-}
-
-/// The entry once it is carried out, or as it stands when the time is up.
-async fn applied(app: &App, id: AuditId, wait: Duration) -> Result<AuditEntry, StoreError> {
-    let until = Instant::now() + wait;
-    loop {
-        let entry = app.store.audit_entry(id).await?;
-        if entry.applied_at.is_some() || Instant::now() >= until || app.shutdown.is_cancelled() {
-            return Ok(entry);
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
 }
 
 fn recorded(key: SubmitterKey, outcome: OperatorOutcome) -> Result<AuditId, ApiError> {

@@ -5,7 +5,7 @@ use gapless::chain::fees::scale;
 use gapless::chain::{BlockTag, CallOutcome, ChainConnector};
 use gapless::domain::gas::intrinsic_gas;
 use gapless::domain::intent::check_request_id;
-use gapless::domain::{Address, Fees, Payload, RequestedTx, U256};
+use gapless::domain::{self, Address, Fees, Payload, RequestedTx, U256};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::payload::Json;
@@ -55,7 +55,7 @@ impl Simulate {
 async fn simulate(node: &Node, from: Address, payload: &Payload) -> Result<Simulation, ApiError> {
     let gas = match execute(node, from, payload).await? {
         CallOutcome::Ok(gas) => gas,
-        CallOutcome::Reverted { reason } => return Ok(Simulation::of(Outcome::Reverted, Some(reason))),
+        CallOutcome::Reverted(failure) => return Ok(Simulation::reverted(&failure, &payload.errors)),
         CallOutcome::InsufficientFunds { message } => {
             return Ok(Simulation::of(Outcome::InsufficientFunds, Some(message)));
         }
@@ -91,18 +91,15 @@ async fn simulate(node: &Node, from: Address, payload: &Payload) -> Result<Simul
 /// The gas it would use. With a limit of its own it is executed within that: too little is found here and not on chain.
 async fn execute(node: &Node, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, ApiError> {
     if payload.gas_limit.is_some() {
-        match node.client.call(from, payload, BlockTag::Latest).await? {
-            CallOutcome::Ok(()) => {}
-            CallOutcome::Reverted { reason } => return Ok(CallOutcome::Reverted { reason }),
-            CallOutcome::InsufficientFunds { message } => {
-                return Ok(CallOutcome::InsufficientFunds { message });
-            }
-            CallOutcome::Fatal { message } => return Ok(CallOutcome::Fatal { message }),
+        let outcome = node.client.call(from, payload, BlockTag::Latest).await?;
+        if outcome != CallOutcome::Ok(()) {
+            return outcome.try_map(|()| Ok(U256::zero()));
         }
     }
     Ok(match node.client.estimate_gas(from, payload).await? {
         CallOutcome::Ok(gas) if payload.gas_limit.is_some_and(|limit| limit < gas) => {
-            CallOutcome::Reverted { reason: format!("out of gas: it needs {gas}") }
+            let message = format!("out of gas: it needs {gas}");
+            CallOutcome::Reverted(domain::Failure { revert: None, message, out_of_gas: true })
         }
         CallOutcome::Ok(gas) => CallOutcome::Ok(gas.max(intrinsic_gas(payload))),
         other => other,

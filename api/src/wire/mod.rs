@@ -10,6 +10,7 @@ mod request;
 mod simulation;
 mod submitter;
 mod tx;
+mod tx_error;
 
 pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
 pub(crate) use body::Body;

@@ -45,6 +45,10 @@ pub(crate) struct TxPayload {
     /// The arguments of `method`. Integers as decimal or 0x strings, or as JSON integers below 2^53; bytes as 0x hex;
     /// tuples as arrays, or as objects by component name.
     pub(crate) args: Option<Vec<Any<Value>>>,
+    /// The errors that the contract may return, so that a revert can be told in their words: signatures such as
+    /// `InsufficientBalance(uint256 available, uint256 required)`, or errors of a contract's ABI as objects. At most 64.
+    /// They explain and change nothing: a request with others is the same request.
+    pub(crate) errors: Option<Vec<Any<Value>>>,
     /// Absent: estimated.
     pub(crate) gas_limit: Option<String>,
     /// Absent: `eip1559`, or `legacy` if `gasPrice` is given.
@@ -163,6 +167,7 @@ impl From<TxPayload> for RequestedTx {
             data: payload.data,
             method: payload.method.map(|method| method.0),
             args: payload.args.map(|args| args.into_iter().map(|arg| arg.0).collect()),
+            errors: payload.errors.map(|errors| errors.into_iter().map(|error| error.0).collect()),
             gas_limit: payload.gas_limit,
             kind: payload.kind.map(|kind| match kind {
                 TxType::Legacy => TxKind::Legacy,
@@ -204,6 +209,8 @@ impl From<Payload> for TxPayload {
             data: Some(payload.data.to_string()),
             method: None,
             args: None,
+            errors: Some(payload.errors.into_iter().map(|error| Any(error.into())).collect::<Vec<_>>())
+                .filter(|errors| !errors.is_empty()),
             gas_limit: payload.gas_limit.map(|limit| limit.to_string()),
             kind: Some(if legacy { TxType::Legacy } else { TxType::Eip1559 }),
             gas_price: price.clone().filter(|_| legacy),
@@ -261,10 +268,15 @@ mod tests {
                 ..RequestedTx::default()
             },
             RequestedTx { data: Some("0x6000".into()), speed: Some(Speed::Slow), ..RequestedTx::default() },
+            RequestedTx {
+                data: Some("0x6000".into()),
+                errors: Some(vec![json!("error E(uint a)")]),
+                ..RequestedTx::default()
+            },
         ] {
             let payload = payload.validate().unwrap();
             let again = RequestedTx::from(TxPayload::from(payload.clone())).validate().unwrap();
-            assert_eq!(payload.hash(), again.hash());
+            assert_eq!(payload, again);
         }
     }
 

@@ -1,7 +1,10 @@
 //! What a transaction would cost and do, as clients see it.
 
+use gapless::domain::Failure;
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
+
+use super::tx_error::Revert;
 
 /// What would happen to the transaction now. Amounts are decimal; prices are wei per gas.
 #[derive(Clone, Debug, Object)]
@@ -10,6 +13,8 @@ pub(crate) struct Simulation {
     pub(crate) outcome: Outcome,
     /// Why it would not succeed: the decoded revert reason, or the node's words.
     pub(crate) reason: Option<String>,
+    /// What the contract returned when it reverted.
+    pub(crate) revert: Option<Revert>,
     /// Gas it would use.
     pub(crate) gas: Option<String>,
     /// Gas limit it would be sent with: the request's own, or the estimate with a margin.
@@ -46,10 +51,17 @@ pub(crate) enum Outcome {
 }
 
 impl Simulation {
+    /// `errors`: those of the contract, as the request gave them.
+    pub(crate) fn reverted(failure: &Failure, errors: &[String]) -> Simulation {
+        let revert = failure.revert.as_ref().map(|revert| Revert::new(revert, errors));
+        Simulation { revert, ..Simulation::of(Outcome::Reverted, Some(failure.in_words(errors))) }
+    }
+
     pub(crate) fn of(outcome: Outcome, reason: Option<String>) -> Simulation {
         Simulation {
             outcome,
             reason,
+            revert: None,
             gas: None,
             gas_limit: None,
             base_fee_per_gas: None,

@@ -11,6 +11,7 @@ use super::mempool::Mempool;
 use super::problem::Problem;
 use super::redact_nonces;
 use super::request::TxPayload;
+use super::tx_error::TxError;
 
 /// The transaction of an accepted request.
 #[derive(Clone, Copy, Debug, Object)]
@@ -78,6 +79,8 @@ pub(crate) struct Tx {
     pub(crate) last_error: Option<String>,
     /// Where it seems to be while it is unmined. Only where the operators have that asked (`mempool.diagnose.enabled`).
     pub(crate) mempool: Option<Mempool>,
+    /// The same for programs: why it waits or how it ended.
+    pub(crate) error: Option<TxError>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
@@ -167,7 +170,8 @@ impl Tx {
             state: view.state.into(),
             tx_hash: view.tx_hash.map(|hash| format!("{hash:#x}")),
             replaced_by_hash: view.replaced_by_hash.map(|hash| format!("{hash:#x}")),
-            last_error: view.last_error.as_deref().map(redact_nonces),
+            last_error: view.last_error.as_ref().map(|error| redact_nonces(&error.message)),
+            error: view.last_error.as_ref().map(|error| TxError::new(error, &view.payload.errors)),
             mempool: view.mempool.map(Mempool::from),
             receipt: view.receipt.map(Receipt::from),
             payload: Some(view.payload.into()),
@@ -282,6 +286,7 @@ impl Example for Tx {
             last_submit_at: Some(at(1)),
             last_error: None,
             mempool: None,
+            error: None,
             receipt: Some(Receipt {
                 tx_hash: format!("0x{}", "4e".repeat(32)),
                 block_number: 1042,

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod ask;
 pub mod keys;
 pub mod migrate;
+pub mod revert;
 pub mod status;
 pub mod submit;
 pub mod submitters;

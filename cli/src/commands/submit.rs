@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::watch;
+use super::{revert, watch};
 use crate::api::Api;
 use crate::args::{Submit, TxType};
 use crate::output;
@@ -36,9 +36,11 @@ async fn simulate(api: &Api, request: &Value, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&answer);
     } else {
-        for (name, value) in answer.as_object().context("the answer is no object")? {
+        let fields = answer.as_object().context("the answer is no object")?;
+        for (name, value) in fields.iter().filter(|(name, _)| *name != "revert") {
             output::line(format!("{name:<22}{}", output::cell(value)));
         }
+        revert::lines(&answer["revert"]).iter().for_each(output::line);
     }
     Ok(if answer["outcome"] == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -55,6 +57,7 @@ fn request(args: &Submit) -> Result<Value> {
     put("data", text(&args.data));
     put("method", text(&args.method));
     put("args", args.method.is_some().then(|| args.args.iter().map(|arg| argument(arg)).collect()));
+    put("errors", (!args.errors.is_empty()).then(|| json!(args.errors)));
     put("gasLimit", text(&args.gas_limit));
     put("type", args.kind.map(type_name));
     put("maxFeePerGas", text(&args.max_fee));
@@ -141,6 +144,12 @@ mod tests {
             "-5",
         ]);
         assert_eq!(request["payload"]["args"], json!([big, ["0x1"], true, "-5"]));
+    }
+
+    #[test]
+    fn errors_of_the_contract_go_along() {
+        let request = parse(&["--to", "0xbb", "--error", "A(uint256 x)", "--error", "B()"]);
+        assert_eq!(request["payload"]["errors"], json!(["A(uint256 x)", "B()"]));
     }
 
     #[test]

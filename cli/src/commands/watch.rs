@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use gapless::domain::TxState;
 use serde_json::Value;
 
+use super::revert;
 use crate::api::{Api, Problem};
 use crate::output;
 
@@ -20,6 +21,7 @@ pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
             output::json(answer);
         } else {
             output::line(format!("{:7.1}s  {}", begun.elapsed().as_secs_f64(), describe(answer)));
+            revert::lines(&answer["error"]["revert"]).iter().for_each(output::line);
         }
     })
     .await?;

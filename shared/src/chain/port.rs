@@ -7,7 +7,7 @@ use ethers_core::types::{Address, H256, U256};
 
 use crate::chain::classify::SubmitOutcome;
 use crate::domain::mempool::PoolSurvey;
-use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
+use crate::domain::{BlockRef, ChainId, Failure, Finality, Payload, Receipt};
 use crate::store::Attempt;
 
 /// We could not ask, or could not understand the answer. Says nothing about the transaction.
@@ -56,10 +56,8 @@ pub struct FeeHistory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallOutcome<T> {
     Ok(T),
-    /// The chain executed it and it failed; the text is the decoded reason where there is one.
-    Reverted {
-        reason: String,
-    },
+    /// The chain executed it and it failed.
+    Reverted(Failure),
     /// The sender cannot pay for it now.
     InsufficientFunds {
         message: String,
@@ -68,6 +66,18 @@ pub enum CallOutcome<T> {
     Fatal {
         message: String,
     },
+}
+
+impl<T> CallOutcome<T> {
+    /// Works on with the value; every other outcome stays what it is.
+    pub fn try_map<U, E>(self, read: impl FnOnce(T) -> Result<U, E>) -> Result<CallOutcome<U>, E> {
+        Ok(match self {
+            CallOutcome::Ok(value) => CallOutcome::Ok(read(value)?),
+            CallOutcome::Reverted(failure) => CallOutcome::Reverted(failure),
+            CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
+            CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
+        })
+    }
 }
 
 /// One node's view, taken in one batch, of whether a nonce is used up and by whom.

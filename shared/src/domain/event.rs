@@ -5,6 +5,8 @@ use serde::Serialize;
 
 use super::finality::Confirmation;
 use super::ids::{SubmitterKey, TxId};
+use super::state::TxState;
+use super::tx_error::{ErrorCode, TxError};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
@@ -23,11 +25,11 @@ pub enum EventKind {
     #[serde(rename = "tx.confirmed")]
     Confirmed { tx_hash: H256, block_number: u64, confirmations: u64 },
     #[serde(rename = "tx.failed")]
-    Failed { reason: String },
+    Failed { code: ErrorCode, reason: String },
     #[serde(rename = "tx.cancelled")]
-    Cancelled { reason: String },
+    Cancelled { code: ErrorCode, reason: String },
     #[serde(rename = "tx.stuck")]
-    Stuck { reason: String },
+    Stuck { code: ErrorCode, reason: String },
     #[serde(rename = "submitter.protected")]
     Protected { reason: String },
     #[serde(rename = "submitter.released")]
@@ -38,6 +40,15 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// An intent ended without its effect.
+    pub fn ended(state: TxState, error: &TxError) -> EventKind {
+        let (code, reason) = (error.code, error.message.clone());
+        match state {
+            TxState::Cancelled => EventKind::Cancelled { code, reason },
+            _ => EventKind::Failed { code, reason },
+        }
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             EventKind::Accepted => "tx.accepted",
@@ -104,6 +115,17 @@ mod tests {
         assert!(growth.absorb(&news(&[2, 3], true)));
         assert_eq!(growth, news(&[2, 3], true));
         assert!(!growth.absorb(&EventKind::Accepted));
+    }
+
+    #[test]
+    fn an_end_is_told_with_its_code() {
+        let error = TxError::new(ErrorCode::DeadlinePassed, "too late");
+        let json = serde_json::to_value(EventKind::ended(TxState::Cancelled, &error)).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({ "type": "tx.cancelled", "code": "deadline_passed", "reason": "too late" })
+        );
+        assert_eq!(EventKind::ended(TxState::Failed, &error).name(), "tx.failed");
     }
 
     #[test]

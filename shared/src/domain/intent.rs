@@ -6,7 +6,7 @@ use ethers_core::types::{Address, Bytes, U256};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::abi::encode_call;
+use super::abi::{canonical_errors, encode_call};
 use super::amount::parse_amount;
 use super::gas::intrinsic_gas;
 use super::hex_text::{parse_address, parse_bytes, parse_word};
@@ -33,6 +33,9 @@ pub struct RequestedTx {
     pub method: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<Value>>,
+    /// Signatures, or ABI fragment objects, of the errors the contract may return.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<Vec<Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gas_limit: Option<String>,
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
@@ -87,6 +90,7 @@ impl RequestedTx {
             access_list: access_list(self.access_list.unwrap_or_default())?,
             not_before: self.not_before,
             deadline: self.deadline,
+            errors: canonical_errors(self.errors.as_deref().unwrap_or_default())?,
         };
         let needed = intrinsic_gas(&payload);
         if payload.gas_limit.is_some_and(|limit| limit < needed) {
@@ -262,6 +266,15 @@ mod tests {
         assert_eq!(refused_field(json!({"to": TO, "data": "0x", "method": "f()"})), "payload.data");
         assert_eq!(refused_field(json!({"to": TO, "args": []})), "payload.args");
         assert_eq!(refused_field(json!({"to": TO, "data": "0x", "args": []})), "payload.args");
+    }
+
+    #[test]
+    fn errors_of_the_contract_are_kept_in_one_spelling_and_make_no_other_request() {
+        let plain = validate(json!({"to": TO})).unwrap();
+        let explained = validate(json!({"to": TO, "errors": ["error Short( uint have )"]})).unwrap();
+        assert_eq!(explained.errors, ["Short(uint256 have)"]);
+        assert_eq!(explained.hash(), plain.hash());
+        assert_eq!(refused_field(json!({"to": TO, "errors": ["Short("]})), "payload.errors[0]");
     }
 
     #[test]

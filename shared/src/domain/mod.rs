@@ -12,9 +12,12 @@ pub mod intent;
 pub mod mempool;
 pub mod payload;
 pub mod receipt;
+pub mod revert;
 pub mod state;
 pub mod stuck;
+pub mod tx_error;
 pub mod unsigned;
+pub mod words;
 
 pub use event::{Event, EventKind};
 pub use finality::{Confirmation, Finality};
@@ -22,7 +25,9 @@ pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxI
 pub use intent::{RequestedAccess, RequestedTx};
 pub use payload::{InvalidIntent, Payload, Speed, TxKind};
 pub use receipt::{BlockRef, Receipt};
+pub use revert::{Failure, Revert, RevertData, RevertKind};
 pub use state::{Ending, TxState};
+pub use tx_error::{ErrorCode, TxError};
 pub use unsigned::{Fees, SignedDraft, UnsignedTx};
 
 pub use ethers_core::types::{Address, Bytes, H256, U256};

@@ -61,6 +61,9 @@ pub struct Payload {
     /// Cancelled if it has no nonce by then.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub deadline: Option<DateTime<Utc>>,
+    /// Signatures of the contract's errors. They explain a revert and change nothing else, so the hash leaves them out.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub errors: Vec<String>,
 }
 
 fn access_list_is_empty(list: &AccessList) -> bool {
@@ -82,11 +85,15 @@ impl Payload {
             access_list: AccessList::default(),
             not_before: None,
             deadline: None,
+            errors: Vec::new(),
         }
     }
 
     /// Tells a repeated request from a different one under the same request id.
     pub fn hash(&self) -> H256 {
+        if !self.errors.is_empty() {
+            return Payload { errors: Vec::new(), ..self.clone() }.hash();
+        }
         // Unwrap safety: every field serialises; the field order is fixed by the struct.
         let canonical = serde_json::to_vec(self).expect("a payload serialises");
         H256::from_slice(&Sha256::digest(canonical))
@@ -124,5 +131,14 @@ mod tests {
         let fast = Payload { speed: Speed::Fast, ..stored.clone() };
         assert_ne!(fast.hash(), stored.hash());
         assert_eq!(serde_json::from_str::<Payload>(&serde_json::to_string(&fast).unwrap()).unwrap(), fast);
+    }
+
+    #[test]
+    fn the_errors_of_a_contract_are_kept_and_make_no_other_request() {
+        let stored: Payload = serde_json::from_str(STORED).unwrap();
+        let explained = Payload { errors: vec!["Short(uint256 have)".into()], ..stored.clone() };
+        assert_eq!(explained.hash(), stored.hash());
+        let text = serde_json::to_string(&explained).unwrap();
+        assert_eq!(serde_json::from_str::<Payload>(&text).unwrap(), explained);
     }
 }

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::tx_error::{ErrorCode, TxError};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum TxState {
@@ -86,7 +88,15 @@ impl TxState {
 pub struct Ending {
     /// CANCELLED or FAILED.
     pub state: TxState,
+    pub code: ErrorCode,
     pub reason: String,
+}
+
+impl Ending {
+    /// As the error of an intent that ended so.
+    pub fn error(&self) -> TxError {
+        TxError::new(self.code, self.reason.clone())
+    }
 }
 
 impl fmt::Display for TxState {

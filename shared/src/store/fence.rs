@@ -16,7 +16,7 @@ use super::foreign::note_foreign;
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;
-use crate::domain::{Event, Nonce, Receipt, SubmitterKey};
+use crate::domain::{Event, Nonce, Receipt, SubmitterKey, TxError};
 
 impl Store {
     /// Commits the writes of all lanes that still own their submitter. The answers are in the order of the batch.
@@ -196,11 +196,13 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             nonce = u.nonce,
             tx_hash = u.tx_hash,
             last_error = u.last_error,
+            error = u.error,
             last_gas_params = u.gas_params,
             receipt = u.receipt,
             replaced_by_hash = u.replaced_by,
             ending = u.ending,
             ending_reason = u.ending_reason,
+            ending_code = u.ending_code,
             last_mempool_diag = CASE WHEN u.to_state <> 'QUEUED' THEN t.last_mempool_diag END,
             block_number = u.block_number,
             block_hash = u.block_hash,
@@ -220,10 +222,10 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             updated_at = clock_timestamp()
         FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[], $8::TEXT[],
                     $9::TEXT[], $10::JSONB[], $11::JSONB[], $12::BIGINT[], $13::TEXT[], $14::INT[], $15::FLOAT8[],
-                    $16::TEXT[], $17::TEXT[], $18::TEXT[])
+                    $16::TEXT[], $17::TEXT[], $18::TEXT[], $19::JSONB[], $20::TEXT[])
           AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
                 last_error, gas_params, receipt, block_number, block_hash, sends, resubmit_in,
-                replaced_by, ending, ending_reason)
+                replaced_by, ending, ending_reason, error, ending_code)
         WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state",
     )
     .bind(moves.iter().map(|(_, change)| change.tx_id.0).collect::<Vec<_>>())
@@ -234,7 +236,7 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
     .bind(text(|change| change.sub_state.clone()))
     .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
     .bind(text(|change| change.tx_hash.map(hash_text)))
-    .bind(text(|change| change.last_error.clone()))
+    .bind(text(|change| change.last_error.as_ref().map(|error| error.message.clone())))
     .bind(moves.iter().map(|(_, change)| change.gas_params.clone()).collect::<Vec<_>>())
     .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(receipt_json)).collect::<Vec<_>>())
     .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(block_number)).collect::<Vec<_>>())
@@ -244,6 +246,8 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
     .bind(text(|change| change.replaced_by.map(hash_text)))
     .bind(text(|change| change.ending.as_ref().map(|ending| ending.state.as_str().to_owned())))
     .bind(text(|change| change.ending.as_ref().map(|ending| ending.reason.clone())))
+    .bind(moves.iter().map(|(_, change)| change.last_error.as_ref().map(TxError::detail)).collect::<Vec<_>>())
+    .bind(text(|change| change.ending.as_ref().map(|ending| ending.code.to_string())))
     .execute(&mut **tx)
     .await
     .map_err(StoreError::db("write_moves"))?;

@@ -9,7 +9,7 @@ use super::foreign::ForeignNonces;
 use super::lease::{Fence, Lease};
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
-    AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
+    AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxError, TxId, TxState,
 };
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
@@ -21,7 +21,7 @@ pub struct Move {
     pub sub_state: Option<String>,
     pub nonce: Option<Nonce>,
     pub tx_hash: Option<H256>,
-    pub last_error: Option<String>,
+    pub last_error: Option<TxError>,
     pub gas_params: Option<serde_json::Value>,
     pub receipt: Option<Receipt>,
     /// The attempt that took the nonce instead of the first, once that is decided.

@@ -16,7 +16,9 @@ use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{AttemptId, Ending, Fees, Nonce, Payload, Receipt, SubmitterKey, TxId, TxState};
+use crate::domain::{
+    AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
+};
 
 /// An intent with a nonce whose fate is open, and every set of bytes that could decide it.
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ pub struct OpenIntent {
     pub sub_state: Option<String>,
     pub nonce: Nonce,
     pub tx_hash: H256,
-    pub last_error: Option<String>,
+    pub last_error: Option<TxError>,
     pub gas_params: Option<serde_json::Value>,
     /// What the sender may have to pay for it at the most.
     pub max_cost: U256,
@@ -57,7 +59,7 @@ pub struct QueuedIntent {
     pub tx_id: TxId,
     pub payload: Payload,
     pub sub_state: Option<String>,
-    pub last_error: Option<String>,
+    pub last_error: Option<TxError>,
     /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
     pub expires: Option<Instant>,
     /// It was given up before its nonce was taken from it: it must not happen any more.
@@ -103,6 +105,7 @@ struct OpenRow {
     nonce: i64,
     tx_hash: String,
     last_error: Option<String>,
+    error: Option<serde_json::Value>,
     last_gas_params: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     submit_attempts: i32,
@@ -111,6 +114,7 @@ struct OpenRow {
     expires_in: Option<f64>,
     ending: Option<String>,
     ending_reason: Option<String>,
+    ending_code: Option<String>,
     trace_context: Option<String>,
 }
 
@@ -150,9 +154,11 @@ struct QueuedRow {
     payload: serde_json::Value,
     sub_state: Option<String>,
     last_error: Option<String>,
+    error: Option<serde_json::Value>,
     expires_in: Option<f64>,
     ending: Option<String>,
     ending_reason: Option<String>,
+    ending_code: Option<String>,
     trace_context: Option<String>,
 }
 
@@ -189,16 +195,17 @@ impl OpenRow {
         if attempts.is_empty() {
             return Err(cell("nonce").bad("has a nonce but no attempt"));
         }
-        let ending = ending(&id, self.ending, self.ending_reason)?;
+        let ending = ending(&id, self.ending, self.ending_reason, self.ending_code)?;
+        let state = cell("state").parse(&self.state)?;
         let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
         Ok(OpenIntent {
             tx_id: TxId(self.tx_id),
             payload: cell("payload").json(self.payload)?,
-            state: cell("state").parse(&self.state)?,
+            state,
+            last_error: TxError::from_row(self.last_error, self.error, state, self.sub_state.as_deref()),
             sub_state: self.sub_state,
             nonce: row::nonce(cell("nonce"), self.nonce)?,
             tx_hash: row::hash(cell("tx_hash"), &self.tx_hash)?,
-            last_error: self.last_error,
             max_cost: max_cost
                 .map(|cost| cell("last_gas_params").json(cost))
                 .transpose()?
@@ -218,10 +225,17 @@ impl OpenRow {
     }
 }
 
-fn ending(id: &str, state: Option<String>, reason: Option<String>) -> Result<Option<Ending>, StoreError> {
+fn ending(
+    id: &str,
+    state: Option<String>,
+    reason: Option<String>,
+    code: Option<String>,
+) -> Result<Option<Ending>, StoreError> {
     let Some(state) = state else { return Ok(None) };
     let state = Cell { table: "managed_tx", column: "ending", id }.parse(&state)?;
-    Ok(Some(Ending { state, reason: reason.unwrap_or_default() }))
+    // Absent or strange in a row of another release; no reason to stop a lane.
+    let code = code.and_then(|code| code.parse().ok()).or(ErrorCode::of_ending(state));
+    Ok(Some(Ending { state, code: code.unwrap_or(ErrorCode::Unknown), reason: reason.unwrap_or_default() }))
 }
 
 /// Seconds computed by the database, negative or absent when overdue.
@@ -303,6 +317,7 @@ impl Store {
             "-- load_open
             SELECT t.chain_id, t.submitter, t.tx_id, t.payload, t.state, t.sub_state, t.nonce, t.tx_hash, t.last_error,
                    t.last_gas_params, t.receipt, t.trace_context, t.submit_attempts, t.ending, t.ending_reason,
+                   t.ending_code, t.error,
                    extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                    extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
                    extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age
@@ -358,11 +373,11 @@ impl Store {
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
-                   q.trace_context
+                   q.ending_code, q.error, q.trace_context
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
-                       t.ending, t.ending_reason,
+                       t.ending, t.ending_reason, t.ending_code, t.error,
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
                 FROM managed_tx t
                 WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
@@ -386,10 +401,15 @@ impl Store {
             heads.entry(key).or_default().push(QueuedIntent {
                 tx_id: TxId(queued.tx_id),
                 payload,
+                last_error: TxError::from_row(
+                    queued.last_error,
+                    queued.error,
+                    TxState::Queued,
+                    queued.sub_state.as_deref(),
+                ),
                 sub_state: queued.sub_state,
-                last_error: queued.last_error,
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
-                ending: ending(&id, queued.ending, queued.ending_reason)?,
+                ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
                 trace_context: queued.trace_context,
             });
         }

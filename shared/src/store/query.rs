@@ -9,7 +9,7 @@ use super::diagnosis::DiagnosisView;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxId, TxState};
+use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState};
 
 /// An intent as a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct TxView {
     pub replaced_by_hash: Option<H256>,
     pub submit_attempts: u64,
     pub last_submit_at: Option<DateTime<Utc>>,
-    pub last_error: Option<String>,
+    pub last_error: Option<TxError>,
     /// Where it seems to be while it is unmined, if that was asked.
     pub mempool: Option<DiagnosisView>,
     pub receipt: Option<Receipt>,
@@ -84,6 +84,7 @@ struct TxRow {
     submit_attempts: i32,
     last_submit_at: Option<DateTime<Utc>>,
     last_error: Option<String>,
+    error: Option<serde_json::Value>,
     last_mempool_diag: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
@@ -104,8 +105,8 @@ macro_rules! select_tx {
             $name,
             "
             SELECT t.tx_id, t.chain_id, t.submitter, t.request_id, t.payload, t.state, t.sub_state, t.tx_hash,
-                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.last_mempool_diag, t.receipt,
-                   t.block_number, t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
+                   t.replaced_by_hash, t.submit_attempts, t.last_submit_at, t.last_error, t.error, t.last_mempool_diag,
+                   t.receipt, t.block_number, t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
                    (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
                        AS canonical_hash,
                    (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head
@@ -207,13 +208,13 @@ impl TryFrom<TxRow> for TxView {
             request_id: row.request_id,
             payload: cell("payload").json(row.payload)?,
             state,
+            last_error: TxError::from_row(row.last_error, row.error, state, row.sub_state.as_deref()),
             mempool: mempool.and_then(|diagnosis| serde_json::from_value(diagnosis).ok()),
             sub_state: row.sub_state,
             tx_hash: hash("tx_hash", row.tx_hash)?,
             replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
             submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
             last_submit_at: row.last_submit_at,
-            last_error: row.last_error,
             receipt: row.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
             block_number: number("block_number", row.block_number)?,
             block_hash: hash("block_hash", row.block_hash)?,

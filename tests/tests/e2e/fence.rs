@@ -4,7 +4,7 @@ mod desk;
 mod race;
 
 use gapless::domain::mempool::{PoolSurvey, diagnose};
-use gapless::domain::{Event, EventKind, Nonce, Payload};
+use gapless::domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
 use gapless::store::{
     Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ForeignCause, ForeignNonces,
     IntakeOutcome, Lease, Move, NewIntent, OpenIntent, SentNote, StoreError,
@@ -26,10 +26,10 @@ async fn every_write(
         fill(&mut write);
         write
     };
-    let dead =
-        || Move { last_error: Some("too late".into()), ..change(queued, TxState::Queued, TxState::Failed) };
-    let event =
-        || Event { submitter: lease.key(), tx_id: None, kind: EventKind::Stuck { reason: "no".into() } };
+    let error = || Some(TxError::new(ErrorCode::Invalid, "too late"));
+    let dead = || Move { last_error: error(), ..change(queued, TxState::Queued, TxState::Failed) };
+    let stuck = || EventKind::Stuck { code: ErrorCode::Stuck, reason: "no".into() };
+    let event = || Event { submitter: lease.key(), tx_id: None, kind: stuck() };
     let protect = || CursorWrite {
         expect_next: Some(open.nonce.next()),
         expect_protected: false,

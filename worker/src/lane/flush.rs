@@ -159,7 +159,8 @@ impl Lane {
                 node.id = %self.shared.node,
                 fencing_token = token.0,
                 state = change.to.as_str(),
-                reason = change.last_error.as_deref(),
+                reason = change.last_error.as_ref().map(|error| error.message.as_str()),
+                code = change.last_error.as_ref().map(|error| error.code.as_str()),
                 trace = trace.as_deref(),
                 "committed"
             );

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxState};
+use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxError, TxState, U256};
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 
 /// First wait after a node did not take the bytes; doubles up to the resubmit interval.
@@ -145,6 +145,13 @@ impl OpenTx {
         }
     }
 
+    /// Gas of the intent's own bytes, where that is known: what was noted last may be a placeholder's.
+    pub(crate) fn gas_limit(&self) -> Option<U256> {
+        let noted = self.intent.gas_params.as_ref().filter(|_| !self.has_placeholder());
+        let noted = noted.and_then(|params| params.get("gasLimit")).cloned();
+        noted.and_then(|gas| serde_json::from_value(gas).ok()).or(self.intent.payload.gas_limit)
+    }
+
     /// Why the bytes with this hash exist.
     pub(crate) fn kind_of(&self, hash: H256) -> Option<AttemptKind> {
         self.intent.attempts.iter().find(|attempt| attempt.tx_hash() == hash).map(Attempt::kind)
@@ -225,7 +232,7 @@ impl OpenTx {
     }
 
     /// Notes why it waits, if that is news.
-    pub(crate) fn complain(&mut self, sub_state: Option<&str>, error: Option<String>) {
+    pub(crate) fn complain(&mut self, sub_state: Option<&str>, error: Option<TxError>) {
         if self.intent.sub_state.as_deref() != sub_state || self.intent.last_error != error {
             self.intent.sub_state = sub_state.map(str::to_owned);
             self.intent.last_error = error;

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::chain::BlockTag;
-use gapless::domain::{EventKind, Nonce, TxState};
+use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
 
 use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
@@ -125,7 +125,8 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     let tx_id = tx.intent.tx_id;
     tx.enter(TxState::Protect);
     let detail = format!("the nonce of intent {tx_id} was consumed by an unknown transaction");
-    lane.open[index].complain(Some("nonce_taken"), Some(detail.clone()));
+    let error = TxError::new(ErrorCode::NonceTaken, detail.clone());
+    lane.open[index].complain(Some("nonce_taken"), Some(error));
     protect(lane, USED_OUTSIDE, &detail);
     lane.flush().await
 }
@@ -154,10 +155,8 @@ pub(super) async fn judge_open(lane: &mut Lane) -> Result<(), StepError> {
     for tx in lane.open.iter_mut().filter(|tx| unmined(tx) && tx.state() != TxState::Protect) {
         if tx.intent.nonce.0 < view.count_at_depth && !watcher.saw_any(&tx.hashes()) {
             tx.enter(TxState::Protect);
-            tx.complain(
-                Some("nonce_taken"),
-                Some("its nonce was consumed by an unknown transaction".to_owned()),
-            );
+            let words = "its nonce was consumed by an unknown transaction";
+            tx.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
         }
     }
     lane.flush().await

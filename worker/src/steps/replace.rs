@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gapless::chain::CallOutcome;
 use gapless::chain::fees::scale;
 use gapless::domain::bump::replacement_fees;
-use gapless::domain::{Ending, Fees, Payload, TxState, U256, UnsignedTx};
+use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxState, U256, UnsignedTx};
 use gapless::store::{Attempt, AttemptKind};
 
 use crate::lane::{Lane, OpenTx, StepError};
@@ -85,7 +85,7 @@ fn pass_deadlines(lane: &mut Lane, now: Instant) {
     for tx in lane.open.iter_mut().filter(|tx| is_unmined(tx)) {
         if tx.intent.expires.is_some_and(|at| at <= now) {
             let reason = "its deadline passed before it was mined".to_owned();
-            tx.give_up(Ending { state: TxState::Cancelled, reason });
+            tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::DeadlinePassed, reason });
         }
     }
 }
@@ -98,7 +98,8 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
     }
     let tx = &mut lane.open[index];
     if !tx.is_taken && tx.intent.attempts.len() == 1 {
-        tx.give_up(Ending { state: TxState::Failed, reason: format!("rejected: {why}") });
+        let reason = format!("rejected: {why}");
+        tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::Unmineable, reason });
     }
     outbid(lane, index);
 }
@@ -195,9 +196,7 @@ async fn price(
 
 async fn gas_limit(lane: &Lane, index: usize, payload: &Payload, kind: AttemptKind) -> Result<U256, String> {
     if kind == AttemptKind::Replacement {
-        let signed =
-            lane.open[index].intent.gas_params.as_ref().and_then(|params| params.get("gasLimit")).cloned();
-        let signed = signed.and_then(|gas| serde_json::from_value(gas).ok());
+        let signed = lane.open[index].gas_limit();
         return signed.ok_or_else(|| "the gas limit of the earlier attempt is not known".to_owned());
     }
     match lane.chain.connector.estimate_gas(lane.address(), payload).await {

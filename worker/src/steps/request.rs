@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gapless::domain::{Ending, EventKind, TxState};
+use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
 use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
 
 use crate::lane::{Lane, QueuedMove, StepError};
@@ -46,7 +46,8 @@ fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         TxState::Protect => Err("its submitter is protected; an operator must release it first".to_owned()),
         _ if !may_replace => Err(FORBIDDEN.to_owned()),
         _ => {
-            tx.give_up(Ending { state: TxState::Cancelled, reason: request.reason.clone() });
+            let reason = request.reason.clone();
+            tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Cancelled, reason });
             Ok("a placeholder competes for its nonce; what is mined decides".to_owned())
         }
     }
@@ -60,6 +61,8 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         return Err("it is final".to_owned());
     }
     lane.queue.retain(|intent| intent.tx_id != request.tx_id);
+    let error = TxError::new(ErrorCode::Cancelled, request.reason.clone());
+    lane.tell(Some(request.tx_id), EventKind::ended(TxState::Cancelled, &error));
     let change = Move {
         tx_id: request.tx_id,
         from: TxState::Queued,
@@ -67,7 +70,7 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         sub_state: None,
         nonce: None,
         tx_hash: None,
-        last_error: Some(request.reason.clone()),
+        last_error: Some(error),
         gas_params: None,
         receipt: None,
         replaced_by: None,
@@ -76,7 +79,6 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         resubmit_in: None,
     };
     lane.queued_moves.push(QueuedMove { change, trace: None });
-    lane.tell(Some(request.tx_id), EventKind::Cancelled { reason: request.reason.clone() });
     Ok(CANCELLED.to_owned())
 }
 

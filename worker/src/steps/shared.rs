@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::chain::BlockTag;
-use gapless::domain::{EventKind, Nonce, TxState};
+use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{ForeignCause, ForeignNonces};
 
@@ -157,7 +157,10 @@ pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError>
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "its nonce was used by others of a shared key");
     tx.enter(TxState::Protect);
-    tx.complain(Some("nonce_taken"), Some("its nonce was consumed by a transaction of others".to_owned()));
+    tx.complain(
+        Some("nonce_taken"),
+        Some(TxError::new(ErrorCode::NonceTaken, "its nonce was consumed by a transaction of others")),
+    );
     lane.moved = true;
     Ok(())
 }
@@ -230,5 +233,8 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
 pub(super) fn displace(tx: &mut OpenTx) {
     tx.enter(TxState::Queued);
     tx.intent.gas_params = None;
-    tx.complain(Some("displaced"), Some("its nonce was taken by a transaction from outside".to_owned()));
+    tx.complain(
+        Some("displaced"),
+        Some(TxError::new(ErrorCode::Displaced, "its nonce was taken by a transaction from outside")),
+    );
 }

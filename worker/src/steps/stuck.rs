@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use gapless::domain::stuck::{StuckAction, StuckFacts};
-use gapless::domain::{Ending, EventKind, TxState};
+use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
 use gapless::store::AttemptKind;
 
 use crate::lane::{Lane, OpenTx};
@@ -21,12 +21,15 @@ pub(crate) fn alarm(lane: &mut Lane) {
             replacements: count_replacements(tx),
         };
         tx.enter(TxState::Stuck);
-        tx.complain(Some("unmined"), tx.intent.last_error.clone());
+        // What a node complains of says more than that time has passed.
+        let error = tx.intent.last_error.clone();
+        let error = error.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, reason.clone()));
+        tx.complain(Some("unmined"), Some(error));
         let tx_id = tx.intent.tx_id;
         let action = lane.chain.stuck.decide(facts);
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
             reason, action = ?action, "stuck: still unmined; it is worked on");
-        lane.tell(Some(tx_id), EventKind::Stuck { reason });
+        lane.tell(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
     }
 }
@@ -66,7 +69,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
         StuckAction::Bump if allowed => tx.speed_up = true,
         StuckAction::Cancel if allowed => {
             let reason = "stuck: cancelled by policy".to_owned();
-            tx.give_up(Ending { state: TxState::Cancelled, reason });
+            tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Stuck, reason });
         }
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
             tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),

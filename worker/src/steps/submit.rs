@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use gapless::chain::{SubmitClass, SubmitOutcome};
-use gapless::domain::{EventKind, TxState};
+use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::SentNote;
 
@@ -118,7 +118,8 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
         }
         Err(error) => {
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
-            put_off(lane, index, None, error.to_string());
+            let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
+            put_off(lane, index, None, error);
             Ok(())
         }
     }
@@ -126,51 +127,68 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
 
 /// What the node said decides what comes next. It never decides to use another nonce.
 async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Result<(), StepError> {
+    let error = TxError::new(code_of(outcome.class), outcome.message);
     match outcome.class {
         SubmitClass::Accepted | SubmitClass::AlreadyKnown => {
             taken(lane, index);
             Ok(())
         }
-        SubmitClass::NonceTooLow => nonce_used(lane, index, outcome.message).await,
+        SubmitClass::NonceTooLow => nonce_used(lane, index, error).await,
         SubmitClass::NonceTooHigh => {
             resend_lower(lane, index);
-            put_off(lane, index, Some("lower_nonce_missing"), outcome.message);
+            put_off(lane, index, Some("lower_nonce_missing"), error);
             Ok(())
         }
         SubmitClass::InsufficientFunds => {
-            put_off(lane, index, Some("waiting_funds"), outcome.message);
+            put_off(lane, index, Some("waiting_funds"), error);
             Ok(())
         }
         SubmitClass::Unknown => {
             let hashes = lane.open[index].hashes();
-            put_off(lane, index, None, outcome.message);
+            put_off(lane, index, None, error);
             track::look_up(lane, &hashes).await
         }
         SubmitClass::Fatal => {
-            replace::refused_for_good(lane, index, &outcome.message);
-            put_off(lane, index, Some("rejected"), outcome.message);
+            replace::refused_for_good(lane, index, &error.message);
+            put_off(lane, index, Some("rejected"), error);
             Ok(())
         }
         SubmitClass::ReplacementUnderpriced => {
             // The earlier attempt lives. If this one must win, it needs a higher price.
             replace::outbid(lane, index);
-            put_off(lane, index, None, outcome.message);
+            put_off(lane, index, None, error);
             Ok(())
         }
         SubmitClass::Underpriced => {
             replace::underpriced(lane, index);
-            put_off(lane, index, None, outcome.message);
+            put_off(lane, index, None, error);
             Ok(())
         }
         SubmitClass::DelegatedLimit => {
             delegated::refused(lane, index);
-            put_off(lane, index, Some(delegated::LIMIT), outcome.message);
+            put_off(lane, index, Some(delegated::LIMIT), error);
             Ok(())
         }
         SubmitClass::PoolFull | SubmitClass::FeeCapExceeded | SubmitClass::Unavailable => {
-            put_off(lane, index, None, outcome.message);
+            put_off(lane, index, None, error);
             Ok(())
         }
+    }
+}
+
+/// What an answer that is not good news is called.
+fn code_of(class: SubmitClass) -> ErrorCode {
+    match class {
+        SubmitClass::NonceTooLow => ErrorCode::NonceUsed,
+        SubmitClass::NonceTooHigh => ErrorCode::LowerNonceMissing,
+        SubmitClass::InsufficientFunds => ErrorCode::InsufficientFunds,
+        SubmitClass::Fatal => ErrorCode::Unmineable,
+        SubmitClass::Underpriced | SubmitClass::ReplacementUnderpriced => ErrorCode::Underpriced,
+        SubmitClass::PoolFull => ErrorCode::PoolFull,
+        SubmitClass::DelegatedLimit => ErrorCode::DelegatedLimit,
+        SubmitClass::FeeCapExceeded => ErrorCode::FeeCapExceeded,
+        SubmitClass::Unavailable => ErrorCode::NodeUnavailable,
+        SubmitClass::Accepted | SubmitClass::AlreadyKnown | SubmitClass::Unknown => ErrorCode::Unknown,
     }
 }
 
@@ -179,7 +197,10 @@ fn taken(lane: &mut Lane, index: usize) {
     let tx = &mut lane.open[index];
     tx.taken(interval, Instant::now());
     // Whatever was wrong with earlier sends is over; a stuck one is still unmined.
-    tx.complain((tx.state() == TxState::Stuck).then_some("unmined"), None);
+    let is_stuck = tx.state() == TxState::Stuck;
+    let alarm = tx.intent.last_error.clone().filter(|error| error.code == ErrorCode::Stuck);
+    let alarm = alarm.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, "a node has it, and it is not mined"));
+    tx.complain(is_stuck.then_some("unmined"), is_stuck.then_some(alarm));
     if tx.state() == TxState::InFlight {
         tx.enter(TxState::Submitted);
         let (tx_id, tx_hash) = (tx.intent.tx_id, tx.intent.tx_hash);
@@ -189,13 +210,13 @@ fn taken(lane: &mut Lane, index: usize) {
 }
 
 /// "Nonce too low": one of ours, most likely. If none of ours is found, someone may have used the key.
-async fn nonce_used(lane: &mut Lane, index: usize, message: String) -> Result<(), StepError> {
+async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(), StepError> {
     let hashes = lane.open[index].hashes();
     track::look_up(lane, &hashes).await?;
     if lane.open[index].state() == TxState::Tracking {
         return Ok(());
     }
-    put_off(lane, index, Some(NONCE_USED), message);
+    put_off(lane, index, Some(NONCE_USED), error);
     protect::suspect(lane, index).await
 }
 
@@ -207,12 +228,12 @@ pub(super) fn resend_lower(lane: &mut Lane, index: usize) {
     }
 }
 
-fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, message: String) {
+fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxError) {
     let longest = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.put_off(longest, Instant::now());
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = message, sub_state,
+        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state,
         retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; trying on");
-    tx.complain(sub_state, Some(message));
+    tx.complain(sub_state, Some(error));
 }

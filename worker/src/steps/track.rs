@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use gapless::chain::{BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
-use gapless::domain::{Ending, EventKind, H256, Receipt, TxState};
+use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
 use gapless::store::AttemptKind;
 
 use crate::lane::{Lane, OpenTx, StepError};
@@ -188,11 +188,11 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
         lane.tell(Some(tx_id), EventKind::Confirmed { tx_hash, block_number, confirmations });
     } else {
-        let reason = revert_reason(lane, index, &receipt).await;
+        let error = why_reverted(lane, index, &receipt).await;
+        lane.tell(Some(tx_id), EventKind::ended(TxState::Failed, &error));
         let tx = &mut lane.open[index];
         tx.enter(TxState::Failed);
-        tx.complain(Some("reverted"), Some(reason.clone()));
-        lane.tell(Some(tx_id), EventKind::Failed { reason });
+        tx.complain(Some("reverted"), Some(error));
     }
     Ok(())
 }
@@ -200,25 +200,33 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
 /// The placeholder won: the intent had no effect, and ends as it was meant to.
 fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
     let tx = &mut lane.open[index];
-    let fallback = Ending { state: TxState::Cancelled, reason: "replaced by a placeholder".to_owned() };
+    let (code, reason) = (ErrorCode::Cancelled, "replaced by a placeholder".to_owned());
+    let fallback = Ending { state: TxState::Cancelled, code, reason };
     let ending = tx.intent.ending.clone().unwrap_or(fallback);
     let tx_id = tx.intent.tx_id;
     tx.enter(ending.state);
-    tx.complain(Some("placeholder"), Some(ending.reason.clone()));
-    let event = match ending.state {
-        TxState::Failed => EventKind::Failed { reason: ending.reason },
-        _ => EventKind::Cancelled { reason: ending.reason },
-    };
-    lane.tell(Some(tx_id), event);
+    tx.complain(Some("placeholder"), Some(ending.error()));
+    lane.tell(Some(tx_id), EventKind::ended(ending.state, &ending.error()));
 }
 
-/// Executes it again as of the block before. Best effort: the state in the middle of a block may have been another.
-async fn revert_reason(lane: &Lane, index: usize, receipt: &Receipt) -> String {
-    let payload = &lane.open[index].intent.payload;
-    let before = BlockTag::Number(receipt.block_number.saturating_sub(1));
-    match lane.chain.connector.call(lane.address(), payload, before).await {
-        Ok(CallOutcome::Reverted { reason }) => format!("reverted: {reason}"),
-        _ => "reverted".to_owned(),
+/// Executes it again with the gas it had: as of the block before, and if it succeeds there, as of its own. Best effort:
+/// the state in the middle of a block may have been another.
+async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
+    let tx = &lane.open[index];
+    let gas_limit = tx.gas_limit();
+    let payload = Payload { gas_limit, ..tx.intent.payload.clone() };
+    let before = receipt.block_number.saturating_sub(1);
+    for block in [before, receipt.block_number] {
+        let outcome = lane.chain.connector.call(lane.address(), &payload, BlockTag::Number(block)).await;
+        if let Ok(CallOutcome::Reverted(failure)) = outcome {
+            return TxError::reverted(failure, &payload.errors);
+        }
+    }
+    match gas_limit.filter(|limit| receipt.gas_used >= *limit) {
+        Some(limit) => {
+            TxError::new(ErrorCode::OutOfGas, format!("reverted: all of its gas was used, {limit}"))
+        }
+        None => TxError::new(ErrorCode::Reverted, "reverted"),
     }
 }
 

@@ -111,8 +111,8 @@ impl EvmClient {
             Err(error) => error,
         };
         // Asked first: a revert reason can quote any other wording.
-        if let Some(reason) = revert::reason(&error) {
-            return Ok(CallOutcome::Reverted { reason });
+        if let Some(failure) = revert::failure(&error) {
+            return Ok(CallOutcome::Reverted(failure));
         }
         match self.shared.class_of(&error) {
             SubmitClass::InsufficientFunds => Ok(CallOutcome::InsufficientFunds { message: told(&error) }),
@@ -353,14 +353,10 @@ impl ChainConnector for EvmClient {
 
     async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError> {
         let method = "eth_estimateGas";
-        Ok(match self.execute(method, json!([transaction(from, payload)])).await? {
-            CallOutcome::Ok((result, endpoint)) => {
-                let Quantity(gas) = parse(method, &endpoint, &result)?;
-                CallOutcome::Ok(gas)
-            }
-            CallOutcome::Reverted { reason } => CallOutcome::Reverted { reason },
-            CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
-            CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
+        let outcome = self.execute(method, json!([transaction(from, payload)])).await?;
+        outcome.try_map(|(result, endpoint)| {
+            let Quantity(gas) = parse(method, &endpoint, &result)?;
+            Ok(gas)
         })
     }
 
@@ -374,12 +370,7 @@ impl ChainConnector for EvmClient {
         if let Some(gas) = payload.gas_limit {
             asked["gas"] = json!(gas);
         }
-        Ok(match self.execute("eth_call", json!([asked, tag_text(tag)])).await? {
-            CallOutcome::Ok(_) => CallOutcome::Ok(()),
-            CallOutcome::Reverted { reason } => CallOutcome::Reverted { reason },
-            CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
-            CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
-        })
+        self.execute("eth_call", json!([asked, tag_text(tag)])).await?.try_map(|_| Ok(()))
     }
 
     async fn consumed_nonce(

@@ -77,7 +77,7 @@ async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
     assert_eq!(estimate(node).await.unwrap(), CallOutcome::Ok(U256::from(21_000)));
     let node = Node::start(says(3, "execution reverted: insufficient funds")).await;
     assert!(
-        matches!(estimate(node).await.unwrap(), CallOutcome::Reverted { reason } if reason.contains("insufficient"))
+        matches!(estimate(node).await.unwrap(), CallOutcome::Reverted(failure) if failure.in_words(&[]).contains("insufficient"))
     );
     let node = Node::start(says(-32000, "insufficient funds for transfer")).await;
     assert!(matches!(estimate(node).await.unwrap(), CallOutcome::InsufficientFunds { .. }));

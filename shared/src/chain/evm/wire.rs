@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A node's text is stored and logged, so it is cut to this. A revert reason can be as long as a block is large.
-const MAX_MESSAGE_CHARS: usize = 2_000;
+/// A node's text is stored and logged.
+pub(super) use crate::domain::words::storable;
 
 /// One question. The method name is static: it labels metrics and errors, and labels must be few.
 #[derive(Clone)]
@@ -145,16 +145,6 @@ fn reply(raw: RawReply) -> Result<Reply, String> {
     }
 }
 
-/// Text as a database and a log can hold it: no control characters (PostgreSQL refuses NUL), and not endless.
-pub(super) fn storable(text: &str) -> String {
-    let mut kept: String =
-        text.chars().take(MAX_MESSAGE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.chars().nth(MAX_MESSAGE_CHARS).is_some() {
-        kept.push('…');
-    }
-    kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,12 +207,5 @@ mod tests {
         {
             assert!(decode(body.as_bytes()).is_err(), "{body}");
         }
-    }
-
-    #[test]
-    fn endless_text_is_cut() {
-        let text = storable(&"é".repeat(MAX_MESSAGE_CHARS + 1));
-        assert_eq!(text.chars().count(), MAX_MESSAGE_CHARS + 1);
-        assert!(text.ends_with('…'));
     }
 }

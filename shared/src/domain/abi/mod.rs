@@ -1,9 +1,12 @@
-//! Calls by name: a signature or an ABI fragment, and JSON arguments, become call data.
+//! Calls by name: a signature or an ABI fragment, and JSON arguments, become call data. And the way back, for the errors
+//! a contract returns.
 //!
 //! The conversion from JSON is our own because it has to be strict: a number that JSON cannot carry exactly, a value
 //! outside the range of its type, or a short `bytes4` is refused with the path of the argument, never padded or cut.
 
 mod argument;
+mod custom_error;
+mod decode;
 mod signature;
 mod types;
 
@@ -12,6 +15,8 @@ use serde_json::Value;
 
 use super::payload::InvalidIntent;
 use types::Function;
+
+pub use custom_error::{Argument, CustomError, MAX_ERROR_CHARS, MAX_ERRORS, canonical_errors, decode_error};
 
 const METHOD: &str = "payload.method";
 const ARGS: &str = "payload.args";
@@ -22,7 +27,7 @@ pub fn encode_call(method: &Value, args: &[Value]) -> Result<Bytes, InvalidInten
         Value::String(text) => {
             signature::parse(text).map_err(|problem| InvalidIntent::new(METHOD, problem))?
         }
-        Value::Object(_) => Function::from_fragment(method, METHOD)?,
+        Value::Object(_) => Function::from_fragment(method, METHOD, "function")?,
         _ => return Err(InvalidIntent::new(METHOD, "must be a signature or an ABI fragment object")),
     };
     let tokens = argument::tokens(&function.inputs, args, ARGS)?;

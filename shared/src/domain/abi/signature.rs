@@ -1,4 +1,5 @@
-//! Human-readable signatures: `transfer(address,uint256)`, with or without names, `function`, modifiers, `returns`.
+//! Human-readable signatures: `transfer(address,uint256)`, with or without names, `function`, modifiers, `returns`; and
+//! those of errors.
 
 use super::types::{AbiType, Function, MAX_DEPTH, Param, is_identifier};
 
@@ -10,18 +11,21 @@ const LOCATIONS: [&str; 4] = ["memory", "calldata", "storage", "payable"];
 /// `Err` is the problem in words.
 pub(super) fn parse(text: &str) -> Result<Function, String> {
     let mut reader = Reader { rest: text.trim() };
-    let mut name = reader.word();
-    if name == "function" && reader.rest.starts_with(char::is_whitespace) {
-        reader.skip_blanks();
-        name = reader.word();
-    }
-    reader.skip_blanks();
-    if !is_identifier(name) || !reader.rest.starts_with('(') {
-        return Err(format!("`{text}` is not a signature such as transfer(address,uint256)"));
-    }
-    let inputs = reader.params(0)?;
+    let function = reader
+        .named("function")
+        .ok_or_else(|| format!("`{text}` is not a signature such as transfer(address,uint256)"))??;
     reader.tail()?;
-    Ok(Function { name: name.to_owned(), inputs })
+    Ok(function)
+}
+
+/// The same for an error: `InsufficientBalance(uint256 available, uint256 required)`.
+pub(super) fn parse_error(text: &str) -> Result<Function, String> {
+    let mut reader = Reader { rest: text.trim() };
+    let error = reader.named("error").ok_or_else(|| {
+        format!("`{text}` is not an error such as InsufficientBalance(uint256 available, uint256 required)")
+    })??;
+    reader.end()?;
+    Ok(error)
 }
 
 struct Reader<'a> {
@@ -59,6 +63,18 @@ impl<'a> Reader<'a> {
             Some(found) => format!("{wanted} expected, `{found}` found"),
             None => format!("{wanted} expected at the end"),
         }
+    }
+
+    /// A name and its parameters, with or without `keyword` in front. `None`: it does not begin like one.
+    fn named(&mut self, keyword: &str) -> Option<Result<Function, String>> {
+        let mut name = self.word();
+        if name == keyword && self.rest.starts_with(char::is_whitespace) {
+            self.skip_blanks();
+            name = self.word();
+        }
+        self.skip_blanks();
+        let begins = is_identifier(name) && self.rest.starts_with('(');
+        begins.then(|| Ok(Function { name: name.to_owned(), inputs: self.params(0)? }))
     }
 
     /// A parenthesised list, opening parenthesis included.
@@ -139,6 +155,10 @@ impl<'a> Reader<'a> {
                 word => return Err(format!("`{word}` is not expected here")),
             }
         }
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), String> {
         self.take(';');
         self.skip_blanks();
         if self.rest.is_empty() { Ok(()) } else { Err(self.unexpected("nothing more")) }

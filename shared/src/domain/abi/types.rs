@@ -31,6 +31,7 @@ pub(super) struct Param {
     pub(super) kind: AbiType,
 }
 
+/// A function, or an error: either is a name and what belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) name: String,
@@ -118,23 +119,66 @@ fn write_params(f: &mut fmt::Formatter<'_>, params: &[Param]) -> fmt::Result {
     f.write_str(")")
 }
 
+fn spell_params(text: &mut String, params: &[Param]) {
+    text.push('(');
+    for (index, param) in params.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        spell(text, &param.kind);
+        if !param.name.is_empty() {
+            text.push(' ');
+            text.push_str(&param.name);
+        }
+    }
+    text.push(')');
+}
+
+fn spell(text: &mut String, kind: &AbiType) {
+    match kind {
+        AbiType::Tuple(parts) => spell_params(text, parts),
+        AbiType::Array(item) => {
+            spell(text, item);
+            text.push_str("[]");
+        }
+        AbiType::FixedArray(item, length) => {
+            spell(text, item);
+            text.push_str(&format!("[{length}]"));
+        }
+        plain => text.push_str(&plain.to_string()),
+    }
+}
+
 impl Function {
     pub(super) fn selector(&self) -> [u8; 4] {
         let hash = keccak256(self.to_string());
         [hash[0], hash[1], hash[2], hash[3]]
     }
 
-    /// From a compiler's ABI: `{"type":"function","name":…,"inputs":[…]}`. Only the name and the inputs decide the
-    /// bytes; whatever else compilers put there is left alone.
-    pub(super) fn from_fragment(fragment: &Value, field: &str) -> Result<Function, InvalidIntent> {
+    /// With the names of the parameters: `transfer(address to,uint256 amount)`.
+    pub(super) fn spelled(&self) -> String {
+        let mut text = self.name.clone();
+        spell_params(&mut text, &self.inputs);
+        text
+    }
+
+    /// From a compiler's ABI: `{"type":"function","name":…,"inputs":[…]}`, or `"error"`. Only the name and the inputs
+    /// decide the bytes; whatever else compilers put there is left alone.
+    pub(super) fn from_fragment(
+        fragment: &Value,
+        field: &str,
+        wanted: &str,
+    ) -> Result<Function, InvalidIntent> {
         match fragment.get("type") {
             None => {}
-            Some(Value::String(kind)) if kind == "function" => {}
-            Some(_) => return Err(InvalidIntent::new(format!("{field}.type"), "must be \"function\"")),
+            Some(Value::String(kind)) if kind == wanted => {}
+            Some(_) => {
+                return Err(InvalidIntent::new(format!("{field}.type"), format!("must be \"{wanted}\"")));
+            }
         }
         let name = match fragment.get("name") {
             Some(Value::String(name)) if is_identifier(name) => name.clone(),
-            _ => return Err(InvalidIntent::new(format!("{field}.name"), "must be the name of a function")),
+            _ => return Err(InvalidIntent::new(format!("{field}.name"), format!("must name the {wanted}"))),
         };
         let inputs = fragment_params(fragment.get("inputs"), &format!("{field}.inputs"), 0)?;
         Ok(Function { name, inputs })

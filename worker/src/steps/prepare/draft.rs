@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
 use gapless::domain::gas::intrinsic_gas;
-use gapless::domain::{Fees, Payload, SignedDraft, TxState, U256, UnsignedTx};
+use gapless::domain::{ErrorCode, Fees, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx};
 use gapless::signer::SignerError;
 use gapless::store::QueuedIntent;
 
@@ -24,45 +24,53 @@ const TRANSFER_GAS: u64 = 21_000;
 /// Why there are no bytes.
 pub(super) enum Verdict {
     /// It can never be sent.
-    Dead { state: TxState, sub_state: &'static str, reason: String },
+    Dead { state: TxState, sub_state: &'static str, error: TxError },
     /// Not now. It stays at the head.
-    Hold { sub_state: &'static str, reason: String },
+    Hold { sub_state: &'static str, error: TxError },
 }
 
 impl Verdict {
-    fn failed(sub_state: &'static str, reason: impl Into<String>) -> Verdict {
-        Verdict::Dead { state: TxState::Failed, sub_state, reason: reason.into() }
+    fn failed(sub_state: &'static str, error: TxError) -> Verdict {
+        Verdict::Dead { state: TxState::Failed, sub_state, error }
     }
 
-    fn hold(sub_state: &'static str, reason: impl Into<String>) -> Verdict {
-        Verdict::Hold { sub_state, reason: reason.into() }
+    /// The chain would never take it.
+    fn invalid(reason: impl Into<String>) -> Verdict {
+        Verdict::failed("invalid", TxError::new(ErrorCode::Invalid, reason))
+    }
+
+    fn hold(sub_state: &'static str, code: ErrorCode, reason: impl Into<String>) -> Verdict {
+        Verdict::Hold { sub_state, error: TxError::new(code, reason) }
     }
 }
 
 /// A node that could not be asked says nothing about the intent.
 impl From<RpcError> for Verdict {
     fn from(error: RpcError) -> Self {
-        Verdict::hold("waiting_node", error.to_string())
+        Verdict::hold("waiting_node", ErrorCode::NodeUnavailable, error.to_string())
     }
 }
 
 impl From<SignerError> for Verdict {
     fn from(error: SignerError) -> Self {
         match error {
-            SignerError::Unavailable { reason, .. } => Verdict::hold("waiting_signer", reason),
-            SignerError::Refused { reason, .. } => Verdict::failed("signer_refused", reason),
+            SignerError::Unavailable { reason, .. } => {
+                Verdict::hold("waiting_signer", ErrorCode::SignerUnavailable, reason)
+            }
+            SignerError::Refused { reason, .. } => {
+                Verdict::failed("signer_refused", TxError::new(ErrorCode::SignerRefused, reason))
+            }
         }
     }
 }
 
 pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<SignedDraft, Verdict> {
     if let Some(ending) = &intent.ending {
-        let (state, reason) = (ending.state, ending.reason.clone());
-        return Err(Verdict::Dead { state, sub_state: "given_up", reason });
+        return Err(Verdict::Dead { state: ending.state, sub_state: "given_up", error: ending.error() });
     }
     if intent.expires.is_some_and(|at| at <= Instant::now()) {
-        let reason = "its deadline passed before it had a nonce".to_owned();
-        return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", reason });
+        let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it had a nonce");
+        return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", error });
     }
     let unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
@@ -74,14 +82,14 @@ pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<Sign
         payload: intent.payload.clone(),
     };
     let Some(cost) = unsigned.max_cost() else {
-        return Err(Verdict::failed("invalid", "value and fees together exceed 256 bits"));
+        return Err(Verdict::invalid("value and fees together exceed 256 bits"));
     };
     afford(lane, cost).await?;
     failpoint::hit("prepared");
     let draft = sign(lane, &unsigned).await?;
     if draft.raw.len() > MAX_RAW_BYTES {
         let reason = format!("signed it has {} bytes, pools take {MAX_RAW_BYTES}", draft.raw.len());
-        return Err(Verdict::failed("invalid", reason));
+        return Err(Verdict::invalid(reason));
     }
     if let Some(funds) = &mut lane.funds {
         funds.left = funds.left.saturating_sub(cost);
@@ -98,17 +106,11 @@ async fn gas_limit(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> 
     };
     let needed = intrinsic_gas(payload);
     if gas_limit < needed {
-        return Err(Verdict::failed(
-            "invalid",
-            format!("a gas limit of {gas_limit} is below the intrinsic {needed}"),
-        ));
+        return Err(Verdict::invalid(format!("a gas limit of {gas_limit} is below the intrinsic {needed}")));
     }
     let fits = lane.chain.watcher.block_gas_limit();
     if gas_limit > fits.into() {
-        return Err(Verdict::failed(
-            "invalid",
-            format!("a gas limit of {gas_limit} exceeds the block's {fits}"),
-        ));
+        return Err(Verdict::invalid(format!("a gas limit of {gas_limit} exceeds the block's {fits}")));
     }
     Ok(gas_limit)
 }
@@ -123,14 +125,17 @@ async fn estimate(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> {
         CallOutcome::Ok(gas) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
         CallOutcome::Ok(gas) => Ok(scale(gas, lane.chain.config.fees.gas_limit_multiplier)),
         // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
-        CallOutcome::Reverted { reason } if lane.open.iter().any(is_unmined) => {
-            Err(Verdict::hold("waiting_earlier", reason))
+        CallOutcome::Reverted(failure) if lane.open.iter().any(is_unmined) => {
+            let error = TxError::would_revert(failure, &payload.errors);
+            Err(Verdict::Hold { sub_state: "waiting_earlier", error })
         }
-        CallOutcome::Reverted { reason } => {
-            Err(Verdict::failed("would_revert", format!("would revert: {reason}")))
+        CallOutcome::Reverted(failure) => {
+            Err(Verdict::failed("would_revert", TxError::would_revert(failure, &payload.errors)))
         }
-        CallOutcome::InsufficientFunds { message } => Err(Verdict::hold("waiting_funds", message)),
-        CallOutcome::Fatal { message } => Err(Verdict::failed("invalid", message)),
+        CallOutcome::InsufficientFunds { message } => {
+            Err(Verdict::hold("waiting_funds", ErrorCode::InsufficientFunds, message))
+        }
+        CallOutcome::Fatal { message } => Err(Verdict::invalid(message)),
     }
 }
 
@@ -146,7 +151,7 @@ fn not_estimated(lane: &mut Lane, error: RpcError) -> Verdict {
         return error.into();
     }
     lane.refused_since = None;
-    Verdict::failed("estimate_refused", error.to_string())
+    Verdict::failed("estimate_refused", TxError::new(ErrorCode::EstimateRefused, error.to_string()))
 }
 
 fn is_unmined(tx: &OpenTx) -> bool {
@@ -160,7 +165,7 @@ async fn price(lane: &Lane, payload: &Payload) -> Result<Fees, Verdict> {
     match lane.chain.fees.next_base_fee(connector, head).await? {
         Some(base) if fees.cap() < base => {
             let reason = format!("its fee cap of {} wei is below the base fee of {base}", fees.cap());
-            Err(Verdict::hold("waiting_fee", reason))
+            Err(Verdict::hold("waiting_fee", ErrorCode::Underpriced, reason))
         }
         _ => Ok(fees),
     }
@@ -181,7 +186,7 @@ async fn afford(lane: &mut Lane, cost: U256) -> Result<(), Verdict> {
     lane.funds = Some(Funds { left, read_at: Instant::now() });
     if left < cost {
         let reason = format!("needs up to {cost} wei, has {left} beyond what is in flight");
-        return Err(Verdict::hold("waiting_funds", reason));
+        return Err(Verdict::hold("waiting_funds", ErrorCode::InsufficientFunds, reason));
     }
     Ok(())
 }

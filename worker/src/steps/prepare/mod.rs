@@ -4,7 +4,7 @@ mod draft;
 
 use std::time::{Duration, Instant};
 
-use gapless::domain::{EventKind, SignedDraft, TxState};
+use gapless::domain::{EventKind, SignedDraft, TxError, TxState};
 use gapless::store::{Move, OpenIntent, QueuedIntent};
 
 use super::{delegated, protect, shared};
@@ -48,9 +48,9 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
-            Err(Verdict::Dead { state, sub_state, reason }) => bury(lane, &intent, state, sub_state, reason),
-            Err(Verdict::Hold { sub_state, reason }) => {
-                hold(lane, intent, sub_state, reason);
+            Err(Verdict::Dead { state, sub_state, error }) => bury(lane, &intent, state, sub_state, error),
+            Err(Verdict::Hold { sub_state, error }) => {
+                hold(lane, intent, sub_state, error);
                 break;
             }
         }
@@ -109,28 +109,24 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     lane.open.insert(place, OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now));
 }
 
-fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, reason: String) {
-    lane.queued_moves.push(note(intent, state, sub_state, &reason));
-    let event = match state {
-        TxState::Cancelled => EventKind::Cancelled { reason },
-        _ => EventKind::Failed { reason },
-    };
-    lane.tell(Some(intent.tx_id), event);
+fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
+    lane.tell(Some(intent.tx_id), EventKind::ended(state, &error));
+    lane.queued_moves.push(note(intent, state, sub_state, error));
 }
 
 /// Keeps the intent at the head and says why, once.
-fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, reason: String) {
+fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, error: TxError) {
     if intent.sub_state.as_deref() != Some(sub_state) {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = %intent.tx_id, sub_state, reason, "the lane holds; no nonce is used");
-        lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, &reason));
+            tx.id = %intent.tx_id, sub_state, reason = error.message, "the lane holds; no nonce is used");
+        lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, error));
         intent.sub_state = Some(sub_state.to_owned());
     }
     lane.queue.push_front(intent);
     lane.hold_until = Some(Instant::now() + HOLD);
 }
 
-fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, reason: &str) -> QueuedMove {
+fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, error: TxError) -> QueuedMove {
     let change = Move {
         tx_id: intent.tx_id,
         from: TxState::Queued,
@@ -138,7 +134,7 @@ fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, reason: &str) -> Qu
         sub_state: Some(sub_state.to_owned()),
         nonce: None,
         tx_hash: None,
-        last_error: Some(reason.to_owned()),
+        last_error: Some(error),
         gas_params: None,
         receipt: None,
         replaced_by: None,

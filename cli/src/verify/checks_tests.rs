@@ -1,0 +1,179 @@
+//! Each check against damage of its kind.
+
+use super::super::facts::{InBlock, IntentFacts, Mined};
+use super::*;
+
+fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
+    AttemptFacts {
+        tx_id: tx_id.into(),
+        nonce,
+        placeholder: false,
+        tx_hash: format!("0x{tx_id}{nonce}"),
+        fencing_token: 1,
+        displaced: false,
+    }
+}
+
+/// Three intents confirmed at 0, 1, 2 and one queued.
+fn sound() -> SubmitterFacts {
+    let attempts = vec![attempt("a", 0), attempt("b", 1), attempt("c", 2)];
+    let confirmed = |(tx_id, nonce): (&str, u64)| IntentFacts {
+        tx_id: tx_id.into(),
+        state: TxState::Confirmed,
+        nonce: Some(nonce),
+    };
+    let mut intents: Vec<IntentFacts> = [("a", 0), ("b", 1), ("c", 2)].map(confirmed).to_vec();
+    intents.push(IntentFacts { tx_id: "d".into(), state: TxState::Queued, nonce: None });
+    SubmitterFacts {
+        address: "0x1".into(),
+        cursor: Some(CursorFacts { start: 0, next: 3, protect: None }),
+        shared: false,
+        foreign: Vec::new(),
+        intents,
+        mined: attempts.iter().map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true })).collect(),
+        in_blocks: Some(attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect()),
+        attempts,
+        chain_count: 3,
+    }
+}
+
+fn in_block(tx_hash: &str, nonce: u64) -> InBlock {
+    InBlock { tx_hash: tx_hash.into(), nonce, block: nonce + 1 }
+}
+
+fn broken(facts: &SubmitterFacts, rules: Rules) -> Vec<&'static str> {
+    CHECKS.iter().filter(|(_, check)| !check(facts, rules).is_empty()).map(|(name, _)| *name).collect()
+}
+
+#[track_caller]
+fn breaks(change: impl FnOnce(&mut SubmitterFacts), expected: &str) {
+    let mut facts = sound();
+    change(&mut facts);
+    let broken = broken(&facts, Rules::default());
+    assert!(broken.iter().any(|name| name.contains(expected)), "{expected}: {broken:?}");
+}
+
+#[test]
+fn a_sound_submitter_passes_and_one_that_never_worked_too() {
+    assert!(broken(&sound(), Rules::default()).is_empty());
+    let mut idle = sound();
+    (idle.cursor, idle.chain_count) = (None, 7);
+    idle.attempts.clear();
+    idle.mined.clear();
+    idle.intents.retain(|intent| intent.state == TxState::Queued);
+    assert!(broken(&idle, Rules::default()).is_empty());
+}
+
+#[test]
+fn each_kind_of_damage_is_found() {
+    breaks(|f| f.chain_count = 4, "contiguous");
+    breaks(|f| assert!(f.mined.remove("0xb1").is_some()), "contiguous");
+    breaks(|f| assert!(f.mined.remove("0xc2").is_some()), "final states");
+    breaks(|f| f.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3)), "is recorded");
+    breaks(|f| drop(f.attempts.remove(2)), "is recorded");
+    breaks(|f| f.cursor.as_mut().unwrap().next = 4, "has its bytes");
+    breaks(|f| f.cursor.as_mut().unwrap().next = 2, "has its bytes");
+    breaks(|f| f.attempts.push(attempt("d", 2)), "two intents");
+    breaks(|f| f.attempts.push(attempt("d", 3)), "worked on");
+    breaks(|f| f.mined.get_mut("0xa0").unwrap().succeeded = false, "final states");
+    breaks(|f| f.intents[0].state = TxState::Failed, "final states");
+    breaks(|f| f.attempts[0].fencing_token = 2, "tokens");
+    breaks(|f| f.intents[3].state = TxState::Submitted, "worked on");
+    breaks(
+        |f| {
+            let again = AttemptFacts { displaced: true, ..attempt("a", 1) };
+            f.mined.insert(again.tx_hash.clone(), Mined { succeeded: true });
+            f.attempts.push(again);
+        },
+        "two effects",
+    );
+}
+
+#[test]
+fn a_stranger_is_excused_only_where_the_submitter_has_stopped() {
+    let mut facts = sound();
+    facts.chain_count = 4;
+    facts.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3));
+    assert!(!broken(&facts, Rules::default()).is_empty());
+    facts.cursor.as_mut().unwrap().protect = Some("nonce 3 was used by somebody else".into());
+    assert!(broken(&facts, Rules::default()).is_empty());
+}
+
+/// A stranger at nonce 3, ours at 4.
+fn interleaved() -> SubmitterFacts {
+    let mut facts = sound();
+    let ours = attempt("d", 4);
+    facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block(&ours.tx_hash, 4)]);
+    facts.mined.insert(ours.tx_hash.clone(), Mined { succeeded: true });
+    facts.attempts.push(ours);
+    facts.intents[3] = IntentFacts { tx_id: "d".into(), state: TxState::Confirmed, nonce: Some(4) };
+    (facts.cursor.as_mut().unwrap().next, facts.chain_count) = (5, 5);
+    facts
+}
+
+#[test]
+fn others_of_a_shared_key_are_excused_where_they_are_recorded_and_nowhere_else() {
+    let mut facts = interleaved();
+    assert!(!broken(&facts, Rules::default()).is_empty(), "a strict submitter skipped a nonce");
+    facts.shared = true;
+    let unrecorded = broken(&facts, Rules::default());
+    assert!(unrecorded.iter().any(|name| name.contains("has its bytes")), "{unrecorded:?}");
+    facts.foreign = vec![(3, 3)];
+    assert!(broken(&facts, Rules::default()).is_empty());
+    facts.shared = false;
+    assert!(broken(&facts, Rules::default()).is_empty(), "what was recorded stays right");
+    facts.foreign = vec![(2, 2)];
+    assert!(!broken(&facts, Rules::default()).is_empty());
+}
+
+#[test]
+fn a_shared_key_may_be_ahead_of_its_lane_and_nothing_else_is_excused() {
+    let mut facts = interleaved();
+    (facts.shared, facts.foreign) = (true, vec![(3, 3)]);
+    facts.chain_count = 6;
+    facts.in_blocks.as_mut().unwrap().push(in_block("0xlater", 5));
+    assert!(broken(&facts, Rules::default()).is_empty());
+    assert!(facts.mined.remove("0xb1").is_some());
+    assert!(broken(&facts, Rules::default()).iter().any(|name| name.contains("contiguous")));
+}
+
+#[test]
+fn an_adopted_sequence_is_checked_from_its_new_start() {
+    let mut facts = sound();
+    facts.cursor = Some(CursorFacts { start: 5, next: 6, protect: None });
+    facts.chain_count = 6;
+    facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block("0xstranger", 4)]);
+    let fresh = attempt("e", 5);
+    facts.mined.insert(fresh.tx_hash.clone(), Mined { succeeded: true });
+    facts.attempts.push(fresh);
+    facts.intents.push(IntentFacts { tx_id: "e".into(), state: TxState::Confirmed, nonce: Some(5) });
+    assert!(broken(&facts, Rules::default()).is_empty());
+}
+
+#[test]
+fn pruned_rows_are_missed_only_without_pruning() {
+    let mut facts = sound();
+    facts.attempts.remove(0);
+    facts.intents.remove(0);
+    facts.mined.remove("0xa0");
+    assert!(!broken(&facts, Rules::default()).is_empty());
+    assert!(broken(&facts, Rules { pruned: true, all_final: false }).is_empty());
+}
+
+#[test]
+fn a_filled_nonce_and_a_reverted_call_are_sound() {
+    let mut facts = sound();
+    facts.intents[1].state = TxState::Cancelled;
+    facts.mined.remove("0xb1");
+    let filler = AttemptFacts { placeholder: true, tx_hash: "0xfill".into(), ..attempt("b", 1) };
+    facts.mined.insert(filler.tx_hash.clone(), Mined { succeeded: true });
+    facts.attempts.push(filler);
+    facts.intents[2].state = TxState::Failed;
+    facts.mined.get_mut("0xc2").unwrap().succeeded = false;
+    assert!(broken(&facts, Rules::default()).is_empty());
+}
+
+#[test]
+fn unfinished_work_is_a_violation_only_when_asked() {
+    assert!(!broken(&sound(), Rules { all_final: true, pruned: false }).is_empty());
+}

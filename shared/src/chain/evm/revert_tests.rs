@@ -1,0 +1,161 @@
+use ethers_core::abi::{Token, encode};
+use serde_json::json;
+
+use super::*;
+use crate::domain::RevertKind;
+
+fn said(code: i64, message: &str, data: Option<Value>) -> Option<Failure> {
+    failure(&ErrorObject { code, message: message.into(), data })
+}
+
+fn in_words(code: i64, message: &str, data: Option<Value>) -> Option<String> {
+    said(code, message, data).map(|failure| failure.in_words(&[]))
+}
+
+fn text(reason: &str) -> String {
+    format!("0x08c379a0{}", hex::encode(encode(&[Token::String(reason.into())])))
+}
+
+/// One row for each place and wording that a node is known for.
+#[test]
+fn the_bytes_are_found_wherever_the_node_put_them() {
+    let hex = text("insufficient funds");
+    let hash = format!("0x{}", "ab".repeat(32));
+    let hardhat =
+        "Error: VM Exception while processing transaction: reverted with reason string 'insufficient funds'";
+    let unrecognised = format!(
+        "VM Exception while processing transaction: reverted with an unrecognized custom error (return data: {hex})"
+    );
+    let ganache = "VM Exception while processing transaction: revert insufficient funds";
+    for (node, code, message, data) in [
+        ("geth", 3, "execution reverted: insufficient funds", json!(hex)),
+        ("geth 1.9", -32000, "execution reverted", json!(hex)),
+        ("reth", 3, "execution reverted: insufficient funds", json!(hex)),
+        ("erigon", 3, "execution reverted", json!(hex)),
+        ("anvil", 3, "execution reverted: insufficient funds", json!(hex)),
+        ("besu", -32000, "Execution reverted (insufficient funds)", json!(hex)),
+        ("besu, newer", 3, "Execution reverted", json!(hex)),
+        ("openethereum", -32015, "VM execution error.", json!(format!("Reverted {hex}"))),
+        ("nethermind", -32015, "VM execution error.", json!(format!("Reverted {hex}"))),
+        ("nethermind, newer", 3, "execution reverted: insufficient funds", json!(hex)),
+        ("hardhat", -32603, hardhat, json!({ "message": hardhat, "txHash": hash, "data": hex })),
+        ("hardhat, nested", -32603, hardhat, json!({ "data": { "data": hex, "message": hardhat } })),
+        ("ganache", -32000, ganache, json!({ "hash": hash, "programCounter": 7, "result": hex })),
+        (
+            "ganache 6",
+            -32000,
+            ganache,
+            json!({ hash.clone(): { "error": "revert", "return": hex }, "stack": "x" }),
+        ),
+        (
+            "a wallet's proxy",
+            -32603,
+            "Internal JSON-RPC error: execution reverted",
+            json!({ "originalError": { "code": 3, "data": hex } }),
+        ),
+        ("a proxy", -32000, "execution reverted", json!({ "cause": { "error": { "data": hex } } })),
+        ("upper case", 3, "execution reverted", json!(hex.to_uppercase().replace("0X", "0x"))),
+        ("only in the message", -32603, &unrecognised, Value::Null),
+        (
+            "only in the message of parity",
+            -32015,
+            &format!("VM execution error: Reverted {hex}"),
+            Value::Null,
+        ),
+    ] {
+        let failure = said(code, message, Some(data)).unwrap_or_else(|| panic!("{node}: no failure"));
+        let revert = failure.revert.clone().unwrap_or_else(|| panic!("{node}: no bytes"));
+        assert_eq!(format!("{:#x}", revert.data), hex, "{node}");
+        assert_eq!(failure.in_words(&[]), "insufficient funds", "{node}");
+        assert!(!failure.out_of_gas, "{node}");
+    }
+}
+
+#[test]
+fn without_bytes_the_words_are_the_reason() {
+    for (message, data) in [
+        ("execution reverted: not the owner", None),
+        ("execution reverted: not the owner", Some(json!("0x"))),
+        ("VM Exception while processing transaction: revert not the owner", None),
+        (
+            "Error: VM Exception while processing transaction: reverted with reason string 'not the owner'",
+            None,
+        ),
+        ("rpc error: execution reverted: not the owner", Some(json!({ "code": 3 }))),
+    ] {
+        let failure = said(-32000, message, data).unwrap();
+        let revert = failure.revert.as_ref().unwrap().decode(&[]);
+        assert_eq!(
+            (revert.kind, revert.reason.as_deref()),
+            (RevertKind::Error, Some("not the owner")),
+            "{message}"
+        );
+        assert_eq!(failure.in_words(&[]), "not the owner");
+    }
+}
+
+#[test]
+fn a_revert_without_anything_is_empty_and_the_message_is_all_there_is() {
+    for (code, message, data) in [
+        (3, "execution reverted", Some(json!("0x"))),
+        (-32000, "execution reverted", None),
+        (-32015, "VM execution error.", Some(json!("Reverted 0x"))),
+        (-32603, "Error: Transaction reverted without a reason string", Some(json!({ "data": "0x" }))),
+    ] {
+        let failure = said(code, message, data).unwrap();
+        assert_eq!(failure.revert.as_ref().unwrap().decode(&[]).kind, RevertKind::Empty, "{message}");
+        assert_eq!(failure.in_words(&[]), message);
+    }
+}
+
+#[test]
+fn what_broke_off_returned_nothing() {
+    for (code, message, data, out_of_gas) in [
+        (-32000, "invalid opcode: INVALID", None, false),
+        (-32000, "out of gas", None, true),
+        (-32003, "EVM error OutOfGas", None, true),
+        (-32000, "EVM error InvalidFEOpcode", None, false),
+        (-32015, "VM execution error.", Some(json!("Bad instruction fe")), false),
+        (-32015, "VM execution error.", Some(json!("Out of gas")), true),
+    ] {
+        let failure = said(code, message, data).unwrap();
+        assert_eq!((failure.revert.clone(), failure.out_of_gas), (None, out_of_gas), "{message}");
+        assert_eq!(failure.in_words(&[]), message);
+    }
+}
+
+#[test]
+fn a_panic_and_an_unknown_error_are_named() {
+    let panic = format!("0x4e487b71{:0>64}", "11");
+    assert_eq!(in_words(3, "x", Some(panic.into())).as_deref(), Some("panic: arithmetic overflow (0x11)"));
+    assert_eq!(in_words(3, "x", Some("0xdeadbeef01".into())).as_deref(), Some("unknown error 0xdeadbeef01"));
+    let cut = &text("hello")[..20];
+    assert!(in_words(3, "x", Some(cut.into())).unwrap().starts_with("unknown error 0x08c379a0"));
+}
+
+#[test]
+fn an_error_that_is_not_about_execution_is_no_failure() {
+    for message in
+        ["insufficient funds for transfer", "header not found", "gas required exceeds allowance (1)"]
+    {
+        assert_eq!(said(-32000, message, None), None);
+    }
+    assert_eq!(said(-32602, "invalid argument", Some("0xdeadbeef".into())), None);
+}
+
+#[test]
+fn nonsense_in_the_place_of_bytes_is_no_bytes() {
+    for data in [
+        json!("0xzz"),
+        json!("é0x1"),
+        json!(7),
+        json!([text("x")]),
+        json!({ "data": { "data": { "data": { "data": text("x") } } } }),
+    ] {
+        let failure = said(3, "execution reverted", Some(data.clone())).unwrap();
+        assert_eq!(failure.revert.unwrap().decode(&[]).kind, RevertKind::Empty, "{data}");
+    }
+    let endless = format!("0x{}", "ee".repeat(100_000));
+    let revert = said(3, "execution reverted", Some(endless.into())).unwrap().revert.unwrap();
+    assert_eq!((revert.data.len(), revert.size), (1024, 100_000));
+}

@@ -1,0 +1,286 @@
+//! Why an intent waits or how it ended: a code that never changes, words for people, and the bytes of a revert.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::revert::{Failure, RevertData};
+use super::state::TxState;
+
+/// Clients decide by these. Codes are added, never renamed; docs/api.md lists them, and a test compares the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    WouldRevert,
+    Reverted,
+    OutOfGas,
+    Invalid,
+    EstimateRefused,
+    SignerRefused,
+    Unmineable,
+    HandlerFailed,
+    DeadlinePassed,
+    Cancelled,
+    InsufficientFunds,
+    Underpriced,
+    SignerUnavailable,
+    NodeUnavailable,
+    PoolFull,
+    DelegatedLimit,
+    FeeCapExceeded,
+    LowerNonceMissing,
+    NonceUsed,
+    NonceTaken,
+    Displaced,
+    Stuck,
+    Unknown,
+}
+
+impl ErrorCode {
+    pub const ALL: [ErrorCode; 23] = [
+        ErrorCode::WouldRevert,
+        ErrorCode::Reverted,
+        ErrorCode::OutOfGas,
+        ErrorCode::Invalid,
+        ErrorCode::EstimateRefused,
+        ErrorCode::SignerRefused,
+        ErrorCode::Unmineable,
+        ErrorCode::HandlerFailed,
+        ErrorCode::DeadlinePassed,
+        ErrorCode::Cancelled,
+        ErrorCode::InsufficientFunds,
+        ErrorCode::Underpriced,
+        ErrorCode::SignerUnavailable,
+        ErrorCode::NodeUnavailable,
+        ErrorCode::PoolFull,
+        ErrorCode::DelegatedLimit,
+        ErrorCode::FeeCapExceeded,
+        ErrorCode::LowerNonceMissing,
+        ErrorCode::NonceUsed,
+        ErrorCode::NonceTaken,
+        ErrorCode::Displaced,
+        ErrorCode::Stuck,
+        ErrorCode::Unknown,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ErrorCode::WouldRevert => "would_revert",
+            ErrorCode::Reverted => "reverted",
+            ErrorCode::OutOfGas => "out_of_gas",
+            ErrorCode::Invalid => "invalid",
+            ErrorCode::EstimateRefused => "estimate_refused",
+            ErrorCode::SignerRefused => "signer_refused",
+            ErrorCode::Unmineable => "unmineable",
+            ErrorCode::HandlerFailed => "handler_failed",
+            ErrorCode::DeadlinePassed => "deadline_passed",
+            ErrorCode::Cancelled => "cancelled",
+            ErrorCode::InsufficientFunds => "insufficient_funds",
+            ErrorCode::Underpriced => "underpriced",
+            ErrorCode::SignerUnavailable => "signer_unavailable",
+            ErrorCode::NodeUnavailable => "node_unavailable",
+            ErrorCode::PoolFull => "pool_full",
+            ErrorCode::DelegatedLimit => "delegated_limit",
+            ErrorCode::FeeCapExceeded => "fee_cap_exceeded",
+            ErrorCode::LowerNonceMissing => "lower_nonce_missing",
+            ErrorCode::NonceUsed => "nonce_used",
+            ErrorCode::NonceTaken => "nonce_taken",
+            ErrorCode::Displaced => "displaced",
+            ErrorCode::Stuck => "stuck",
+            ErrorCode::Unknown => "unknown",
+        }
+    }
+
+    /// Of a row that has words and no code: it was written before there were codes.
+    fn of_row(state: TxState, sub_state: Option<&str>) -> ErrorCode {
+        match sub_state {
+            Some("would_revert" | "waiting_earlier") => ErrorCode::WouldRevert,
+            Some("reverted") => ErrorCode::Reverted,
+            Some("invalid") => ErrorCode::Invalid,
+            Some("estimate_refused") => ErrorCode::EstimateRefused,
+            Some("signer_refused") => ErrorCode::SignerRefused,
+            Some("rejected") => ErrorCode::Unmineable,
+            Some("deadline") => ErrorCode::DeadlinePassed,
+            Some("waiting_funds") => ErrorCode::InsufficientFunds,
+            Some("waiting_fee") => ErrorCode::Underpriced,
+            Some("waiting_signer") => ErrorCode::SignerUnavailable,
+            Some("waiting_node") => ErrorCode::NodeUnavailable,
+            Some("lower_nonce_missing") => ErrorCode::LowerNonceMissing,
+            Some("nonce_used") => ErrorCode::NonceUsed,
+            Some("nonce_taken") => ErrorCode::NonceTaken,
+            Some("displaced") => ErrorCode::Displaced,
+            Some("unmined") => ErrorCode::Stuck,
+            _ => ErrorCode::of_ending(state).unwrap_or(ErrorCode::Unknown),
+        }
+    }
+
+    /// Of an intent that was given up before there were codes.
+    pub fn of_ending(state: TxState) -> Option<ErrorCode> {
+        match state {
+            TxState::Cancelled => Some(ErrorCode::Cancelled),
+            TxState::Failed => Some(ErrorCode::Unmineable),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is no code.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("`{0}` is not an error code")]
+pub struct UnknownCode(pub String);
+
+impl FromStr for ErrorCode {
+    type Err = UnknownCode;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        ErrorCode::ALL
+            .into_iter()
+            .find(|code| code.as_str() == text)
+            .ok_or_else(|| UnknownCode(text.to_owned()))
+    }
+}
+
+impl Serialize for ErrorCode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxError {
+    pub code: ErrorCode,
+    /// For people.
+    pub message: String,
+    pub revert: Option<RevertData>,
+}
+
+/// What a row keeps beside the words.
+#[derive(Serialize, Deserialize)]
+struct Detail {
+    code: String,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    revert: Option<RevertData>,
+}
+
+impl TxError {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> TxError {
+        TxError { code, message: message.into(), revert: None }
+    }
+
+    /// The estimate failed: no nonce was used. `errors`: those of the contract.
+    pub fn would_revert(failure: Failure, errors: &[String]) -> TxError {
+        TxError::of_failure(ErrorCode::WouldRevert, "would revert", failure, errors)
+    }
+
+    /// It failed on chain, and failed again in the same way when it was executed anew.
+    pub fn reverted(failure: Failure, errors: &[String]) -> TxError {
+        TxError::of_failure(ErrorCode::Reverted, "reverted", failure, errors)
+    }
+
+    fn of_failure(code: ErrorCode, verb: &str, failure: Failure, errors: &[String]) -> TxError {
+        let message = format!("{verb}: {}", failure.in_words(errors));
+        let code = if failure.out_of_gas { ErrorCode::OutOfGas } else { code };
+        TxError { code, message, revert: failure.revert }
+    }
+
+    /// What is stored beside the message.
+    pub fn detail(&self) -> Value {
+        let detail = Detail { code: self.code.as_str().to_owned(), revert: self.revert.clone() };
+        // Unwrap safety: plain data with string keys.
+        serde_json::to_value(detail).expect("an error serialises")
+    }
+
+    /// From a row. Never fails: a row of an older or a newer program is worked on, whatever its error is called.
+    pub fn from_row(
+        message: Option<String>,
+        detail: Option<Value>,
+        state: TxState,
+        sub_state: Option<&str>,
+    ) -> Option<TxError> {
+        let message = message?;
+        let detail = detail.and_then(|detail| serde_json::from_value::<Detail>(detail).ok());
+        let (code, revert) = match detail {
+            Some(detail) => (detail.code.parse().ok(), detail.revert),
+            None => (None, None),
+        };
+        let code = code.unwrap_or_else(|| ErrorCode::of_row(state, sub_state));
+        Some(TxError { code, message, revert })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_code_survives_its_spelling_and_is_in_the_list_once() {
+        for code in ErrorCode::ALL {
+            assert_eq!(code.as_str().parse(), Ok(code));
+        }
+        let words: BTreeSet<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(words.len(), ErrorCode::ALL.len());
+    }
+
+    /// The first column of the table under this heading.
+    fn documented() -> BTreeSet<String> {
+        let document = include_str!("../../../docs/api.md");
+        let section = document.split("### Codes of a transaction").nth(1).expect("the heading");
+        let section = section.split("\n#").next().unwrap_or_default();
+        let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        cells.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn code_and_documentation_have_the_same_codes() {
+        let codes: BTreeSet<String> = ErrorCode::ALL.iter().map(ToString::to_string).collect();
+        assert_eq!(documented(), codes);
+    }
+
+    #[test]
+    fn an_error_is_read_as_it_was_stored() {
+        let error = TxError {
+            code: ErrorCode::Reverted,
+            message: "reverted: no".into(),
+            revert: Some(RevertData::new(&[1, 2, 3])),
+        };
+        let detail = error.detail();
+        assert_eq!(detail, json!({"code": "reverted", "revert": {"data": "0x010203", "size": 3}}));
+        let read =
+            TxError::from_row(Some("reverted: no".into()), Some(detail), TxState::Failed, Some("reverted"));
+        assert_eq!(read, Some(error));
+        assert_eq!(TxError::from_row(None, Some(json!({"code": "reverted"})), TxState::Failed, None), None);
+    }
+
+    #[test]
+    fn rows_of_other_programs_are_readable() {
+        let read = |detail: Option<Value>, state, sub_state| {
+            TxError::from_row(Some("words".into()), detail, state, sub_state).unwrap().code
+        };
+        assert_eq!(read(None, TxState::Failed, Some("reverted")), ErrorCode::Reverted);
+        assert_eq!(read(None, TxState::Queued, Some("waiting_funds")), ErrorCode::InsufficientFunds);
+        assert_eq!(read(None, TxState::Failed, Some("placeholder")), ErrorCode::Unmineable);
+        assert_eq!(read(None, TxState::Cancelled, None), ErrorCode::Cancelled);
+        assert_eq!(read(None, TxState::Submitted, None), ErrorCode::Unknown);
+        let newer = json!({"code": "eaten_by_a_whale", "more": 1});
+        assert_eq!(read(Some(newer), TxState::Failed, Some("reverted")), ErrorCode::Reverted);
+        assert_eq!(read(Some(json!("nonsense")), TxState::Failed, Some("invalid")), ErrorCode::Invalid);
+    }
+
+    #[test]
+    fn running_out_of_gas_has_a_code_of_its_own() {
+        let failure = |out_of_gas| Failure { revert: None, message: "words".into(), out_of_gas };
+        assert_eq!(TxError::reverted(failure(true), &[]).code, ErrorCode::OutOfGas);
+        let error = TxError::would_revert(failure(false), &[]);
+        assert_eq!((error.code, error.message.as_str()), (ErrorCode::WouldRevert, "would revert: words"));
+    }
+}

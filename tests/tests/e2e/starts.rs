@@ -1,0 +1,106 @@
+//! Starts that must fail with a reason, and one that must not: a key that cannot be opened.
+
+use gapless::config::Secret;
+use gapless::signer::keystore;
+use gapless_cli::commands::migrate::migrate;
+use gapless_tests::{Address, Service, U256, payload};
+use serde_json::json;
+use sqlx::Connection;
+
+use crate::stack;
+
+/// Ends with a failure and says why; answers what it said.
+async fn refuses_to_start(service: Service) -> String {
+    let status = service.wait_exit().await;
+    assert!(!status.success(), "{} ended with {status}", service.name());
+    service.log()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_starts_on_a_schema_that_is_too_old() {
+    let stack = stack().start().await;
+    let empty = stack.empty_database().await;
+    let older = stack.empty_database().await;
+    migrate(&Secret::new(older.as_str())).await.unwrap();
+    let mut connection = sqlx::PgConnection::connect(&older).await.unwrap();
+    let newest = "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
+    sqlx::query(newest).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    for url in [&empty, &older] {
+        for part in [stack.api(), stack.worker()] {
+            let log =
+                refuses_to_start(part.set("database.url", url.as_str()).without_waiting().start().await)
+                    .await;
+            assert!(log.contains("schema is older") && log.contains("gapless migrate"), "{log}");
+        }
+    }
+    migrate(&Secret::new(empty.as_str())).await.unwrap();
+    stack.api().set("database.url", empty.as_str()).start().await;
+    stack.worker().set("database.url", empty.as_str()).start().await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_in_the_configuration_names_the_key_and_where_it_was_set() {
+    let stack = stack().start().await;
+    for (key, value) in [
+        ("lease.durration", json!("10s")),
+        ("lease.duration", json!("soon")),
+        ("lease.renew_interval", json!("1h")),
+        ("nonce.max_in_flight", json!(0)),
+        ("confirmations.required", json!(0)),
+        ("chain.c0.resubmit.intervall", json!("1s")),
+        ("chain.c0.rpc.timeout", json!(-1)),
+        ("chain.c0.confirmations.required", json!(0)),
+        ("duties.prune", json!("every day")),
+        ("nonsense.key", json!(true)),
+    ] {
+        for part in [stack.api(), stack.worker()] {
+            let service = part.set(key, value.clone()).without_waiting().start().await;
+            let log = refuses_to_start(service.clone()).await;
+            let word = key.rsplit('.').next().unwrap();
+            assert!(log.contains(word) || log.contains("nonsense"), "{key} is named: {log}");
+            assert!(log.contains(&format!("{}.toml", service.name())), "the file is named for {key}: {log}");
+        }
+    }
+    let part = stack.worker().env("GAPLESS__LEASE__DURATION", "soon").without_waiting();
+    let log = refuses_to_start(part.start().await).await;
+    assert!(log.to_lowercase().contains("lease") && log.contains("environment"), "{log}");
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keystore_file_that_cannot_be_opened_is_named_and_the_rest_goes_on() {
+    let stack = stack().start().await;
+    let keys = stack.dir().join("keys");
+    let (good, _) = keystore::create(&keys, &Secret::new("secret")).unwrap();
+    let (_, locked) = keystore::create(&keys, &Secret::new("another password")).unwrap();
+    stack.anvil().set_balance(good, U256::exp10(18)).await;
+    stack.start_api().await;
+    let worker =
+        stack.worker().set("signer.keystore", keys.to_str().unwrap()).set("signer.password_env", "KEYS");
+    let worker = worker.env("KEYS", "secret").start().await;
+    let line = worker.wait_for_log("a key could not be loaded").await;
+    assert!(line.contains(locked.to_str().unwrap()), "{line}");
+    let (status, body) = worker.readiness().await;
+    assert_eq!(status, 200, "{body}");
+    assert!(
+        body["signerProblems"][0].as_str().is_some_and(|text| text.contains(locked.to_str().unwrap())),
+        "{body}"
+    );
+
+    let to = Address::repeat_byte(0x0a);
+    let body = json!({ "submitter": format!("{good:#x}"), "requestId": "kept", "payload": payload(to, 1) });
+    let answer = stack.client().post_raw(&body).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    stack.note(&answer);
+    let beside = stack.create(stack.submitter(0), "beside", &payload(to, 1)).await;
+    stack.wait_confirmed(&[answer.tx_id().parse().unwrap(), beside]).await;
+    assert!(!worker.log().contains("another password") && !worker.log().contains("secret"));
+    let signers = stack.client().get("/api/v1/submitters").await;
+    let items = signers.body["items"].as_array().unwrap();
+    let mut kinds: Vec<&str> = items.iter().map(|item| item["signer"].as_str().unwrap()).collect();
+    kinds.sort();
+    assert_eq!(kinds, ["keystore", "raw_key"]);
+    stack.finish().await;
+}
