@@ -147,13 +147,16 @@ async fn announce(
 ) -> Result<(), StoreError> {
     let mut keys = Vec::new();
     let mut kinds = Vec::new();
-    for chain_id in chains.keys() {
+    let mut low_level = Vec::new();
+    for (chain_id, chain) in chains {
         for address in addresses {
+            low_level.push(chain.config.nonce.low_level.applies_to(address));
             keys.push(SubmitterKey { chain_id: *chain_id, address: *address });
             kinds.push(signers.get(address).map_or("unknown", |signer| signer.kind()));
         }
     }
-    store.announce(&keys, &kinds).await
+    store.announce(&keys, &kinds).await?;
+    store.announce_mode(&keys, &low_level).await
 }
 
 /// Announces the addresses of remote signers as these answer, and tries on while the database is away.

@@ -54,6 +54,7 @@ impl ChainConfig {
             ("confirmations.stale_receipt_timeout", table.confirmations.stale_receipt_timeout),
             ("rpc.poll_interval", table.rpc.poll_interval),
             ("rpc.timeout", table.rpc.timeout),
+            ("nonce.max_hold", table.nonce.max_hold),
         ] {
             if interval.is_zero() {
                 return bad(key, "must be longer than nothing".into());
@@ -70,6 +71,12 @@ impl ChainConfig {
         }
         if table.nonce.profile == Profile::StabilityFirst && table.gasbump.enabled {
             return bad("gasbump.enabled", "nonce.profile = \"stability_first\" forbids replacement".into());
+        }
+        if table.nonce.profile == Profile::StabilityFirst && table.nonce.low_level.enabled {
+            return bad(
+                "nonce.low_level.enabled",
+                "nonce.profile = \"stability_first\" forbids the placeholders that held nonces need".into(),
+            );
         }
         if table.gasbump.multiplier < 1.1 {
             return bad(

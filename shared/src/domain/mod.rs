@@ -11,6 +11,7 @@ pub mod ids;
 pub mod intent;
 pub mod payload;
 pub mod receipt;
+pub mod reservation;
 pub mod state;
 pub mod stuck;
 pub mod unsigned;
@@ -21,6 +22,7 @@ pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxI
 pub use intent::{RequestedAccess, RequestedTx};
 pub use payload::{InvalidIntent, Payload, Speed, TxKind};
 pub use receipt::{BlockRef, Receipt};
+pub use reservation::{Answer, ReservationState, Via};
 pub use state::{Ending, TxState};
 pub use unsigned::{Fees, SignedDraft, UnsignedTx};
 

@@ -267,6 +267,26 @@ impl Store {
         .map_err(StoreError::db("announce"))?;
         tx.commit().await.map_err(StoreError::db("announce"))
     }
+
+    /// Records for each submitter whether the low-level hook gives its nonces. After `announce`.
+    pub async fn announce_mode(&self, submitters: &[SubmitterKey], low_level: &[bool]) -> Result<(), StoreError> {
+        ensure_rows("announce_mode", submitters.len(), low_level.len())?;
+        let (chains, addresses) = columns(submitters);
+        sqlx::query(
+            "-- announce_mode
+            UPDATE submitter s
+            SET low_level = u.low_level, updated_at = clock_timestamp()
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, low_level)
+            WHERE s.chain_id = u.chain_id AND s.submitter = u.submitter AND s.low_level <> u.low_level",
+        )
+        .bind(chains)
+        .bind(addresses)
+        .bind(low_level.to_vec())
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("announce_mode"))?;
+        Ok(())
+    }
 }
 
 /// Keys as the two arrays every batched statement starts with.

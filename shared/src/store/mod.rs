@@ -10,6 +10,7 @@ mod error;
 mod fence;
 mod fenced;
 mod fleet;
+mod hold;
 mod intake;
 mod lease;
 mod load;
@@ -17,6 +18,7 @@ mod operator;
 mod pending;
 mod pool;
 mod query;
+mod reservation;
 mod row;
 mod submitters;
 mod upkeep;
@@ -27,6 +29,7 @@ pub use attempt::{Attempt, AttemptKind};
 pub use error::StoreError;
 pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, SentNote};
 pub use fleet::{Listener, Peer, WORK_CHANNEL, Work};
+pub use hold::{HeldNonce, WaitingCaller};
 pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Lease, LeaseTag};
 pub use load::{Cursor, LaneRows, OpenIntent, QueuedIntent};
@@ -34,6 +37,9 @@ pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequ
 pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
+pub use reservation::{
+    AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, ReservationView,
+};
 pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};
 pub use upkeep::{Backlog, IdleSequence};
-pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedSubmitter};
+pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter};

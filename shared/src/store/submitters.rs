@@ -24,6 +24,8 @@ pub struct SubmitterView {
     pub oldest_queued_age_seconds: Option<f64>,
     pub in_flight: u64,
     pub max_in_flight: Option<u32>,
+    /// Its nonces are given by the low-level hook alone.
+    pub low_level: bool,
     /// For admins only. Absent before the first use.
     pub next_nonce: Option<Nonce>,
     pub created_at: DateTime<Utc>,
@@ -38,6 +40,7 @@ struct SubmitterRow {
     status: String,
     status_reason: Option<String>,
     max_in_flight: Option<i32>,
+    low_level: bool,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     protect_reason: Option<String>,
@@ -53,7 +56,7 @@ macro_rules! select_submitter {
             "-- ",
             $name,
             "
-            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.created_at,
+            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.low_level, s.created_at,
                    s.updated_at, c.protect_reason, c.next_nonce, q.queue_depth, h.oldest_age, f.in_flight
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
@@ -138,6 +141,7 @@ impl TryFrom<SubmitterRow> for SubmitterView {
             max_in_flight: window.transpose()?,
             next_nonce: row.next_nonce.map(|nonce| row::nonce(cell("next_nonce"), nonce)).transpose()?,
             signer: row.signer,
+            low_level: row.low_level,
             status_reason: row.status_reason,
             protect_reason: row.protect_reason,
             oldest_queued_age_seconds: row.oldest_age,

@@ -1,11 +1,11 @@
 //! From QUEUED to signed and committed. Everything that can fail is tried before a nonce is used.
 
-mod draft;
+pub(super) mod draft;
 
 use std::time::{Duration, Instant};
 
-use gapless::domain::{EventKind, SignedDraft, TxState};
-use gapless::store::{Move, OpenIntent, QueuedIntent};
+use gapless::domain::{EventKind, ReservationState, SignedDraft, TxState};
+use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
 
 use super::protect;
 use crate::failpoint;
@@ -53,6 +53,14 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
 }
 
 async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError> {
+    // A caller that waits says so every few seconds; what was read ahead does not know.
+    let lapsed = |intent: &QueuedIntent| {
+        intent.caller.as_ref().is_some_and(|caller| caller.wanted_until <= Instant::now())
+    };
+    if lane.queue.front().is_some_and(lapsed) {
+        lane.queue.clear();
+        lane.more_queued = true;
+    }
     if lane.queue.is_empty() && lane.more_queued {
         // What was decided about earlier intents must be on disk, or they would be read as queued again.
         if !lane.queued_moves.is_empty() || lane.open.iter().any(|tx| tx.draft().is_some()) {
@@ -72,11 +80,20 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let sequence = lane.sequence.as_mut().expect("a sequence");
     sequence.next = draft.nonce.next();
     sequence.max_in_flight = window;
+    let hold = intent.caller.map(|caller| caller.hold.min(lane.chain.config.nonce.max_hold));
+    let held = hold.map(|hold| HeldNonce {
+        state: ReservationState::Reserved,
+        expires: now + hold,
+        over: false,
+        answer: None,
+        answer_expires: None,
+        noted: false,
+    });
     let open = OpenIntent {
         tx_id: intent.tx_id,
         payload: intent.payload,
         state: TxState::InFlight,
-        sub_state: None,
+        sub_state: hold.map(|_| "reserved".to_owned()),
         nonce: draft.nonce,
         tx_hash: draft.tx_hash,
         last_error: None,
@@ -91,9 +108,13 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         expires: intent.expires,
         ending: None,
         trace_context: intent.trace_context,
+        held,
         attempts: Vec::new(),
     };
-    lane.open.push_back(OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now));
+    lane.open.push_back(match hold {
+        Some(hold) => OpenTx::reserved(open, draft, hold, now),
+        None => OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now),
+    });
 }
 
 fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, reason: String) {
