@@ -40,6 +40,8 @@ pub(crate) struct Submitter {
     pub(crate) in_flight: u64,
     /// Its own window; absent: the configured one.
     pub(crate) max_in_flight: Option<u32>,
+    /// Its nonces are given by the low-level hook alone: it takes no requests.
+    pub(crate) low_level: bool,
     /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
     pub(crate) signer: String,
     /// For admins only: the nonce its next transaction gets.
@@ -75,6 +77,7 @@ impl Submitter {
             oldest_queued_age_seconds: view.oldest_queued_age_seconds,
             in_flight: view.in_flight,
             max_in_flight: view.max_in_flight,
+            low_level: view.low_level,
             signer: view.signer,
             next_nonce: view.next_nonce.filter(|_| for_admin).map(|nonce| nonce.0),
             created_at: view.created_at,
@@ -102,6 +105,7 @@ mod tests {
             oldest_queued_age_seconds: None,
             in_flight: 0,
             max_in_flight: None,
+            low_level: false,
             next_nonce: Some(Nonce(41)),
             created_at: DateTime::UNIX_EPOCH,
             updated_at: DateTime::UNIX_EPOCH,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use gapless::domain::TxState;
+use gapless::domain::{ReservationState, TxState};
 
 use super::facts::{AttemptFacts, SubmitterFacts};
 
@@ -21,10 +21,11 @@ pub(super) type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 pub(super) const NEEDS_SCAN: &str = "every transaction in the blocks is recorded";
 
 /// In the order they are printed. Each answers the violations it found, in words.
-pub(super) const CHECKS: [(&str, Check); 8] = [
+pub(super) const CHECKS: [(&str, Check); 9] = [
     ("nonces on chain are contiguous and all ours", contiguous_on_chain),
     (NEEDS_SCAN, blocks_are_recorded),
     ("every nonce given has its bytes", given_nonces_have_bytes),
+    ("every nonce shown to a caller has its placeholder", shown_nonces_have_placeholders),
     ("no nonce carries two intents", one_intent_per_nonce),
     ("no intent has two effects", one_effect_per_intent),
     ("final states agree with the chain", final_states_agree),
@@ -99,6 +100,32 @@ fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> 
         violations.extend(
             beyond.map(|nonce| format!("nonce {nonce}: has bytes, but the cursor is at {}", cursor.next)),
         );
+    }
+    violations
+}
+
+/// A nonce that code outside has seen was recorded together with the bytes that consume it without that code, and one
+/// that is used has the caller's transaction beside them.
+fn shown_nonces_have_placeholders(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
+    let kinds: HashSet<(&str, u64, bool)> = facts
+        .attempts
+        .iter()
+        .map(|attempt| (attempt.tx_id.as_str(), attempt.nonce, attempt.placeholder))
+        .collect();
+    let mut violations = Vec::new();
+    for reservation in &facts.reservations {
+        let (tx_id, nonce, state) = (reservation.tx_id.as_str(), reservation.nonce, reservation.state);
+        if !kinds.contains(&(tx_id, nonce, true)) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, but without a placeholder"));
+        }
+        if state == ReservationState::Used && !kinds.contains(&(tx_id, nonce, false)) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, but without its transaction"));
+        }
+        let carried =
+            facts.intents.iter().find(|intent| intent.tx_id == tx_id).and_then(|intent| intent.nonce);
+        if state == ReservationState::Reserved && carried != Some(nonce) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, which does not have it"));
+        }
     }
     violations
 }
@@ -197,7 +224,7 @@ fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{CursorFacts, InBlock, IntentFacts, Mined};
+    use super::super::facts::{CursorFacts, InBlock, IntentFacts, Mined, ReservationFacts};
     use super::*;
 
     fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
@@ -233,8 +260,13 @@ mod tests {
                 attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect(),
             ),
             attempts,
+            reservations: Vec::new(),
             chain_count: 3,
         }
+    }
+
+    fn held(tx_id: &str, nonce: u64, state: ReservationState) -> ReservationFacts {
+        ReservationFacts { tx_id: tx_id.into(), nonce, state }
     }
 
     fn in_block(tx_hash: &str, nonce: u64) -> InBlock {
@@ -286,6 +318,32 @@ mod tests {
                 f.attempts.push(again);
             },
             "two effects",
+        );
+    }
+
+    #[test]
+    fn a_nonce_that_was_shown_has_its_placeholder_and_a_used_one_its_transaction() {
+        let placeholder = AttemptFacts { placeholder: true, tx_hash: "0xp".into(), ..attempt("a", 0) };
+        let mut facts = sound();
+        facts.reservations.push(held("a", 0, ReservationState::Used));
+        facts.attempts.push(placeholder.clone());
+        assert!(broken(&facts, Rules::default()).is_empty(), "the placeholder was not needed, and is not mined");
+        breaks(|f| f.reservations.push(held("a", 0, ReservationState::Used)), "has its placeholder");
+        breaks(|f| f.reservations.push(held("b", 1, ReservationState::Reserved)), "has its placeholder");
+        breaks(
+            |f| {
+                f.reservations.push(held("a", 0, ReservationState::Used));
+                f.attempts[0].placeholder = true;
+            },
+            "has its placeholder",
+        );
+        breaks(
+            |f| {
+                f.reservations.push(held("a", 0, ReservationState::Reserved));
+                f.attempts.push(placeholder.clone());
+                f.intents[0].nonce = None;
+            },
+            "has its placeholder",
         );
     }
 

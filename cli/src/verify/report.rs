@@ -161,6 +161,7 @@ mod tests {
             cursor: Some(CursorFacts { start: 0, next, protect: None }),
             intents: vec![intent],
             attempts: Vec::new(),
+            reservations: Vec::new(),
             chain_count: 0,
             mined: Default::default(),
             in_blocks: None,

@@ -78,6 +78,8 @@ pub struct WaitingCaller {
     pub hold: Duration,
     /// It has not been heard of since, if it does not say so again.
     pub wanted_until: Instant,
+    /// When this was true.
+    pub read_at: Instant,
     /// It waits no more: why.
     pub gave_up: Option<String>,
 }
@@ -92,7 +94,8 @@ pub(super) struct WaitingRow {
 impl WaitingRow {
     pub(super) fn into_caller(self, read_at: Instant) -> Option<WaitingCaller> {
         let hold = seconds(Some(self.hold_seconds?));
-        Some(WaitingCaller { hold, wanted_until: read_at + seconds(self.wanted_for), gave_up: self.gave_up })
+        let wanted_until = read_at + seconds(self.wanted_for);
+        Some(WaitingCaller { hold, wanted_until, read_at, gave_up: self.gave_up })
     }
 }
 

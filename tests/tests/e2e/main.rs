@@ -14,18 +14,22 @@ mod finality;
 mod funds;
 mod harness;
 mod ingest;
+mod late_answers;
 mod lease;
+mod low_level;
 mod machine;
 mod node;
 mod observe;
 mod protect;
 mod replacement;
+mod reserve_crash;
 mod sequence;
 mod signers;
 mod simulate;
 mod stuck;
 mod surface;
 mod urls;
+mod with_nonce;
 
 use gapless_tests::StackBuilder;
 

@@ -14,6 +14,8 @@ use draft::Verdict;
 
 /// Intents read ahead, so that a busy lane with a window of one does not ask for each.
 const READ_AHEAD: u32 = 16;
+/// Callers are gone from one moment to the next; a nonce for one that is gone costs a placeholder.
+const CALLER_FRESH: Duration = Duration::from_millis(500);
 /// A lane that waits for funds, a signer or a node looks again this often.
 const HOLD: Duration = Duration::from_secs(1);
 
@@ -53,11 +55,11 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
 }
 
 async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError> {
-    // A caller that waits says so every few seconds; what was read ahead does not know.
-    let lapsed = |intent: &QueuedIntent| {
-        intent.caller.as_ref().is_some_and(|caller| caller.wanted_until <= Instant::now())
+    // What was read ahead does not know whether a caller that waits is still there.
+    let old = |intent: &QueuedIntent| {
+        intent.caller.as_ref().is_some_and(|caller| caller.read_at.elapsed() > CALLER_FRESH)
     };
-    if lane.queue.front().is_some_and(lapsed) {
+    if lane.queue.front().is_some_and(old) {
         lane.queue.clear();
         lane.more_queued = true;
     }
