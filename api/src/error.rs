@@ -43,6 +43,8 @@ pub(crate) enum ApiError {
     RequestIdConflict { tx_id: TxId },
     #[error("the submitter waits for an operator: {reason}")]
     SubmitterProtected { reason: String },
+    #[error("the submitter's nonces are given by the low-level hook alone: it takes no requests")]
+    SubmitterLowLevel,
     #[error("the submitter is not in PROTECT: there is nothing to release or adopt")]
     NotProtected,
     #[error("{0}")]
@@ -82,6 +84,7 @@ impl ApiError {
             ApiError::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             ApiError::RequestIdConflict { .. } => (StatusCode::CONFLICT, "request_id_conflict"),
             ApiError::SubmitterProtected { .. } => (StatusCode::CONFLICT, "submitter_protected"),
+            ApiError::SubmitterLowLevel => (StatusCode::CONFLICT, "submitter_low_level"),
             ApiError::NotProtected => (StatusCode::CONFLICT, "not_protected"),
             ApiError::TxFinal { .. } => (StatusCode::CONFLICT, "tx_final"),
             ApiError::ActionRefused(_) => (StatusCode::CONFLICT, "action_refused"),
@@ -259,7 +262,7 @@ fn describe(status: u16) -> &'static str {
         404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: there is no such thing.",
         409 => {
             "`request_id_conflict`: this requestId was used for another payload. `submitter_protected`: the submitter \
-             waits for an operator. `not_protected`: there is nothing to release or adopt. `action_refused`: the worker looked into it \
+             waits for an operator. `submitter_low_level`: the submitter's nonces are given by the low-level hook alone. `not_protected`: there is nothing to release or adopt. `action_refused`: the worker looked into it \
              and changed nothing. `tx_final`: the transaction is final. \
              `simulation_disabled`: this server has no node to ask."
         }
@@ -296,6 +299,7 @@ mod tests {
             ApiError::MethodNotAllowed,
             ApiError::RequestIdConflict { tx_id: TxId::new() },
             ApiError::SubmitterProtected { reason: "x".into() },
+            ApiError::SubmitterLowLevel,
             ApiError::NotProtected,
             ApiError::ActionRefused("why".into()),
             ApiError::TxFinal { tx_id: TxId::new(), state: TxState::Confirmed },

@@ -6,6 +6,7 @@
 pub mod chain;
 pub mod config;
 pub mod domain;
+pub mod embed;
 pub mod events;
 pub mod observe;
 pub mod shutdown;

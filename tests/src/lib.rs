@@ -7,6 +7,7 @@
 //! A harness fails by panicking, so that the line that failed is the test's.
 #![allow(clippy::unwrap_used)]
 
+mod callers;
 mod client;
 mod eventually;
 mod node;
@@ -19,6 +20,7 @@ mod signing;
 mod stack;
 mod submitter;
 
+pub use callers::{Caller, ReservationRow};
 pub use client::{Answer, Client};
 pub use eventually::{LIMIT, eventually, eventually_within};
 pub use gapless::domain::{Address, H256, TxId, TxState, U256};

@@ -3,9 +3,12 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use gapless::config::Config;
+use gapless::domain::{Address, ChainId, RequestedTx, SubmitterKey};
+use gapless::embed::{Gapless, NonceContext};
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -23,6 +26,17 @@ enum Part {
         #[arg(long)]
         config: PathBuf,
     },
+    /// A program of somebody's own that asks for a nonce, says so, and never answers.
+    Caller {
+        #[arg(long)]
+        config: PathBuf,
+        #[arg(long)]
+        chain_id: u64,
+        #[arg(long)]
+        submitter: Address,
+        #[arg(long)]
+        request_id: String,
+    },
     Cli(gapless_cli::args::Cli),
 }
 
@@ -36,6 +50,17 @@ async fn main() -> anyhow::Result<ExitCode> {
         Part::Worker { config } => {
             let config = load(config)?;
             gapless_worker::run(config, gapless::shutdown::stop_signal()).await?;
+        }
+        Part::Caller { config, chain_id, submitter, request_id } => {
+            let config = load(config)?;
+            let submitter = SubmitterKey { chain_id: ChainId(chain_id), address: submitter };
+            let call = Gapless::with_config(&config).await?;
+            let call = call.call(submitter).request_id(request_id).hold(Duration::from_secs(3));
+            call.run(async |context: NonceContext| {
+                tracing::info!(nonce = context.nonce.0, "the caller saw its nonce");
+                std::future::pending::<Result<RequestedTx, String>>().await
+            })
+            .await?;
         }
         Part::Cli(cli) => return gapless_cli::run(cli).await,
     }

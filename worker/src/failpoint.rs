@@ -17,6 +17,13 @@ pub const POINTS: [&str; 9] = [
     "final",     // deep enough; the final state is not written
 ];
 
+/// Those that only a nonce held for a caller outside meets, in order.
+pub const RESERVATION_POINTS: [&str; 3] = [
+    "reserved", // nonce and placeholder are on disk, and the caller may see the nonce; nothing was sent
+    "answered", // the caller's answer was read; nothing is signed
+    "released", // the nonce is given up on disk; its placeholder was not sent
+];
+
 #[cfg(feature = "failpoints")]
 pub(crate) fn hit(point: &'static str) {
     use std::sync::Mutex;
@@ -24,7 +31,7 @@ pub(crate) fn hit(point: &'static str) {
     static HITS: AtomicU32 = AtomicU32::new(0);
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-    debug_assert!(POINTS.contains(&point));
+    debug_assert!(POINTS.contains(&point) || RESERVATION_POINTS.contains(&point));
     let Ok(wanted) = std::env::var("GAPLESS_FAILPOINT") else { return };
     let (name, nth) = wanted.split_once(':').unwrap_or((wanted.as_str(), "1"));
     if name != point || HITS.fetch_add(1, Ordering::SeqCst) + 1 < nth.parse().unwrap_or(1) {

@@ -112,6 +112,7 @@ pub(super) fn accept(
         IntakeOutcome::Conflict(tx_id) => Err(ApiError::RequestIdConflict { tx_id }),
         IntakeOutcome::UnknownSubmitter => Err(ApiError::UnknownSubmitter(submitter)),
         IntakeOutcome::Protected { reason } => Err(ApiError::SubmitterProtected { reason }),
+        IntakeOutcome::LowLevel => Err(ApiError::SubmitterLowLevel),
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Submitter {
     pub(crate) shared: bool,
     /// Its account was seen to run delegated code (EIP-7702), so one transaction is on its way at a time.
     pub(crate) delegated: bool,
+    /// Its nonces are given by the low-level hook alone: it takes no requests.
+    pub(crate) low_level: bool,
     /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
     pub(crate) signer: String,
     /// For admins only: the nonce its next transaction gets.
@@ -81,6 +83,7 @@ impl Submitter {
             max_in_flight: view.max_in_flight,
             shared: view.shared,
             delegated: view.delegated,
+            low_level: view.low_level,
             signer: view.signer,
             next_nonce: view.next_nonce.filter(|_| for_admin).map(|nonce| nonce.0),
             created_at: view.created_at,
@@ -110,6 +113,7 @@ mod tests {
             max_in_flight: None,
             shared: false,
             delegated: false,
+            low_level: false,
             next_nonce: Some(Nonce(41)),
             created_at: DateTime::UNIX_EPOCH,
             updated_at: DateTime::UNIX_EPOCH,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use gapless::domain::TxState;
+use gapless::domain::{ReservationState, TxState};
 
 use super::facts::{AttemptFacts, CursorFacts, SubmitterFacts};
 
@@ -21,10 +21,11 @@ pub(super) type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 pub(super) const NEEDS_SCAN: &str = "every transaction in the blocks is recorded";
 
 /// In the order they are printed. Each answers the violations it found, in words.
-pub(super) const CHECKS: [(&str, Check); 8] = [
+pub(super) const CHECKS: [(&str, Check); 9] = [
     ("nonces on chain are contiguous and all ours", contiguous_on_chain),
     (NEEDS_SCAN, blocks_are_recorded),
     ("every nonce given has its bytes", given_nonces_have_bytes),
+    ("every nonce shown to a caller has its placeholder", shown_nonces_have_placeholders),
     ("no nonce carries two intents", one_intent_per_nonce),
     ("no intent has two effects", one_effect_per_intent),
     ("final states agree with the chain", final_states_agree),
@@ -110,6 +111,32 @@ fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> 
         violations.extend(
             beyond.map(|nonce| format!("nonce {nonce}: has bytes, but the cursor is at {}", cursor.next)),
         );
+    }
+    violations
+}
+
+/// A nonce that code outside has seen was recorded together with the bytes that consume it without that code, and one
+/// that is used has the caller's transaction beside them.
+fn shown_nonces_have_placeholders(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
+    let kinds: HashSet<(&str, u64, bool)> = facts
+        .attempts
+        .iter()
+        .map(|attempt| (attempt.tx_id.as_str(), attempt.nonce, attempt.placeholder))
+        .collect();
+    let mut violations = Vec::new();
+    for reservation in &facts.reservations {
+        let (tx_id, nonce, state) = (reservation.tx_id.as_str(), reservation.nonce, reservation.state);
+        if !kinds.contains(&(tx_id, nonce, true)) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, but without a placeholder"));
+        }
+        if state == ReservationState::Used && !kinds.contains(&(tx_id, nonce, false)) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, but without its transaction"));
+        }
+        let carried =
+            facts.intents.iter().find(|intent| intent.tx_id == tx_id).and_then(|intent| intent.nonce);
+        if state == ReservationState::Reserved && carried != Some(nonce) {
+            violations.push(format!("nonce {nonce}: {state} for {tx_id}, which does not have it"));
+        }
     }
     violations
 }

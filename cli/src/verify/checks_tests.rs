@@ -1,6 +1,6 @@
 //! Each check against damage of its kind.
 
-use super::super::facts::{InBlock, IntentFacts, Mined};
+use super::super::facts::{InBlock, IntentFacts, Mined, ReservationFacts};
 use super::*;
 
 fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
@@ -33,8 +33,13 @@ fn sound() -> SubmitterFacts {
         mined: attempts.iter().map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true })).collect(),
         in_blocks: Some(attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect()),
         attempts,
+        reservations: Vec::new(),
         chain_count: 3,
     }
+}
+
+fn held(tx_id: &str, nonce: u64, state: ReservationState) -> ReservationFacts {
+    ReservationFacts { tx_id: tx_id.into(), nonce, state }
 }
 
 fn in_block(tx_hash: &str, nonce: u64) -> InBlock {
@@ -86,6 +91,32 @@ fn each_kind_of_damage_is_found() {
             f.attempts.push(again);
         },
         "two effects",
+    );
+}
+
+#[test]
+fn a_nonce_that_was_shown_has_its_placeholder_and_a_used_one_its_transaction() {
+    let placeholder = AttemptFacts { placeholder: true, tx_hash: "0xp".into(), ..attempt("a", 0) };
+    let mut facts = sound();
+    facts.reservations.push(held("a", 0, ReservationState::Used));
+    facts.attempts.push(placeholder.clone());
+    assert!(broken(&facts, Rules::default()).is_empty(), "the placeholder was not needed, and is not mined");
+    breaks(|f| f.reservations.push(held("a", 0, ReservationState::Used)), "has its placeholder");
+    breaks(|f| f.reservations.push(held("b", 1, ReservationState::Reserved)), "has its placeholder");
+    breaks(
+        |f| {
+            f.reservations.push(held("a", 0, ReservationState::Used));
+            f.attempts[0].placeholder = true;
+        },
+        "has its placeholder",
+    );
+    breaks(
+        |f| {
+            f.reservations.push(held("a", 0, ReservationState::Reserved));
+            f.attempts.push(placeholder.clone());
+            f.intents[0].nonce = None;
+        },
+        "has its placeholder",
     );
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gapless::domain::TxState;
+use gapless::domain::{ReservationState, TxState};
 
 #[derive(Clone, Debug)]
 pub(super) struct SubmitterFacts {
@@ -14,6 +14,7 @@ pub(super) struct SubmitterFacts {
     pub(super) foreign: Vec<(u64, u64)>,
     pub(super) intents: Vec<IntentFacts>,
     pub(super) attempts: Vec<AttemptFacts>,
+    pub(super) reservations: Vec<ReservationFacts>,
     /// The chain's count of the address, read before the database: whatever it counts was committed by then.
     pub(super) chain_count: u64,
     /// By transaction hash; read after the database. Attempts that are not in it are not mined.
@@ -62,6 +63,14 @@ pub(super) struct AttemptFacts {
     pub(super) fencing_token: u64,
     /// Declared dead, by an operator or on a shared key: the nonce is finally someone else's.
     pub(super) displaced: bool,
+}
+
+/// A nonce that was shown to a caller outside.
+#[derive(Clone, Debug)]
+pub(super) struct ReservationFacts {
+    pub(super) tx_id: String,
+    pub(super) nonce: u64,
+    pub(super) state: ReservationState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use anyhow::Result;
 use gapless::domain::{ChainId, SubmitterKey};
 use gapless::store::{AttemptKind, AuditedAttempt, AuditedSubmitter, Store};
 
-use super::facts::{AttemptFacts, CursorFacts, InBlock, IntentFacts, Mined, SubmitterFacts};
+use super::facts::{
+    AttemptFacts, CursorFacts, InBlock, IntentFacts, Mined, ReservationFacts, SubmitterFacts,
+};
 use super::node::Node;
 
 /// Beyond this many blocks, reading them all takes too long to do unasked.
@@ -94,6 +96,15 @@ fn submitter_facts(
                 tx_id: intent.tx_id.to_string(),
                 state: intent.state,
                 nonce: intent.nonce.map(|nonce| nonce.0),
+            })
+            .collect(),
+        reservations: rows
+            .reservations
+            .iter()
+            .map(|reservation| ReservationFacts {
+                tx_id: reservation.tx_id.to_string(),
+                nonce: reservation.nonce.0,
+                state: reservation.state,
             })
             .collect(),
         mined: attempts.iter().filter_map(|attempt| mined.remove_entry(&attempt.tx_hash)).collect(),

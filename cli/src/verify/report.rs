@@ -163,6 +163,7 @@ mod tests {
             foreign: Vec::new(),
             intents: vec![intent],
             attempts: Vec::new(),
+            reservations: Vec::new(),
             chain_count: 0,
             mined: Default::default(),
             in_blocks: None,

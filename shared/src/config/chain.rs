@@ -67,6 +67,7 @@ impl ChainConfig {
             ("rpc.poll_interval", table.rpc.poll_interval),
             ("rpc.timeout", table.rpc.timeout),
             ("mempool.diagnose.interval", table.mempool.diagnose.interval),
+            ("nonce.max_hold", table.nonce.max_hold),
         ] {
             if interval.is_zero() {
                 return bad(key, "must be longer than nothing".into());
@@ -80,6 +81,12 @@ impl ChainConfig {
         }
         if table.nonce.profile == Profile::StabilityFirst && table.gasbump.enabled {
             return bad("gasbump.enabled", "nonce.profile = \"stability_first\" forbids replacement".into());
+        }
+        if table.nonce.profile == Profile::StabilityFirst && table.nonce.low_level.enabled {
+            return bad(
+                "nonce.low_level.enabled",
+                "nonce.profile = \"stability_first\" forbids the placeholders that held nonces need".into(),
+            );
         }
         if table.gasbump.multiplier < 1.1 {
             return bad(

@@ -21,7 +21,8 @@ pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{
     Api, Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log,
-    LogFormat, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
+    LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck,
+    Worker,
 };
 pub use submitter::{SubmitterNonce, SubmitterSettings, SubmitterStrict};
 

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::chain::ReleaseAt;
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
-use crate::domain::Finality;
 use crate::domain::stuck::StuckAction;
+use crate::domain::{Address, Finality};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -278,6 +278,25 @@ pub struct Nonce {
     pub max_in_flight: u32,
     pub release_at: ReleaseAt,
     pub profile: Profile,
+    /// The longest a caller outside may hold a nonce: its submitter sends nothing meanwhile.
+    #[serde(with = "humantime_serde")]
+    pub max_hold: Duration,
+    pub low_level: LowLevel,
+}
+
+/// Nonces by the low-level hook, and to no request of the queue.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LowLevel {
+    pub enabled: bool,
+    /// Which submitters; empty: all of the chain.
+    pub submitters: Vec<Address>,
+}
+
+impl LowLevel {
+    pub fn applies_to(&self, submitter: &Address) -> bool {
+        self.enabled && (self.submitters.is_empty() || self.submitters.contains(submitter))
+    }
 }
 
 /// How far Gapless may go to keep a sequence moving.
@@ -300,6 +319,8 @@ impl Default for Nonce {
             max_in_flight: 1,
             release_at: ReleaseAt::Confirmed,
             profile: Profile::Standard,
+            max_hold: Duration::from_secs(60),
+            low_level: LowLevel::default(),
         }
     }
 }

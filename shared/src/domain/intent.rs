@@ -1,6 +1,6 @@
 //! From what a client wrote to what will be on chain. Every rule that needs no database and no chain is here.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike, Utc};
 use ethers_core::types::transaction::eip2930::{AccessList, AccessListItem};
 use ethers_core::types::{Address, Bytes, U256};
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,8 @@ impl RequestedTx {
             return Err(InvalidIntent::new("payload.gasLimit", "must be above 0 and below 2^64"));
         }
         let price = self.price()?;
+        time("payload.notBefore", self.not_before)?;
+        time("payload.deadline", self.deadline)?;
         if let (Some(not_before), Some(deadline)) = (self.not_before, self.deadline)
             && not_before >= deadline
         {
@@ -157,6 +159,16 @@ pub fn check_request_id(request_id: &str) -> Result<(), InvalidIntent> {
 
 fn address(field: &str, text: &str) -> Result<Address, InvalidIntent> {
     parse_address(text).map_err(|problem| InvalidIntent::new(field, problem))
+}
+
+/// Four digits for the year: what every database, client and log can hold.
+fn time(field: &str, at: Option<DateTime<Utc>>) -> Result<(), InvalidIntent> {
+    match at {
+        Some(at) if !(1..=9999).contains(&at.year()) => {
+            Err(InvalidIntent::new(field, "must lie between the years 1 and 9999"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn amount(field: &str, text: Option<&str>) -> Result<Option<U256>, InvalidIntent> {
@@ -344,6 +356,19 @@ mod tests {
             ),
         ] {
             assert_eq!(refused_field(payload), field);
+        }
+    }
+
+    #[test]
+    fn times_that_no_database_can_hold_are_refused() {
+        for year in ["-262143", "-4800", "0000", "+10000", "+262142"] {
+            for field in ["notBefore", "deadline"] {
+                let payload = json!({ "to": TO, field: format!("{year}-01-01T00:00:00Z") });
+                assert_eq!(refused_field(payload), format!("payload.{field}"));
+            }
+        }
+        for year in ["0001", "1970", "9999"] {
+            validate(json!({ "to": TO, "deadline": format!("{year}-01-01T00:00:00Z") })).unwrap();
         }
     }
 

@@ -12,6 +12,7 @@ pub mod intent;
 pub mod mempool;
 pub mod payload;
 pub mod receipt;
+pub mod reservation;
 pub mod revert;
 pub mod state;
 pub mod stuck;
@@ -25,6 +26,7 @@ pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxI
 pub use intent::{RequestedAccess, RequestedTx};
 pub use payload::{InvalidIntent, Payload, Speed, TxKind};
 pub use receipt::{BlockRef, Receipt};
+pub use reservation::{Answer, ReservationState, Via};
 pub use revert::{Failure, Revert, RevertData, RevertKind};
 pub use state::{Ending, TxState};
 pub use tx_error::{ErrorCode, TxError};

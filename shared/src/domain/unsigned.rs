@@ -21,6 +21,17 @@ pub enum Fees {
 }
 
 impl Fees {
+    /// The least that makes it another price.
+    pub fn one_wei_more(self) -> Fees {
+        match self {
+            Fees::Legacy { gas_price } => Fees::Legacy { gas_price: gas_price.saturating_add(U256::one()) },
+            Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas } => {
+                let max_fee_per_gas = max_fee_per_gas.saturating_add(U256::one());
+                Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas }
+            }
+        }
+    }
+
     /// The most one unit of gas can cost.
     pub fn cap(&self) -> U256 {
         match self {

@@ -6,12 +6,14 @@
 mod check;
 pub mod keystore;
 mod local;
+mod read;
 mod remote;
 mod set;
 
 use async_trait::async_trait;
 
 pub use local::LocalSigner;
+pub use read::{ReadSigned, read_signed};
 pub use set::{SignerProblem, SignerSet};
 
 use crate::domain::{Address, SignedDraft, UnsignedTx};

@@ -13,6 +13,7 @@ use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
 use super::fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
 use super::foreign::note_foreign;
+use super::hold;
 use super::lease::Fence;
 use super::pool::Store;
 use super::row::hash_text;
@@ -36,6 +37,7 @@ impl Store {
             insert_attempts(&mut tx, &live).await?;
             note_sent(&mut tx, &live).await?;
             note_diagnoses(&mut tx, &live).await?;
+            hold::write_holds(&mut tx, &live).await?;
             finish_actions(&mut tx, &live).await?;
             insert_events(&mut tx, &live).await?;
         }
@@ -50,7 +52,7 @@ impl Store {
     }
 }
 
-type Tx = Transaction<'static, Postgres>;
+pub(super) type Tx = Transaction<'static, Postgres>;
 
 /// Statement 1. Holds each lease row, until commit, in a mode that conflicts with changing it; a takeover that came
 /// first makes the row's newest version fail the comparison, and it is not returned.

@@ -6,10 +6,12 @@ use ethers_core::types::H256;
 
 use super::attempt::{Attempt, AttemptKind};
 use super::foreign::ForeignNonces;
+use super::hold::{HoldChange, HoldWrite};
 use super::lease::{Fence, Lease};
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
-    AttemptId, Ending, Event, FencingToken, Nonce, Receipt, SignedDraft, SubmitterKey, TxError, TxId, TxState,
+    AttemptId, Ending, Event, FencingToken, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, TxError,
+    TxId, TxState,
 };
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
@@ -91,6 +93,7 @@ pub struct FencedWrite {
     pub(super) displaced: Vec<TxId>,
     pub(super) foreign: Vec<ForeignNonces>,
     pub(super) done_actions: Vec<DoneAction>,
+    pub(super) holds: Vec<HoldWrite>,
     pub(super) events: Vec<Event>,
 }
 
@@ -115,6 +118,7 @@ impl FencedWrite {
             displaced: Vec::new(),
             foreign: Vec::new(),
             done_actions: Vec::new(),
+            holds: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -135,6 +139,7 @@ impl FencedWrite {
             && self.displaced.is_empty()
             && self.foreign.is_empty()
             && self.done_actions.is_empty()
+            && self.holds.is_empty()
             && self.events.is_empty()
     }
 
@@ -145,6 +150,30 @@ impl FencedWrite {
     /// Signed bytes for an intent; committed before anyone can send them.
     pub fn record(&mut self, tx_id: TxId, kind: AttemptKind, draft: SignedDraft) {
         self.attempts.push(NewAttempt { id: AttemptId::new(), tx_id, kind, draft });
+    }
+
+    /// Gives the nonce of a draft to a caller outside. Its placeholder is recorded with it: there is no way to spell a held
+    /// nonce without the bytes that consume it.
+    pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, hold: Duration) {
+        self.holds.push(HoldWrite { tx_id, change: HoldChange::Reserve { nonce: placeholder.nonce, hold } });
+        self.record(tx_id, AttemptKind::Placeholder, placeholder);
+    }
+
+    /// The caller's transaction takes the held nonce: recorded with the end of the hold.
+    pub fn use_held(&mut self, tx_id: TxId, draft: SignedDraft, payload: Payload) {
+        self.holds.push(HoldWrite { tx_id, change: HoldChange::Use { payload: Box::new(payload) } });
+        self.record(tx_id, AttemptKind::Original, draft);
+    }
+
+    /// The placeholder shall consume the held nonce. With `unanswered`, only if the caller has not answered: otherwise
+    /// the write is refused, and an answer that was taken is never thrown away.
+    pub fn recycle(&mut self, tx_id: TxId, unanswered: bool) {
+        self.holds.push(HoldWrite { tx_id, change: HoldChange::Recycle { unanswered } });
+    }
+
+    /// The answer was seen, and has to wait: nobody needs to be woken for it any more.
+    pub fn note_answer(&mut self, tx_id: TxId) {
+        self.holds.push(HoldWrite { tx_id, change: HoldChange::Note });
     }
 
     pub fn cursor(&mut self, cursor: CursorWrite) {

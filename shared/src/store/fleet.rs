@@ -18,7 +18,7 @@ pub struct Work {
     pub queued: bool,
     /// Intents with a nonce are open.
     pub open: bool,
-    /// An operator or a client asked for something.
+    /// An operator or a client asked for something, or a caller that holds a nonce has answered.
     pub action: bool,
     pub paused: bool,
     /// Others use the key as well.
@@ -77,6 +77,9 @@ impl Store {
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request WHERE applied_at IS NULL
+                    UNION ALL
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM nonce_reservation
+                    WHERE state = 'RESERVED' AND answered_at IS NOT NULL AND noted_at IS NULL
                 ) b
                 GROUP BY b.chain_id, b.submitter
             )

@@ -58,6 +58,8 @@ pub enum IntakeOutcome {
     Protected {
         reason: String,
     },
+    /// Its nonces are given by the low-level hook alone.
+    LowLevel,
 }
 
 #[derive(sqlx::FromRow)]
@@ -66,6 +68,7 @@ struct Refused {
     tx_id: Option<Uuid>,
     payload_hash: Option<Vec<u8>>,
     known: bool,
+    low_level: bool,
     protect_reason: Option<String>,
 }
 
@@ -125,7 +128,7 @@ impl Store {
                               trace_context, ord)
                     JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
                     LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-                    WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT'
+                    WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level
                     -- seq is given out in this order: a submitter's queue is the order of the requests
                     ORDER BY u.ord
                     ON CONFLICT (chain_id, submitter, request_id) DO NOTHING
@@ -173,7 +176,8 @@ impl Store {
         let rows = || refused.iter().map(|index| &group[*index]);
         let found: Vec<Refused> = sqlx::query_as(
             "-- explain_refused
-            SELECT u.ord, t.tx_id, t.payload_hash, s.submitter IS NOT NULL AS known, c.protect_reason
+            SELECT u.ord, t.tx_id, t.payload_hash, s.submitter IS NOT NULL AS known, coalesce(s.low_level, FALSE) AS low_level,
+                   c.protect_reason
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[]) WITH ORDINALITY
                 AS u (chain_id, submitter, request_id, ord)
             LEFT JOIN managed_tx t
@@ -236,11 +240,14 @@ impl Refused {
         if !self.known {
             return Ok(Some(IntakeOutcome::UnknownSubmitter));
         }
+        if self.low_level {
+            return Ok(Some(IntakeOutcome::LowLevel));
+        }
         Ok(self.protect_reason.map(|reason| IntakeOutcome::Protected { reason }))
     }
 }
 
 /// 40P01: deadlock. 40001: serialisation, should an operator have raised the default isolation.
-fn is_deadlock(error: &sqlx::Error) -> bool {
+pub(super) fn is_deadlock(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(db) if matches!(db.code().as_deref(), Some("40P01" | "40001")))
 }

@@ -32,6 +32,8 @@ pub struct Announced<'a> {
     pub signer: &'a str,
     /// Others use the key as well.
     pub shared: bool,
+    /// Its nonces are given by the low-level hook alone.
+    pub low_level: bool,
 }
 
 /// What the renewal loop needs of a lease. It can prolong it, and nothing else.
@@ -249,6 +251,7 @@ impl Store {
         let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
         let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
         let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
+        let low_level: Vec<bool> = submitters.iter().map(|one| one.low_level).collect();
         let mut tx = self.pool.begin().await.map_err(StoreError::db("announce"))?;
         let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
             "-- announce: flipped
@@ -268,18 +271,22 @@ impl Store {
         .map_err(StoreError::db("announce"))?;
         sqlx::query(
             "-- announce: submitters
-            INSERT INTO submitter (chain_id, submitter, signer, shared)
-            SELECT u.chain_id, u.submitter, u.signer, u.shared
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[]) AS u (chain_id, submitter, signer, shared)
+            INSERT INTO submitter (chain_id, submitter, signer, shared, low_level)
+            SELECT u.chain_id, u.submitter, u.signer, u.shared, u.low_level
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
+                AS u (chain_id, submitter, signer, shared, low_level)
             ORDER BY u.chain_id, u.submitter
             ON CONFLICT (chain_id, submitter) DO UPDATE
-            SET signer = EXCLUDED.signer, shared = EXCLUDED.shared, updated_at = clock_timestamp()
-            WHERE submitter.signer <> EXCLUDED.signer OR submitter.shared <> EXCLUDED.shared",
+            SET signer = EXCLUDED.signer, shared = EXCLUDED.shared, low_level = EXCLUDED.low_level,
+                updated_at = clock_timestamp()
+            WHERE (submitter.signer, submitter.shared, submitter.low_level)
+                  <> (EXCLUDED.signer, EXCLUDED.shared, EXCLUDED.low_level)",
         )
         .bind(&chains)
         .bind(&addresses)
         .bind(signers)
         .bind(&shared)
+        .bind(low_level)
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("announce"))?;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::attempt::Attempt;
 use super::error::StoreError;
 use super::foreign::ForeignNonces;
+use super::hold::{HeldNonce, HeldRow, WaitingCaller, WaitingRow};
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
@@ -49,6 +50,8 @@ pub struct OpenIntent {
     /// How it ends if a placeholder takes its nonce. `None`: it is meant to happen.
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
+    /// Its nonce was given for a caller outside.
+    pub held: Option<HeldNonce>,
     /// In the order they were made; never empty.
     pub attempts: Vec<Attempt>,
 }
@@ -65,6 +68,8 @@ pub struct QueuedIntent {
     /// It was given up before its nonce was taken from it: it must not happen any more.
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
+    /// A caller outside waits for the nonce.
+    pub caller: Option<WaitingCaller>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +121,8 @@ struct OpenRow {
     ending_reason: Option<String>,
     ending_code: Option<String>,
     trace_context: Option<String>,
+    #[sqlx(flatten)]
+    held: HeldRow,
 }
 
 #[derive(sqlx::FromRow)]
@@ -160,6 +167,8 @@ struct QueuedRow {
     ending_reason: Option<String>,
     ending_code: Option<String>,
     trace_context: Option<String>,
+    #[sqlx(flatten)]
+    caller: WaitingRow,
 }
 
 impl TryFrom<AttemptRow> for Attempt {
@@ -197,6 +206,7 @@ impl OpenRow {
         }
         let ending = ending(&id, self.ending, self.ending_reason, self.ending_code)?;
         let state = cell("state").parse(&self.state)?;
+        let held = self.held.into_held(&id, Instant::now())?;
         let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
         Ok(OpenIntent {
             tx_id: TxId(self.tx_id),
@@ -220,6 +230,7 @@ impl OpenRow {
             expires: self.expires_in.map(|left| Instant::now() + seconds(Some(left))),
             ending,
             trace_context: self.trace_context,
+            held,
             attempts,
         })
     }
@@ -239,7 +250,7 @@ fn ending(
 }
 
 /// Seconds computed by the database, negative or absent when overdue.
-fn seconds(value: Option<f64>) -> Duration {
+pub(super) fn seconds(value: Option<f64>) -> Duration {
     Duration::try_from_secs_f64(value.unwrap_or(0.0).max(0.0)).unwrap_or(Duration::MAX)
 }
 
@@ -320,9 +331,15 @@ impl Store {
                    t.ending_code, t.error,
                    extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                    extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
-                   extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age
+                   extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age,
+                   r.state AS hold_state,
+                   extract(epoch FROM r.expires_at - clock_timestamp())::FLOAT8 AS hold_left,
+                   r.answer_payload, r.answer_raw, r.gave_up, r.noted_at IS NOT NULL AS noted,
+                   extract(epoch FROM (r.answer_payload ->> 'deadline')::TIMESTAMPTZ - clock_timestamp())::FLOAT8
+                       AS answer_expires_in
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN managed_tx t ON t.chain_id = u.chain_id AND t.submitter = u.submitter
+            LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id
             WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL
             ORDER BY t.chain_id, t.submitter, t.nonce",
         )
@@ -373,13 +390,15 @@ impl Store {
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
-                   q.ending_code, q.error, q.trace_context
+                   q.ending_code, q.error, q.trace_context, q.hold_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
-                       t.ending, t.ending_reason, t.ending_code, t.error,
+                       t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,
+                       extract(epoch FROM r.wanted_until - clock_timestamp())::FLOAT8 AS wanted_for,
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
                 FROM managed_tx t
+                LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id AND r.state = 'REQUESTED'
                 WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
                   AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
                 ORDER BY t.seq
@@ -411,6 +430,7 @@ impl Store {
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
                 ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
                 trace_context: queued.trace_context,
+                caller: queued.caller.into_caller(read_at),
             });
         }
         Ok(heads)

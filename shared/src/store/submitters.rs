@@ -28,6 +28,8 @@ pub struct SubmitterView {
     pub shared: bool,
     /// Its account has delegated code, as its lane last saw.
     pub delegated: bool,
+    /// Its nonces are given by the low-level hook alone.
+    pub low_level: bool,
     /// For admins only. Absent before the first use.
     pub next_nonce: Option<Nonce>,
     pub created_at: DateTime<Utc>,
@@ -44,6 +46,7 @@ struct SubmitterRow {
     max_in_flight: Option<i32>,
     shared: bool,
     delegated: bool,
+    low_level: bool,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     protect_reason: Option<String>,
@@ -59,8 +62,9 @@ macro_rules! select_submitter {
             "-- ",
             $name,
             "
-            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.shared, s.created_at,
-                   s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce, q.queue_depth, h.oldest_age, f.in_flight
+            SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.shared, s.low_level,
+                   s.created_at, s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce,
+                   q.queue_depth, h.oldest_age, f.in_flight
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
             CROSS JOIN LATERAL (
@@ -146,6 +150,7 @@ impl TryFrom<SubmitterRow> for SubmitterView {
             shared: row.shared,
             delegated: row.delegated,
             signer: row.signer,
+            low_level: row.low_level,
             status_reason: row.status_reason,
             protect_reason: row.protect_reason,
             oldest_queued_age_seconds: row.oldest_age,

@@ -43,6 +43,8 @@ impl Store {
                 DELETE FROM tx_attempt a USING old WHERE a.tx_id = old.tx_id
             ), requests AS (
                 DELETE FROM tx_request r USING old WHERE r.tx_id = old.tx_id
+            ), reservations AS (
+                DELETE FROM nonce_reservation r USING old WHERE r.tx_id = old.tx_id
             ), intents AS (
                 DELETE FROM managed_tx t USING old WHERE t.tx_id = old.tx_id
                 RETURNING 1

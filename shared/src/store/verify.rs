@@ -12,7 +12,7 @@ use super::error::StoreError;
 use super::foreign::{self, ForeignNonces};
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, FencingToken, Nonce, SubmitterKey, TxId, TxState};
+use crate::domain::{ChainId, FencingToken, Nonce, ReservationState, SubmitterKey, TxId, TxState};
 
 /// Everything of one submitter that its sequence on chain can be held against.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct AuditedSubmitter {
     pub foreign: Vec<ForeignNonces>,
     pub intents: Vec<AuditedIntent>,
     pub attempts: Vec<AuditedAttempt>,
+    /// Those that were given a nonce.
+    pub reservations: Vec<AuditedReservation>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,6 +53,14 @@ pub struct AuditedAttempt {
     pub fencing_token: FencingToken,
     /// Declared dead by an operator.
     pub displaced: bool,
+}
+
+/// A nonce that was shown to a caller outside.
+#[derive(Clone, Debug)]
+pub struct AuditedReservation {
+    pub tx_id: TxId,
+    pub nonce: Nonce,
+    pub state: ReservationState,
 }
 
 #[derive(sqlx::FromRow)]
@@ -95,6 +105,7 @@ impl Store {
         read_intents(&mut tx, chain_id, &mut audited).await?;
         read_attempts(&mut tx, chain_id, &mut audited).await?;
         read_foreign(&mut tx, chain_id, &mut audited).await?;
+        read_reservations(&mut tx, chain_id, &mut audited).await?;
         tx.commit().await.map_err(failed())?;
         Ok(audited)
     }
@@ -227,6 +238,35 @@ async fn read_attempts(
             tx_hash: row::hash(cell("tx_hash"), &found.tx_hash)?,
             fencing_token: row::token(cell("fencing_token"), found.fencing_token)?,
             displaced: found.displaced,
+        });
+    }
+    Ok(())
+}
+
+async fn read_reservations(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows: Vec<(String, Uuid, i64, String)> = sqlx::query_as(
+        "-- audit_reservations
+        SELECT submitter, tx_id, nonce, state
+        FROM nonce_reservation
+        WHERE chain_id = $1 AND nonce IS NOT NULL
+        ORDER BY submitter, nonce",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_reservations"))?;
+    for (submitter, tx_id, nonce, state) in rows {
+        let key = row::key("nonce_reservation", chain_id.as_i64(), &submitter)?;
+        let id = tx_id.to_string();
+        let cell = |column| Cell { table: "nonce_reservation", column, id: &id };
+        audited.entry(key).or_default().reservations.push(AuditedReservation {
+            tx_id: TxId(tx_id),
+            nonce: row::nonce(cell("nonce"), nonce)?,
+            state: cell("state").parse(&state)?,
         });
     }
     Ok(())

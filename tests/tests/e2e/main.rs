@@ -16,7 +16,9 @@ mod finality;
 mod funds;
 mod harness;
 mod ingest;
+mod late_answers;
 mod lease;
+mod low_level;
 mod machine;
 mod mempool;
 mod node;
@@ -24,6 +26,7 @@ mod observe;
 mod payloads;
 mod protect;
 mod replacement;
+mod reserve_crash;
 mod reverts;
 mod sequence;
 mod shared_keys;
@@ -33,6 +36,7 @@ mod starts;
 mod stuck;
 mod surface;
 mod urls;
+mod with_nonce;
 
 use gapless_tests::StackBuilder;
 

@@ -6,7 +6,7 @@ use gapless::domain::{FencingToken, TxState};
 use gapless::store::{CursorWrite, FencedWrite};
 
 use super::error::StepError;
-use super::open::OpenTx;
+use super::open::{HoldChange, OpenTx};
 use super::{LAZY, Lane, QueuedMove};
 use crate::failpoint;
 
@@ -27,6 +27,7 @@ impl Lane {
             failpoint::hit("included");
         }
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
+        let holds: Vec<HoldChange> = self.open.iter().filter_map(OpenTx::hold_change).collect();
         let token = write.token();
         let mut attempts = self.shared.writer.commit(write).await?;
         self.log_write(token);
@@ -44,6 +45,11 @@ impl Lane {
         self.sharing.found.clear();
         self.publish();
         self.drop_finished();
+        if holds.iter().any(|change| matches!(change, HoldChange::Reserve(_))) {
+            failpoint::hit("reserved");
+        } else if holds.iter().any(|change| matches!(change, HoldChange::Recycle { .. })) {
+            failpoint::hit("released");
+        }
         if drafted {
             failpoint::hit("committed");
         } else if states.contains(&TxState::Tracking) {
@@ -87,9 +93,7 @@ impl Lane {
         let mut write = FencedWrite::new(&self.lease);
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
             write.change(tx.to_move());
-            if let Some((kind, draft)) = tx.draft() {
-                write.record(tx.intent.tx_id, *kind, draft.clone());
-            }
+            record(&mut write, tx);
             if tx.state() == TxState::Queued {
                 write.displace(tx.intent.tx_id);
             }
@@ -164,6 +168,25 @@ impl Lane {
                 trace = trace.as_deref(),
                 "committed"
             );
+        }
+    }
+}
+
+/// Bytes that are new, and what is new about a held nonce: where both are, they belong together.
+fn record(write: &mut FencedWrite, tx: &OpenTx) {
+    let tx_id = tx.intent.tx_id;
+    match (tx.draft().cloned(), tx.hold_change()) {
+        (Some((_, placeholder)), Some(HoldChange::Reserve(hold))) => write.reserve(tx_id, placeholder, hold),
+        (Some((_, draft)), Some(HoldChange::Use)) => write.use_held(tx_id, draft, tx.intent.payload.clone()),
+        (draft, change) => {
+            if let Some((kind, draft)) = draft {
+                write.record(tx_id, kind, draft);
+            }
+            match change {
+                Some(HoldChange::Recycle { unanswered }) => write.recycle(tx_id, unanswered),
+                Some(HoldChange::Note) => write.note_answer(tx_id),
+                Some(HoldChange::Reserve(_) | HoldChange::Use) | None => {}
+            }
         }
     }
 }

@@ -227,6 +227,7 @@ impl Lane {
         let free = steps::protect::key_is_ours(self).await?;
         if free {
             steps::stuck::alarm(self);
+            steps::reserve::advance(self).await?;
             steps::replace::advance(self).await?;
             steps::delegated::advance(self);
             steps::submit::advance(self).await?;
@@ -255,6 +256,7 @@ impl Lane {
         self.actions = rows.actions;
         self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
+        self.open.iter_mut().for_each(OpenTx::note_answer);
         self.sequence = rows.cursor.map(|cursor| Sequence {
             start: cursor.start,
             next: cursor.next,
@@ -323,11 +325,12 @@ impl Lane {
         let due = steps::submit::next_due(self).filter(|_| free);
         let replace = steps::replace::next_time(self).filter(|_| free);
         let alarm = steps::stuck::next_time(self).filter(|_| free);
+        let held = steps::reserve::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
         let others = steps::shared::next_time(self);
         let look = steps::diagnose::next_time(self);
-        let next = [lazy, due, replace, alarm, stale, hold, others, look, self.recheck_at];
+        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
         let next = next.into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
@@ -354,6 +357,12 @@ impl Lane {
 
     pub(crate) fn address(&self) -> Address {
         self.lease.key().address
+    }
+
+    /// The rows may say more than memory does: reads them before the next turn.
+    pub(crate) fn read_again(&mut self) {
+        self.reload = true;
+        self.moved = true;
     }
 
     /// Whether other bytes may be made for a given nonce at all.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | QUEUED | `prepare` |
 //! | IN_FLIGHT, SUBMITTED, STUCK | `submit` (bytes to the node; `replace` makes others), until `track` hears of a block |
+//! | IN_FLIGHT, held by a caller outside | `reserve`, until there is an answer or the hold ends |
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
@@ -18,6 +19,7 @@ pub(crate) mod prepare;
 pub(crate) mod protect;
 pub(crate) mod replace;
 pub(crate) mod request;
+pub(crate) mod reserve;
 pub(crate) mod shared;
 pub(crate) mod stuck;
 pub(crate) mod submit;

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use gapless::chain::BlockTag;
-use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
+use gapless::domain::{EventKind, Nonce, TxState};
 use gapless::store::{AskedBy, DoneAction, OperatorAction};
 
 use super::{protect, shared};

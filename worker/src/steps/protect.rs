@@ -124,6 +124,7 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     }
     let tx_id = tx.intent.tx_id;
     tx.enter(TxState::Protect);
+    tx.lose_hold(Instant::now());
     let detail = format!("the nonce of intent {tx_id} was consumed by an unknown transaction");
     let error = TxError::new(ErrorCode::NonceTaken, detail.clone());
     lane.open[index].complain(Some("nonce_taken"), Some(error));
@@ -155,6 +156,7 @@ pub(super) async fn judge_open(lane: &mut Lane) -> Result<(), StepError> {
     for tx in lane.open.iter_mut().filter(|tx| unmined(tx) && tx.state() != TxState::Protect) {
         if tx.intent.nonce.0 < view.count_at_depth && !watcher.saw_any(&tx.hashes()) {
             tx.enter(TxState::Protect);
+            tx.lose_hold(Instant::now());
             let words = "its nonce was consumed by an unknown transaction";
             tx.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
         }

@@ -52,7 +52,7 @@ fn is_due(lane: &Lane, index: usize, now: Instant) -> bool {
 /// From when on this intent wants other bytes; `None`: not at all.
 fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
     let (tx, bump) = (&lane.open[index], &lane.chain.config.gasbump);
-    if tx.speed_up || (tx.intent.ending.is_some() && !tx.has_placeholder()) {
+    if tx.speed_up || (tx.intent.ending.is_some() && !tx.is_placeholder()) {
         return Some(tx.last_attempt_at);
     }
     // Raising a later nonce helps nobody while the oldest waits.
@@ -97,7 +97,7 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
         return;
     }
     let tx = &mut lane.open[index];
-    if !tx.is_taken && tx.intent.attempts.len() == 1 {
+    if !tx.is_taken && tx.has_first_bytes_only() {
         let reason = format!("rejected: {why}");
         tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::Unmineable, reason });
     }

@@ -8,6 +8,7 @@ use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
 use crate::lane::{Lane, QueuedMove, StepError};
 
 const CANCELLED: &str = "cancelled before it had a nonce";
+const HELD: &str = "its nonce is held by a caller, and nothing of it was sent yet";
 const FORBIDDEN: &str = "nonce.profile = stability_first forbids replacements and placeholders";
 
 /// What it led to, or why nothing was changed.
@@ -40,7 +41,8 @@ fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match tx.state() {
         TxState::Tracking => Err("it is mined".to_owned()),
         TxState::Protect if shared => {
-            tx.give_up(Ending { state: TxState::Cancelled, reason: request.reason.clone() });
+            let reason = request.reason.clone();
+            tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Cancelled, reason });
             Ok("it lost its nonce to others and gets no other".to_owned())
         }
         TxState::Protect => Err("its submitter is protected; an operator must release it first".to_owned()),
@@ -85,6 +87,7 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
 /// The same bytes, now.
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
+        Some(tx) if tx.is_held() => Err(HELD.to_owned()),
         Some(tx) if matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck) => {
             tx.send_now(Instant::now());
             Ok("the same bytes go out again".to_owned())
@@ -101,6 +104,7 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         return Err("it has no nonce yet, or is final".to_owned());
     };
     match tx.state() {
+        _ if tx.is_held() => Err(HELD.to_owned()),
         TxState::InFlight | TxState::Submitted | TxState::Stuck => {
             tx.speed_up = true;
             Ok("an attempt with a higher price follows, as far as its limits allow".to_owned())

@@ -36,13 +36,18 @@ pub(crate) fn alarm(lane: &mut Lane) {
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let quiet = lane.open.iter().filter(|tx| matches!(tx.state(), TxState::InFlight | TxState::Submitted));
+    let quiet = lane.open.iter().filter(|tx| can_be_stuck(tx));
     quiet.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
+}
+
+/// A nonce that a caller holds is not unmined, it is unsent.
+fn can_be_stuck(tx: &OpenTx) -> bool {
+    matches!(tx.state(), TxState::InFlight | TxState::Submitted) && !tx.is_held()
 }
 
 fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
     let settings = &lane.chain.config.stuck;
-    if !matches!(tx.state(), TxState::InFlight | TxState::Submitted) {
+    if !can_be_stuck(tx) {
         return None;
     }
     if now.saturating_duration_since(tx.unmined_since) >= settings.after {

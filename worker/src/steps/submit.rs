@@ -20,10 +20,10 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
     look_up_overdue(lane, now).await;
     claim_due(lane, now);
-    if lane.open.iter().any(|tx| is_due(tx, now) && !tx.may_send) {
+    if sendable(lane).any(|tx| is_due(tx, now) && !tx.may_send) {
         lane.flush().await?;
     }
-    for index in 0..lane.open.len() {
+    for index in 0..sendable(lane).count() {
         if !is_due(&lane.open[index], now) || !lane.open[index].may_send {
             continue;
         }
@@ -37,6 +37,11 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
         }
     }
     Ok(())
+}
+
+/// What is not behind a nonce that a caller outside holds.
+fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
+    lane.open.iter().take_while(|tx| !tx.is_held())
 }
 
 pub(super) fn wants_sending(tx: &OpenTx) -> bool {
@@ -57,7 +62,7 @@ fn is_due(tx: &OpenTx, now: Instant) -> bool {
 /// When the next send is due. Those behind one that no node took are not: it comes first.
 pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
     let mut next: Option<Instant> = None;
-    for tx in lane.open.iter().filter(|tx| wants_sending(tx)) {
+    for tx in sendable(lane).filter(|tx| wants_sending(tx)) {
         next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
         if holds_back(lane, tx) {
             break;
@@ -68,9 +73,7 @@ pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
 
 /// Before the same bytes go out by timer, see whether they are mined already.
 async fn look_up_overdue(lane: &mut Lane, now: Instant) {
-    let overdue: Vec<_> = lane
-        .open
-        .iter()
+    let overdue: Vec<_> = sendable(lane)
         .filter(|tx| is_due(tx, now) && !tx.may_send && tx.state() != TxState::InFlight)
         .flat_map(OpenTx::hashes)
         .collect();
@@ -79,7 +82,8 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) {
 
 fn claim_due(lane: &mut Lane, now: Instant) {
     let settings = lane.chain.config.resubmit.clone();
-    for tx in lane.open.iter_mut().filter(|tx| is_due(tx, now) && !tx.may_send) {
+    let reach = sendable(lane).count();
+    for tx in lane.open.iter_mut().take(reach).filter(|tx| is_due(tx, now) && !tx.may_send) {
         // Off, the timer is off. Bytes that no node is known to have, or that were asked for, go out all the same.
         if !tx.is_taken || tx.resend || settings.enabled {
             tx.claim(settings.interval);

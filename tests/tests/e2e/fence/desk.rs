@@ -32,7 +32,8 @@ impl Desk {
         let url = config::Secret::new(stack.database_url());
         let store = Store::new(&url, "owners of the test", 12, Timeouts::default()).unwrap();
         let desk = Desk { stack, store };
-        let announced = |index| Announced { key: desk.key(index), signer: "raw_key", shared: false };
+        let announced =
+            |index| Announced { key: desk.key(index), signer: "raw_key", shared: false, low_level: false };
         desk.store.announce(&(0..submitters).map(announced).collect::<Vec<_>>()).await.unwrap();
         desk
     }

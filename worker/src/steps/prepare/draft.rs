@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
 use gapless::domain::gas::intrinsic_gas;
-use gapless::domain::{ErrorCode, Fees, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx};
-use gapless::signer::SignerError;
-use gapless::store::QueuedIntent;
+use gapless::domain::{
+    Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx,
+};
+use gapless::signer::{ReadSigned, SignerError, read_signed};
+use gapless::store::{QueuedIntent, WaitingCaller};
 
 use crate::failpoint;
 use crate::lane::{Funds, Lane, OpenTx};
@@ -22,7 +24,7 @@ const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
 const TRANSFER_GAS: u64 = 21_000;
 
 /// Why there are no bytes.
-pub(super) enum Verdict {
+pub(in crate::steps) enum Verdict {
     /// It can never be sent.
     Dead { state: TxState, sub_state: &'static str, error: TxError },
     /// Not now. It stays at the head.
@@ -72,37 +74,104 @@ pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<Sign
         let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it had a nonce");
         return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", error });
     }
-    let unsigned = UnsignedTx {
+    if let Some(caller) = &intent.caller {
+        still_wanted(lane, caller)?;
+    }
+    // The lease makes us the only writer, so memory knows the next nonce.
+    let nonce = lane.next_nonce();
+    at(lane, &intent.payload, nonce, &[]).await
+}
+
+/// Nobody is given a nonce who may not be there to use it, nor where it could not be consumed without them.
+fn still_wanted(lane: &Lane, caller: &WaitingCaller) -> Result<(), Verdict> {
+    let abandoned = |reason: &str| Verdict::Dead {
+        state: TxState::Cancelled,
+        sub_state: "abandoned",
+        error: TxError::new(ErrorCode::Cancelled, reason),
+    };
+    if let Some(reason) = &caller.gave_up {
+        return Err(abandoned(reason));
+    }
+    if caller.wanted_until <= Instant::now() {
+        return Err(abandoned("its caller was not heard of any more"));
+    }
+    if !lane.may_replace() {
+        let reason = "nonce.profile = stability_first forbids the placeholder that a held nonce needs";
+        return Err(Verdict::failed("forbidden", TxError::new(ErrorCode::Invalid, reason)));
+    }
+    Ok(())
+}
+
+/// Signed bytes at a nonce, the next one or one that is held. They differ from those that are recorded at it already.
+pub(in crate::steps) async fn at(
+    lane: &mut Lane,
+    payload: &Payload,
+    nonce: Nonce,
+    recorded: &[H256],
+) -> Result<SignedDraft, Verdict> {
+    let mut unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
         from: lane.address(),
-        // The lease makes us the only writer, so memory knows the next nonce.
-        nonce: lane.next_nonce(),
-        gas_limit: gas_limit(lane, &intent.payload).await?,
-        fees: price(lane, &intent.payload).await?,
-        payload: intent.payload.clone(),
+        nonce,
+        gas_limit: gas_limit(lane, payload, nonce).await?,
+        fees: price(lane, payload).await?,
+        payload: payload.clone(),
     };
     let Some(cost) = unsigned.max_cost() else {
         return Err(Verdict::invalid("value and fees together exceed 256 bits"));
     };
-    afford(lane, cost).await?;
+    afford(lane, cost, nonce).await?;
     failpoint::hit("prepared");
-    let draft = sign(lane, &unsigned).await?;
-    if draft.raw.len() > MAX_RAW_BYTES {
-        let reason = format!("signed it has {} bytes, pools take {MAX_RAW_BYTES}", draft.raw.len());
-        return Err(Verdict::invalid(reason));
+    let mut draft = sign(lane, &unsigned).await?;
+    if recorded.contains(&draft.tx_hash) {
+        // Somebody wants exactly what the placeholder does. One wei makes it a transaction of its own.
+        unsigned.fees = unsigned.fees.one_wei_more();
+        draft = sign(lane, &unsigned).await?;
     }
+    fits_a_pool(&draft)?;
     if let Some(funds) = &mut lane.funds {
         funds.left = funds.left.saturating_sub(cost);
     }
     Ok(draft)
 }
 
+/// Bytes that a caller signed for the nonce it holds, checked like our own as far as they can still be judged. Their
+/// prices are what they are.
+pub(in crate::steps) async fn of_signed(
+    lane: &mut Lane,
+    raw: &Bytes,
+    nonce: Nonce,
+    recorded: &[H256],
+) -> Result<(SignedDraft, Payload), Verdict> {
+    let read = read_signed(lane.chain.config.id, lane.address(), nonce, raw);
+    let ReadSigned { payload, draft } = read.map_err(Verdict::invalid)?;
+    if recorded.contains(&draft.tx_hash) {
+        return Err(Verdict::invalid("these are the bytes of the placeholder"));
+    }
+    fits_a_pool(&draft)?;
+    gas_limit(lane, &payload, nonce).await?;
+    if let Some(limit) = lane.chain.config.fees.max_fee_per_gas.filter(|limit| draft.fees.cap() > *limit) {
+        return Err(Verdict::invalid(format!("its fee cap is above fees.max_fee_per_gas, {limit} wei")));
+    }
+    price(lane, &payload).await?;
+    afford(lane, draft.max_cost, nonce).await?;
+    Ok((draft, payload))
+}
+
+fn fits_a_pool(draft: &SignedDraft) -> Result<(), Verdict> {
+    if draft.raw.len() > MAX_RAW_BYTES {
+        let reason = format!("signed it has {} bytes, pools take {MAX_RAW_BYTES}", draft.raw.len());
+        return Err(Verdict::invalid(reason));
+    }
+    Ok(())
+}
+
 /// The limit the client gave, or an estimate with a margin. One that no block can hold, or that is used up before the
 /// first instruction, is found here, where it costs no nonce.
-async fn gas_limit(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> {
+async fn gas_limit(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U256, Verdict> {
     let gas_limit = match payload.gas_limit {
         Some(gas) => gas,
-        None => estimate(lane, payload).await?,
+        None => estimate(lane, payload, nonce).await?,
     };
     let needed = intrinsic_gas(payload);
     if gas_limit < needed {
@@ -115,17 +184,17 @@ async fn gas_limit(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> 
     Ok(gas_limit)
 }
 
-async fn estimate(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> {
+async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U256, Verdict> {
     let outcome = match lane.chain.connector.estimate_gas(lane.address(), payload).await {
         Ok(outcome) => outcome,
-        Err(error) => return Err(not_estimated(lane, error)),
+        Err(error) => return Err(not_estimated(lane, error, nonce)),
     };
     lane.refused_since = None;
     match outcome {
         CallOutcome::Ok(gas) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
         CallOutcome::Ok(gas) => Ok(scale(gas, lane.chain.config.fees.gas_limit_multiplier)),
         // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
-        CallOutcome::Reverted(failure) if lane.open.iter().any(is_unmined) => {
+        CallOutcome::Reverted(failure) if earlier_is_unmined(lane, nonce) => {
             let error = TxError::would_revert(failure, &payload.errors);
             Err(Verdict::Hold { sub_state: "waiting_earlier", error })
         }
@@ -141,21 +210,21 @@ async fn estimate(lane: &mut Lane, payload: &Payload) -> Result<U256, Verdict> {
 
 /// Not answered, or refused in words that say nothing about the transaction. It costs nothing to wait, but an answer
 /// that stays the same for long, with nothing in flight that could change it, is an answer.
-fn not_estimated(lane: &mut Lane, error: RpcError) -> Verdict {
+fn not_estimated(lane: &mut Lane, error: RpcError, nonce: Nonce) -> Verdict {
     if !matches!(error, RpcError::Refused { .. }) {
         lane.refused_since = None;
         return error.into();
     }
     let since = *lane.refused_since.get_or_insert_with(Instant::now);
-    if since.elapsed() < REFUSED_FOR_GOOD || lane.open.iter().any(is_unmined) {
+    if since.elapsed() < REFUSED_FOR_GOOD || earlier_is_unmined(lane, nonce) {
         return error.into();
     }
     lane.refused_since = None;
     Verdict::failed("estimate_refused", TxError::new(ErrorCode::EstimateRefused, error.to_string()))
 }
 
-fn is_unmined(tx: &OpenTx) -> bool {
-    tx.intent.receipt.is_none()
+fn earlier_is_unmined(lane: &Lane, nonce: Nonce) -> bool {
+    lane.open.iter().any(|tx: &OpenTx| tx.intent.nonce < nonce && tx.intent.receipt.is_none())
 }
 
 /// What the fee policy says. A client's cap below the base fee waits, without a nonce, for the base fee to fall.
@@ -171,7 +240,7 @@ async fn price(lane: &Lane, payload: &Payload) -> Result<Fees, Verdict> {
     }
 }
 
-async fn afford(lane: &mut Lane, cost: U256) -> Result<(), Verdict> {
+async fn afford(lane: &mut Lane, cost: U256, nonce: Nonce) -> Result<(), Verdict> {
     if lane.funds.is_some_and(|funds| funds.read_at.elapsed() < FUNDS_FRESH && funds.left >= cost) {
         return Ok(());
     }
@@ -180,7 +249,8 @@ async fn afford(lane: &mut Lane, cost: U256) -> Result<(), Verdict> {
     let owed = lane
         .open
         .iter()
-        .filter(|tx| tx.state() != TxState::Tracking && !tx.state().is_terminal())
+        // Nor does what is recorded at the same nonce come on top: one of the two is mined.
+        .filter(|tx| tx.state() != TxState::Tracking && !tx.state().is_terminal() && tx.intent.nonce != nonce)
         .fold(U256::zero(), |sum, tx| sum.saturating_add(tx.intent.max_cost));
     let left = balance.saturating_sub(owed);
     lane.funds = Some(Funds { left, read_at: Instant::now() });

@@ -1,11 +1,11 @@
 //! From QUEUED to signed and committed. Everything that can fail is tried before a nonce is used.
 
-mod draft;
+pub(super) mod draft;
 
 use std::time::{Duration, Instant};
 
-use gapless::domain::{EventKind, SignedDraft, TxError, TxState};
-use gapless::store::{Move, OpenIntent, QueuedIntent};
+use gapless::domain::{EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
 
 use super::{delegated, protect, shared};
 use crate::failpoint;
@@ -14,6 +14,8 @@ use draft::Verdict;
 
 /// Intents read ahead, so that a busy lane with a window of one does not ask for each.
 const READ_AHEAD: u32 = 16;
+/// Callers are gone from one moment to the next; a nonce for one that is gone costs a placeholder.
+const CALLER_FRESH: Duration = Duration::from_millis(500);
 /// A lane that waits for funds, a signer or a node looks again this often.
 const HOLD: Duration = Duration::from_secs(1);
 
@@ -63,6 +65,14 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
 }
 
 async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError> {
+    // What was read ahead does not know whether a caller that waits is still there.
+    let old = |intent: &QueuedIntent| {
+        intent.caller.as_ref().is_some_and(|caller| caller.read_at.elapsed() > CALLER_FRESH)
+    };
+    if lane.queue.front().is_some_and(old) {
+        lane.queue.clear();
+        lane.more_queued = true;
+    }
     if lane.queue.is_empty() && lane.more_queued {
         // What was decided about earlier intents must be on disk, or they would be read as queued again.
         if !lane.queued_moves.is_empty() || lane.open.iter().any(|tx| tx.draft().is_some()) {
@@ -82,11 +92,20 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let sequence = lane.sequence.as_mut().expect("a sequence");
     sequence.next = sequence.next.max(draft.nonce.next());
     sequence.max_in_flight = window;
+    let hold = intent.caller.map(|caller| caller.hold.min(lane.chain.config.nonce.max_hold));
+    let held = hold.map(|hold| HeldNonce {
+        state: ReservationState::Reserved,
+        expires: now + hold,
+        over: false,
+        answer: None,
+        answer_expires: None,
+        noted: false,
+    });
     let open = OpenIntent {
         tx_id: intent.tx_id,
         payload: intent.payload,
         state: TxState::InFlight,
-        sub_state: None,
+        sub_state: hold.map(|_| "reserved".to_owned()),
         nonce: draft.nonce,
         tx_hash: draft.tx_hash,
         last_error: None,
@@ -101,12 +120,17 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         expires: intent.expires,
         ending: None,
         trace_context: intent.trace_context,
+        held,
         attempts: Vec::new(),
     };
     lane.sharing.free = None;
     // Last, but for a nonce that others vacated.
     let place = lane.open.partition_point(|tx| tx.intent.nonce < open.nonce);
-    lane.open.insert(place, OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now));
+    let open = match hold {
+        Some(hold) => OpenTx::reserved(open, draft, hold, now),
+        None => OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now),
+    };
+    lane.open.insert(place, open);
 }
 
 fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {

@@ -1,0 +1,76 @@
+//! A program of one's own that needs to know its nonce. With `make up` running:
+//!
+//! ```text
+//! cargo run -p gapless --example with_nonce -- .gapless/gapless.toml ok
+//! ```
+//!
+//! `fail`, `panic` and `hang` instead of `ok` show what becomes of the nonce then. A third argument names the submitter;
+//! without it, the first one of the first chain is used.
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use gapless::config::Config;
+use gapless::domain::{RequestedTx, SubmitterKey, TxId};
+use gapless::embed::{Gapless, NonceContext, WithNonceError};
+use gapless::store::{Store, Timeouts};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: with_nonce CONFIG ok|fail|panic|hang [SUBMITTER]";
+    let (config, mode) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
+    let config = Config::load(Some(Path::new(&config)))?;
+    let submitter = submitter(&config, args.next()).await?;
+    let gapless = Gapless::with_config(&config).await?;
+
+    let handler = async |context: NonceContext| {
+        println!("the nonce is {}, held for another {:?}", context.nonce, context.time_left());
+        match mode.as_str() {
+            "ok" => Ok(RequestedTx {
+                to: Some(format!("{:#x}", context.submitter)),
+                value: Some("1".to_owned()),
+                ..RequestedTx::default()
+            }),
+            "panic" => panic!("out of ideas"),
+            "hang" => std::future::pending().await,
+            _ => Err("changed my mind"),
+        }
+    };
+    let tx_id = match gapless.call(submitter).hold(Duration::from_secs(3)).run(handler).await {
+        Ok(accepted) => {
+            println!("accepted as {}", accepted.tx_id);
+            accepted.tx_id
+        }
+        Err(error) => {
+            println!("{error}");
+            seen_by(&error).ok_or("no nonce was used")?
+        }
+    };
+    let tx = gapless.wait_final(tx_id, Duration::from_secs(60)).await?.ok_or("it was pruned")?;
+    println!("{}{}", tx.state, tx.last_error.map(|why| format!(": {}", why.message)).unwrap_or_default());
+    Ok(())
+}
+
+/// The intent whose nonce the handler saw, if it saw one.
+fn seen_by<E>(error: &WithNonceError<E>) -> Option<TxId> {
+    match error {
+        WithNonceError::Handler { tx_id, .. }
+        | WithNonceError::Panicked { tx_id, .. }
+        | WithNonceError::HoldEnded { tx_id }
+        | WithNonceError::Refused { tx_id, .. } => Some(*tx_id),
+        WithNonceError::Other(_) => None,
+    }
+}
+
+async fn submitter(config: &Config, named: Option<String>) -> Result<SubmitterKey, Box<dyn Error>> {
+    let chain_id = config.chains.values().next().ok_or("no chain is configured")?.id;
+    if let Some(address) = named {
+        return Ok(SubmitterKey { chain_id, address: address.parse()? });
+    }
+    let store = Store::new(&config.database.url, "with_nonce example", 1, Timeouts::default())?;
+    let first = store.list_submitters(Some(chain_id), None, 1).await?;
+    Ok(first.first().ok_or("no worker has announced a submitter")?.key)
+}

@@ -1,0 +1,132 @@
+//! `with_nonce`: one handler, one nonce.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use uuid::Uuid;
+
+use super::context::{NonceContext, Wanted};
+use super::error::{EmbedError, WithNonceError};
+use super::held::{Ask, Asked, Held};
+use super::{DEFAULT_HOLD, DEFAULT_WAIT, Gapless};
+use crate::domain::{SubmitterKey, TxId, Via};
+
+/// What the worker is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub tx_id: TxId,
+    /// The request id was used before: this handler did not run. The intent is the earlier one.
+    pub repeated: bool,
+}
+
+/// A call of `with_nonce` that has not begun.
+#[derive(Debug)]
+#[must_use = "nothing happens before `run`"]
+pub struct Call<'a> {
+    gapless: &'a Gapless,
+    ask: Ask,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(gapless: &'a Gapless, submitter: SubmitterKey) -> Call<'a> {
+        let request_id = format!("with-nonce-{}", Uuid::new_v4());
+        let ask = Ask { submitter, request_id, via: Via::WithNonce, hold: DEFAULT_HOLD, wait: DEFAULT_WAIT };
+        Call { gapless, ask }
+    }
+
+    /// An idempotency key, unique per submitter: the handler runs at most once for it.
+    pub fn request_id(mut self, request_id: impl Into<String>) -> Self {
+        self.ask.request_id = request_id.into();
+        self
+    }
+
+    /// How long the nonce may be held; at most `nonce.max_hold` of the worker. The submitter sends nothing meanwhile.
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.ask.hold = hold;
+        self
+    }
+
+    /// How long to wait for the nonce. It stands in the queue like every other request.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.ask.wait = wait;
+        self
+    }
+
+    /// Runs the handler once it has a nonce. See `Gapless::with_nonce`.
+    pub async fn run<H, F, W, E>(self, handler: H) -> Result<Accepted, WithNonceError<E>>
+    where
+        H: FnOnce(NonceContext) -> F,
+        F: Future<Output = Result<W, E>>,
+        W: Into<Wanted>,
+        E: Display,
+    {
+        let mut held = match Held::ask(self.gapless, &self.ask).await? {
+            Asked::New(held) => held,
+            Asked::Known(tx_id) => return Ok(Accepted { tx_id, repeated: true }),
+        };
+        let given = held.nonce(self.ask.wait).await?;
+        let submitter = self.ask.submitter;
+        let signers = self.gapless.signers.as_ref();
+        let context = NonceContext {
+            tx_id: held.tx_id,
+            chain_id: submitter.chain_id,
+            submitter: submitter.address,
+            nonce: given.nonce,
+            ends: given.ends,
+            signer: signers.and_then(|signers| signers.get(&submitter.address)),
+        };
+        // The handler is called inside, too: it may panic before it returns a future.
+        let running = AssertUnwindSafe(async { handler(context.clone()).await }).catch_unwind();
+        let tx_id = held.tx_id;
+        let wanted = match tokio::time::timeout(context.time_left(), running).await {
+            Ok(Ok(Ok(wanted))) => wanted.into(),
+            Ok(Ok(Err(error))) => {
+                held.give_up(&format!("the handler failed: {error}")).await;
+                return Err(WithNonceError::Handler { tx_id, error });
+            }
+            Ok(Err(panic)) => {
+                let message = message_of(panic.as_ref());
+                held.give_up(&format!("the handler panicked: {message}")).await;
+                return Err(WithNonceError::Panicked { tx_id, message });
+            }
+            Err(_) => {
+                held.give_up("the handler did not answer while its nonce was held").await;
+                return Err(WithNonceError::HoldEnded { tx_id });
+            }
+        };
+        let answer = match context.checked(wanted) {
+            Ok(answer) => answer,
+            Err(error) => {
+                held.give_up(&format!("what the handler wants can never be sent: {error}")).await;
+                return Err(WithNonceError::Refused { tx_id, error });
+            }
+        };
+        match held.answer(&answer, context.time_left()).await {
+            Ok(()) => Ok(Accepted { tx_id, repeated: false }),
+            Err(EmbedError::TooLate { tx_id, .. }) => Err(WithNonceError::HoldEnded { tx_id }),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What a panic said, as far as it said anything.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_in_its_own_words() {
+        let caught = |f: fn()| message_of(std::panic::catch_unwind(f).unwrap_err().as_ref());
+        assert_eq!(caught(|| panic!("as {}", "formatted")), "as formatted");
+        assert_eq!(caught(|| panic!("as it is")), "as it is");
+        assert_eq!(caught(|| std::panic::panic_any(7)), "no message");
+    }
+}

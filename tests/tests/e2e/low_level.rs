@@ -1,0 +1,226 @@
+//! The low-level hook: allocate, mark used, mark recyclable. Whatever is given is consumed, the smallest first.
+
+use std::time::Duration;
+
+use gapless::domain::ReservationState;
+use gapless::embed::{Allocation, EmbedError, NonceContext, WithNonceError};
+use gapless_tests::{Address, Stack, StackBuilder, Submitter, TxState, eventually, payload};
+use serde_json::json;
+
+use crate::stack;
+use crate::with_nonce::{failed_by_placeholder, send, transfer};
+
+const HOLD: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(60);
+
+fn low_level() -> StackBuilder {
+    stack().set("nonce.low_level.enabled", true)
+}
+
+async fn allocate(stack: &Stack) -> Allocation {
+    stack.gapless().await.allocate(stack.key(0), HOLD, WAIT).await.unwrap()
+}
+
+fn signed(stack: &Stack, by: &Submitter, nonce: u64, to: Address) -> gapless::domain::Bytes {
+    by.sign_transfer(stack.anvil().chain_id(), nonce, to, 1).1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submitter_is_low_level_or_has_a_queue_and_never_both() {
+    let stack = low_level().submitters(2).start().await;
+    let other = stack.submitter(1).text();
+    stack.start_api().await;
+    // Only the first is low-level; both workers would say the same.
+    let only_first = vec![json!(stack.submitter(0).text())];
+    stack.worker().set("nonce.low_level.submitters", only_first).start().await;
+    let gapless = stack.gapless().await;
+    let client = stack.client();
+    let low = client.admin_get(&format!("/api/v1/submitters/{}", stack.submitter(0).text())).await;
+    assert_eq!(low.body["lowLevel"], json!(true), "{low:?}");
+    assert_eq!(client.admin_get(&format!("/api/v1/submitters/{other}")).await.body["lowLevel"], json!(false));
+
+    let to = Address::repeat_byte(0xd1);
+    let refused = stack.post(stack.submitter(0), "r", &payload(to, 1)).await;
+    assert_eq!((refused.status, refused.code()), (409, "submitter_low_level"), "{refused:?}");
+    let refused = send(&stack, 0, transfer(to, 1)).await.unwrap_err();
+    assert!(matches!(refused, WithNonceError::Other(EmbedError::LowLevel)), "{refused:?}");
+    let refused = gapless.allocate(stack.key(1), HOLD, WAIT).await.unwrap_err();
+    assert!(matches!(refused, EmbedError::NotLowLevel), "{refused:?}");
+    let unknown = gapless::domain::SubmitterKey { address: to, ..stack.key(0) };
+    let refused = gapless.allocate(unknown, HOLD, WAIT).await.unwrap_err();
+    assert!(matches!(refused, EmbedError::UnknownSubmitter(_)), "{refused:?}");
+    let count: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
+    assert_eq!(count, 0, "nothing was stored");
+
+    let queued = stack.create(stack.submitter(1), "r", &payload(to, 1)).await;
+    stack.wait_for(queued, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_marked_used_are_recorded_and_sent_as_they_are() {
+    let stack = low_level().up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd2));
+    let gapless = stack.gapless().await;
+    let allocation = allocate(&stack).await;
+    assert_eq!((allocation.nonce().0, allocation.submitter()), (0, stack.key(0)));
+    // What does not count costs nothing: the hold goes on.
+    for raw in [
+        signed(&stack, submitter, 1, to),
+        signed(&stack, &Submitter::random(), 0, to),
+        submitter.sign_transfer(1, 0, to, 1).1,
+        vec![0xc0].into(),
+    ] {
+        let refused = gapless.mark_used(&allocation, raw).await.unwrap_err();
+        assert!(matches!(refused, EmbedError::BadBytes(_)), "{refused:?}");
+    }
+    let (hash, raw) = submitter.sign_transfer(stack.anvil().chain_id(), 0, to, 1);
+    let tx_id = gapless.mark_used(&allocation, raw.clone()).await.unwrap();
+    assert_eq!(gapless.mark_used(&allocation, raw).await.unwrap(), tx_id, "the same again is the same");
+    let refused = gapless.mark_recyclable(&allocation, "too late").await.unwrap_err();
+    assert!(matches!(refused, EmbedError::AnsweredBefore { .. }), "{refused:?}");
+    let row = stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!((row.nonce, row.tx_hash), (Some(0), Some(hash)));
+    assert_eq!(gapless.allocation_state(&allocation).await.unwrap(), Some(ReservationState::Used));
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nonce_that_is_marked_recyclable_is_consumed_and_given_to_nobody_again() {
+    let stack = low_level().up().await;
+    let gapless = stack.gapless().await;
+    let allocation = allocate(&stack).await;
+    gapless.mark_recyclable(&allocation, "the order was withdrawn").await.unwrap();
+    failed_by_placeholder(&stack, allocation.tx_id(), "the order was withdrawn").await;
+    assert_eq!(gapless.allocation_state(&allocation).await.unwrap(), Some(ReservationState::Recyclable));
+    let next = allocate(&stack).await;
+    assert_eq!(next.nonce().0, 1);
+    gapless.mark_recyclable(&next, "").await.unwrap();
+    failed_by_placeholder(&stack, next.tx_id(), "no reason was given").await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not_count() {
+    let stack = low_level().set("nonce.max_hold", "400ms").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
+    let gapless = stack.gapless().await;
+    // The operator's limit binds, whatever the caller wants.
+    let allocation = allocate(&stack).await;
+    assert!(allocation.time_left() <= Duration::from_millis(400));
+    stack.wait_reservation(submitter, ReservationState::Recyclable).await;
+    let late = gapless.mark_used(&allocation, signed(&stack, submitter, 0, to)).await.unwrap_err();
+    assert!(matches!(late, EmbedError::TooLate { state: ReservationState::Recyclable, .. }), "{late:?}");
+    let late = gapless.mark_recyclable(&allocation, "late").await.unwrap_err();
+    assert!(matches!(late, EmbedError::TooLate { .. }), "{late:?}");
+    failed_by_placeholder(&stack, allocation.tx_id(), "did not answer").await;
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}
+
+/// Three nonces are out. Whatever order they are settled in, they are consumed from the smallest up.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_smallest_recyclable_nonce_is_consumed_first() {
+    let stack = low_level().proxied().window(4).up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd4));
+    let gapless = stack.gapless().await;
+    let (first, second, third) = (allocate(&stack).await, allocate(&stack).await, allocate(&stack).await);
+    assert_eq!([&first, &second, &third].map(|one| one.nonce().0), [0, 1, 2]);
+    let used = gapless.mark_used(&third, signed(&stack, submitter, 2, to)).await.unwrap();
+    stack.wait_reservation(submitter, ReservationState::Used).await;
+    gapless.mark_recyclable(&second, "not wanted").await.unwrap();
+    eventually("the second is recyclable", async || {
+        let state = gapless.allocation_state(&second).await.unwrap();
+        if state == Some(ReservationState::Recyclable) { Ok(()) } else { Err(state) }
+    })
+    .await;
+    assert!(stack.proxy().sent().is_empty(), "the smallest is still held");
+    gapless.mark_recyclable(&first, "not wanted either").await.unwrap();
+    failed_by_placeholder(&stack, first.tx_id(), "not wanted either").await;
+    failed_by_placeholder(&stack, second.tx_id(), "not wanted").await;
+    stack.wait_for(used, TxState::Confirmed).await;
+    let mined = stack.anvil().mined_from(submitter.address()).await;
+    let hashes: Vec<String> = mined.iter().map(|tx| tx["hash"].as_str().unwrap().to_owned()).collect();
+    let mut wanted = Vec::new();
+    for allocation in [&first, &second, &third] {
+        wanted.push(format!("{:#x}", stack.row(allocation.tx_id()).await.tx_hash.unwrap()));
+    }
+    assert_eq!(hashes, wanted);
+    stack.finish().await;
+}
+
+/// Negative control: the audit catches a nonce that was shown without the bytes that consume it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_catches_a_held_nonce_without_its_placeholder() {
+    let stack = low_level().up().await;
+    allocate(&stack).await;
+    assert!(stack.verify().await.sound);
+    assert_eq!(stack.sql("DELETE FROM tx_attempt").await, 1);
+    stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
+}
+
+/// The same where nothing else could notice: the transaction at the nonce is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_catches_a_used_nonce_that_never_had_a_placeholder() {
+    let stack = stack().up().await;
+    let accepted = send(&stack, 0, transfer(Address::repeat_byte(0xd5), 1)).await.unwrap();
+    stack.wait_for(accepted.tx_id, TxState::Confirmed).await;
+    assert!(stack.verify().await.sound);
+    assert_eq!(stack.sql("DELETE FROM tx_attempt WHERE kind = 'PLACEHOLDER'").await, 1);
+    assert_eq!(stack.verify().await.broken(), ["every nonce shown to a caller has its placeholder"]);
+    stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
+}
+
+async fn refusal(stack: &Stack, statement: &'static str) -> String {
+    let error = sqlx::query(statement).execute(stack.db()).await.expect_err(statement);
+    let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
+    refused.code().unwrap_or_default().into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
+    let stack = stack().up().await;
+    let (to, gapless) = (Address::repeat_byte(0xd6), stack.gapless().await);
+    gapless
+        .with_nonce(stack.key(0), async |_: NonceContext| {
+            for (code, statement) in [
+                ("GL001", "UPDATE nonce_reservation SET fencing_token = fencing_token - 1"),
+                ("GL002", "UPDATE nonce_reservation SET state = 'REQUESTED'"),
+                ("GL003", "UPDATE nonce_reservation SET nonce = NULL"),
+                ("GL003", "UPDATE nonce_reservation SET nonce = nonce + 1"),
+                ("GL006", "UPDATE nonce_reservation SET state = 'USED', settled_at = now()"),
+                ("23514", "UPDATE nonce_reservation SET state = 'RECYCLABLE'"),
+                ("23514", "UPDATE nonce_reservation SET answered_at = now()"),
+                ("23514", "UPDATE nonce_reservation SET gave_up = 'x'"),
+            ] {
+                assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+            }
+            Ok::<_, String>(transfer(to, 1))
+        })
+        .await
+        .unwrap();
+    stack.wait_all_terminal().await;
+    for (code, statement) in [
+        ("GL002", "UPDATE nonce_reservation SET state = 'RESERVED', settled_at = NULL"),
+        ("GL002", "UPDATE nonce_reservation SET state = 'RECYCLABLE'"),
+    ] {
+        assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+    }
+    // A nonce for a caller whose placeholder is nowhere.
+    stack.operate(stack.submitter(0), "pause", "so that nobody gives it one").await;
+    let call = tokio::spawn({
+        let (gapless, key) = (stack.gapless().await, stack.key(0));
+        async move { gapless.with_nonce(key, async |_: NonceContext| Ok::<_, String>(transfer(to, 1))).await }
+    });
+    stack.wait_reservation(stack.submitter(0), ReservationState::Requested).await;
+    let shown =
+        "UPDATE nonce_reservation SET state = 'RESERVED', nonce = 1, expires_at = now(), fencing_token = 9
+                 WHERE state = 'REQUESTED'";
+    assert_eq!(refusal(&stack, shown).await, "GL006");
+    call.abort();
+    stack.operate(stack.submitter(0), "resume", "done").await;
+    stack.wait_all_terminal().await;
+    stack.finish().await;
+}

@@ -1,0 +1,101 @@
+//! Nonces that callers outside hold. The nonce and its placeholder are on disk (`prepare` gave it); here the hold ends: the
+//! caller's transaction takes the nonce, or the placeholder does.
+//!
+//! The database's time decides. When a hold seems over, the rows are read again first: an answer that came in time counts.
+
+use std::time::{Duration, Instant};
+
+use gapless::domain::{Answer, Ending, ErrorCode, TxError, TxState};
+
+use super::prepare::draft::{self, Verdict};
+use crate::failpoint;
+use crate::lane::{Lane, OpenTx, StepError};
+
+/// A transaction that has to wait for funds, a signer or a node is looked at again this often.
+const HOLD: Duration = Duration::from_secs(1);
+
+pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
+    for index in 0..lane.open.len() {
+        if lane.open[index].is_held() {
+            look_at(lane, index).await;
+        }
+    }
+    if lane.open.iter().any(|tx| tx.draft().is_some()) {
+        lane.flush().await?;
+    }
+    Ok(())
+}
+
+/// When to look again.
+pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
+    lane.open.iter().filter(|tx| tx.is_held()).filter_map(wake_at).min()
+}
+
+fn wake_at(tx: &OpenTx) -> Option<Instant> {
+    let held = tx.intent.held.as_ref()?;
+    Some(if held.answer.is_some() { tx.answer_at.unwrap_or(held.expires) } else { held.expires })
+}
+
+async fn look_at(lane: &mut Lane, index: usize) {
+    let now = Instant::now();
+    let tx = &mut lane.open[index];
+    let Some(held) = tx.intent.held.clone() else { return };
+    if tx.intent.ending.is_some() {
+        // Cancelled by somebody else, or its deadline passed.
+        tx.recycle(false, now);
+        return;
+    }
+    match held.answer {
+        Some(Answer::GaveUp(reason)) => {
+            end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, reason), false);
+        }
+        Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
+        Some(answer) => take(lane, index, answer).await,
+        None if held.over => {
+            let words = "its caller did not answer while it held the nonce";
+            end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, words), true);
+        }
+        None if held.expires <= now => lane.read_again(),
+        None => {}
+    }
+}
+
+/// The caller's transaction, prepared like any other, but for a nonce that is given: what can never be sent ends in the
+/// placeholder.
+async fn take(lane: &mut Lane, index: usize, answer: Answer) {
+    failpoint::hit("answered");
+    let tx = &lane.open[index];
+    let (nonce, recorded) = (tx.intent.nonce, tx.hashes());
+    let drafted = match answer {
+        Answer::Unsigned(payload) => {
+            draft::at(lane, &payload, nonce, &recorded).await.map(|draft| (draft, *payload))
+        }
+        Answer::Signed(raw) => draft::of_signed(lane, &raw, nonce, &recorded).await,
+        Answer::GaveUp(_) => return,
+    };
+    match drafted {
+        Ok((draft, payload)) => {
+            let interval = lane.chain.config.resubmit.interval;
+            lane.open[index].use_held(draft, payload, interval, Instant::now());
+        }
+        Err(Verdict::Dead { state, error, .. }) => end(lane, index, state, error, false),
+        Err(Verdict::Hold { sub_state, error }) => {
+            let tx = &mut lane.open[index];
+            if tx.intent.sub_state.as_deref() != Some(sub_state) {
+                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                    tx.id = %tx.intent.tx_id, sub_state, reason = error.message, "the lane holds; its caller has answered");
+                tx.complain(Some(sub_state), Some(error));
+            }
+            tx.answer_at = Some(Instant::now() + HOLD);
+        }
+    }
+}
+
+fn end(lane: &mut Lane, index: usize, state: TxState, error: TxError, unanswered: bool) {
+    let tx = &mut lane.open[index];
+    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = %tx.intent.tx_id, fencing_token = lane.lease.token().0, reason = error.message,
+        "a held nonce is given up; its placeholder consumes it");
+    tx.give_up(Ending { state, code: error.code, reason: error.message });
+    tx.recycle(unanswered, Instant::now());
+}
