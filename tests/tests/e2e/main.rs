@@ -4,6 +4,7 @@
 
 mod chains;
 mod cli;
+mod codes;
 mod confirmations;
 mod crash;
 mod dead_ends;
