@@ -5,6 +5,7 @@
 mod answers;
 mod chains;
 mod cli;
+mod codes;
 mod confirmations;
 mod crash;
 mod dead_ends;

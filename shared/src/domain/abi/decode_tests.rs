@@ -128,7 +128,7 @@ fn size(value: &Value) -> usize {
 /// Random bytes, and honest ones with a few places changed: never a panic, never more than the budget allows.
 #[test]
 fn hostile_bytes_are_decoded_within_bounds_or_not_at_all() {
-    let mut random = StdRng::seed_from_u64(0x6761_706c_6573_73);
+    let mut random = StdRng::seed_from_u64(16);
     let examples = examples();
     let mut decoded = 0;
     for round in 0..6_000 {
