@@ -24,7 +24,7 @@ pub(crate) enum MempoolVerdict {
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Mempool {
     pub(crate) verdict: MempoolVerdict,
-    /// When the nodes were asked, to a moment.
+    /// When the nodes were asked.
     pub(crate) at: DateTime<Utc>,
     /// The verdict in words.
     pub(crate) explanation: String,

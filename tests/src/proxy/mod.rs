@@ -30,14 +30,16 @@ struct State {
     shows_pool: bool,
     calls: HashMap<String, u64>,
     sent: Vec<String>,
+    /// What the raw transactions are, as far as somebody wanted to know.
+    read: HashMap<String, Option<Sent>>,
 }
 
 impl State {
     /// The first rule for this method, in the order they were given.
     fn pick(&mut self, method: &str, raw: Option<&str>) -> Option<Fault> {
-        // Read only if somebody wants to know: finding out who signed takes its time.
+        // Read only if somebody wants to know.
         let wanted = self.rules.iter().any(|rule| rule.of.is_some());
-        let sent = raw.filter(|_| wanted).and_then(Sent::read);
+        let sent = raw.filter(|_| wanted).and_then(|raw| self.read(raw));
         let index = self.rules.iter().position(|rule| rule.catches(method, sent.as_ref()))?;
         let rule = &mut self.rules[index];
         let fault = rule.fault.clone();
@@ -48,6 +50,16 @@ impl State {
             }
         }
         Some(fault)
+    }
+
+    /// Who signed what. The same bytes come again and again, and finding out takes its time.
+    fn read(&mut self, raw: &str) -> Option<Sent> {
+        if let Some(known) = self.read.get(raw) {
+            return known.clone();
+        }
+        let sent = Sent::read(raw);
+        self.read.insert(raw.to_owned(), sent.clone());
+        sent
     }
 }
 
@@ -157,7 +169,9 @@ impl Proxy {
 
     /// Those of one address, in the order they came.
     pub fn sent_by(&self, from: Address) -> Vec<Sent> {
-        self.sent().iter().filter_map(|raw| Sent::read(raw)).filter(|sent| sent.from == from).collect()
+        let mut state = self.state();
+        let sent = state.sent.clone();
+        sent.iter().filter_map(|raw| state.read(raw)).filter(|sent| sent.from == from).collect()
     }
 }
 

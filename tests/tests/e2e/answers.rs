@@ -75,7 +75,7 @@ impl Cast {
     async fn of(classes: &[SubmitClass], build: impl FnOnce(StackBuilder) -> StackBuilder) -> Cast {
         let rows = said_of(classes);
         assert!(rows.len() >= classes.len(), "{classes:?}");
-        let builder = stack().proxied().submitters(rows.len()).set("resubmit.interval", "500ms");
+        let builder = stack().proxied().submitters(rows.len()).set("resubmit.interval", "1s");
         Cast { stack: build(builder).up().await, rows }
     }
 

@@ -65,10 +65,8 @@ pub(crate) struct OpenTx {
     pub(crate) was_first: bool,
     /// Where it seemed to be at the last look.
     diagnosis: Option<Diagnosis>,
-    /// The last look is not on disk.
+    /// That is not on disk.
     diagnosis_unwritten: bool,
-    /// And it differs from the one that is.
-    diagnosis_is_news: bool,
 }
 
 /// What the next commit writes about a held nonce.
@@ -119,7 +117,6 @@ impl OpenTx {
             was_first: false,
             diagnosis: None,
             diagnosis_unwritten: false,
-            diagnosis_is_news: false,
             intent,
         }
     }
@@ -352,13 +349,10 @@ impl OpenTx {
         }
     }
 
-    /// Keeps what a look into the nodes' pools has shown; true if it is news. What is not goes along with the next commit.
+    /// Keeps what a look into the nodes' pools has shown; true if it differs from the look before.
     pub(crate) fn diagnosed(&mut self, diagnosis: Diagnosis) -> bool {
-        let is_news = self.diagnosis.as_ref() != Some(&diagnosis);
-        self.diagnosis = Some(diagnosis);
         self.diagnosis_unwritten = true;
-        self.diagnosis_is_news |= is_news;
-        is_news
+        self.diagnosis.replace(diagnosis) != self.diagnosis
     }
 
     /// To be written, unless it is mined meanwhile.
@@ -366,13 +360,13 @@ impl OpenTx {
         self.diagnosis.as_ref().filter(|_| self.diagnosis_unwritten && self.is_unmined())
     }
 
+    /// Something is to be written, at once or with company.
     pub(crate) fn has_news(&self) -> bool {
-        self.dirty || (self.diagnosis_is_news && self.is_unmined())
+        self.dirty || self.unwritten_diagnosis().is_some()
     }
 
     pub(crate) fn diagnosis_written(&mut self) {
         self.diagnosis_unwritten = false;
-        self.diagnosis_is_news = false;
     }
 
     /// Claims one send; it may happen only after the commit.
