@@ -327,7 +327,10 @@ mod tests {
         let mut facts = sound();
         facts.reservations.push(held("a", 0, ReservationState::Used));
         facts.attempts.push(placeholder.clone());
-        assert!(broken(&facts, Rules::default()).is_empty(), "the placeholder was not needed, and is not mined");
+        assert!(
+            broken(&facts, Rules::default()).is_empty(),
+            "the placeholder was not needed, and is not mined"
+        );
         breaks(|f| f.reservations.push(held("a", 0, ReservationState::Used)), "has its placeholder");
         breaks(|f| f.reservations.push(held("b", 1, ReservationState::Reserved)), "has its placeholder");
         breaks(

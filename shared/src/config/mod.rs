@@ -20,7 +20,8 @@ pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{
     Api, Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log,
-    LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
+    LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck,
+    Worker,
 };
 
 use std::collections::BTreeMap;

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::chain::ReleaseAt;
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
-use crate::domain::{Address, Finality};
 use crate::domain::stuck::StuckAction;
+use crate::domain::{Address, Finality};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]

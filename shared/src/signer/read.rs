@@ -113,8 +113,7 @@ mod tests {
     }
 
     fn unsigned(kind: TxKind, listed: bool) -> UnsignedTx {
-        let mut payload =
-            Payload { kind, ..Payload::transfer(Address::repeat_byte(7), U256::from(5)) };
+        let mut payload = Payload { kind, ..Payload::transfer(Address::repeat_byte(7), U256::from(5)) };
         if listed {
             payload.access_list = serde_json::from_value(
                 serde_json::json!([{ "address": Address::repeat_byte(9), "storageKeys": [] }]),
@@ -139,9 +138,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_signed_is_read_back_whatever_its_kind() {
-        for (kind, listed) in
-            [(TxKind::Legacy, false), (TxKind::Legacy, true), (TxKind::Eip1559, false), (TxKind::Eip1559, true)]
-        {
+        for (kind, listed) in [
+            (TxKind::Legacy, false),
+            (TxKind::Legacy, true),
+            (TxKind::Eip1559, false),
+            (TxKind::Eip1559, true),
+        ] {
             let tx = unsigned(kind, listed);
             let draft = signer().sign(&tx).await.unwrap();
             let read = read_signed(CHAIN, tx.from, tx.nonce, &draft.raw).unwrap();
@@ -172,8 +174,7 @@ mod tests {
     async fn a_signature_for_every_chain_is_refused() {
         let wallet: LocalWallet =
             "4646464646464646464646464646464646464646464646464646464646464646".parse().unwrap();
-        let request =
-            TransactionRequest::new().to(Address::repeat_byte(7)).nonce(4).gas(21_000).gas_price(9);
+        let request = TransactionRequest::new().to(Address::repeat_byte(7)).nonce(4).gas(21_000).gas_price(9);
         let signature = wallet.sign_hash(request.sighash()).unwrap();
         let raw = TypedTransaction::Legacy(request).rlp_signed(&signature);
         let error = read_signed(CHAIN, wallet.address(), Nonce(4), &raw).unwrap_err();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ethers_core::types::H256;
 
 use super::attempt::{Attempt, AttemptKind};
-use super::lease::{Fence, Lease};
 use super::hold::{HoldChange, HoldWrite};
+use super::lease::{Fence, Lease};
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, TxId, TxState,
 };
@@ -144,8 +144,7 @@ impl FencedWrite {
     /// Gives the nonce of a draft to a caller outside. Its placeholder is recorded with it: there is no way to spell a held
     /// nonce without the bytes that consume it.
     pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, hold: Duration) {
-        self.holds
-            .push(HoldWrite { tx_id, change: HoldChange::Reserve { nonce: placeholder.nonce, hold } });
+        self.holds.push(HoldWrite { tx_id, change: HoldChange::Reserve { nonce: placeholder.nonce, hold } });
         self.record(tx_id, AttemptKind::Placeholder, placeholder);
     }
 

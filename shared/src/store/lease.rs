@@ -269,7 +269,11 @@ impl Store {
     }
 
     /// Records for each submitter whether the low-level hook gives its nonces. After `announce`.
-    pub async fn announce_mode(&self, submitters: &[SubmitterKey], low_level: &[bool]) -> Result<(), StoreError> {
+    pub async fn announce_mode(
+        &self,
+        submitters: &[SubmitterKey],
+        low_level: &[bool],
+    ) -> Result<(), StoreError> {
         ensure_rows("announce_mode", submitters.len(), low_level.len())?;
         let (chains, addresses) = columns(submitters);
         sqlx::query(

@@ -37,9 +37,7 @@ pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequ
 pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
-pub use reservation::{
-    AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, ReservationView,
-};
+pub use reservation::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, ReservationView};
 pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};
 pub use upkeep::{Backlog, IdleSequence};
 pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter};

@@ -7,7 +7,7 @@ use gapless::domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless::embed::{EmbedError, NonceContext, WithNonceError};
 use gapless::store::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, Store, Timeouts};
 use gapless::{config::Secret, domain::Via};
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -122,15 +122,18 @@ async fn a_caller_that_waits_long_behind_others_still_gets_its_nonce() {
     stack.wait_for(first, TxState::Submitted).await;
     stack.wait_reservation(submitter, ReservationState::Requested).await;
     // The queue is read with this, and the caller says again that it waits.
-    stack.sql("UPDATE nonce_reservation SET wanted_until = clock_timestamp() + INTERVAL '100 milliseconds'").await;
+    stack
+        .sql("UPDATE nonce_reservation SET wanted_until = clock_timestamp() + INTERVAL '100 milliseconds'")
+        .await;
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
     eventually("the caller says that it waits", async || {
-        let ahead: bool =
-            sqlx::query_scalar("SELECT wanted_until > clock_timestamp() + INTERVAL '5 seconds' FROM nonce_reservation")
-                .fetch_one(stack.db())
-                .await
-                .unwrap();
+        let ahead: bool = sqlx::query_scalar(
+            "SELECT wanted_until > clock_timestamp() + INTERVAL '5 seconds' FROM nonce_reservation",
+        )
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
         if ahead { Ok(()) } else { Err("not yet") }
     })
     .await;
@@ -148,7 +151,8 @@ async fn a_held_nonce_can_be_cancelled_and_its_caller_is_then_too_late() {
     let (call, answer, tx_id) = hold(&stack, 0, transfer(to, 1)).await;
     let client = stack.client();
     for (action, status) in [("speed-up", 409), ("resolve", 409), ("cancel", 200)] {
-        let body = if action == "resolve" { json!({ "action": "rebroadcast", "reason": "x" }) } else { json!({}) };
+        let body =
+            if action == "resolve" { json!({ "action": "rebroadcast", "reason": "x" }) } else { json!({}) };
         let answer = client.admin_post(&format!("/api/v1/tx/{tx_id}/{action}"), &body).await;
         assert_eq!(answer.status, status, "{action}: {answer:?}");
     }
@@ -184,7 +188,8 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     // Its answer was lost: the same again is the same.
     assert_eq!(store.request_reservation(&first, false).await.unwrap(), ReservationOutcome::Created);
     stack.wait_reservation(stack.submitter(0), ReservationState::Reserved).await;
-    let says = async |owner, value| store.answer_reservation(first.tx_id, owner, &answer(value)).await.unwrap();
+    let says =
+        async |owner, value| store.answer_reservation(first.tx_id, owner, &answer(value)).await.unwrap();
     assert_eq!(says(HoldOwner::new(), 5).await, AnswerOutcome::NotYours);
     assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken);
     assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken, "the same words again");
@@ -198,6 +203,43 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     assert_eq!(late, AnswerOutcome::TooLate(ReservationState::Recyclable));
     failed_by_placeholder(&stack, second.tx_id, "did not answer").await;
     assert_eq!(stack.anvil().balance(Address::repeat_byte(0xb6)).await, 5.into());
+    stack.finish().await;
+}
+
+/// Cancelled after it was answered: the placeholder that was kept back is no help any more, another one has to win.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answered_transaction_on_its_way_is_cancelled_by_another_placeholder() {
+    let stack = stack().mining(Mining::Manual).up().await;
+    let to = Address::repeat_byte(0xb9);
+    let accepted = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    stack.wait_for(accepted.tx_id, TxState::Submitted).await;
+    let path = format!("/api/v1/tx/{}/cancel", accepted.tx_id);
+    assert_eq!(stack.client().post_to(&path, &json!({})).await.status, 200);
+    let attempts = stack.wait_attempts(accepted.tx_id, 3).await;
+    let kinds: Vec<&str> = attempts.iter().map(|attempt| attempt.kind.as_str()).collect();
+    assert_eq!(kinds, ["PLACEHOLDER", "ORIGINAL", "PLACEHOLDER"]);
+    stack.wait_pooled(attempts[2].tx_hash).await;
+    stack.anvil().set_automine(true).await;
+    stack.anvil().mine(1).await;
+    let row = stack.wait_for(accepted.tx_id, TxState::Cancelled).await;
+    assert_eq!(row.tx_hash, Some(attempts[2].tx_hash));
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}
+
+/// No node will ever take the caller's bytes: the nonce is consumed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answered_transaction_that_no_node_takes_fails_and_its_nonce_is_consumed() {
+    let stack = stack().proxied().up().await;
+    let to = Address::repeat_byte(0xba);
+    stack.proxy().next(1, "eth_sendRawTransaction", Fault::error("intrinsic gas too low"));
+    let accepted = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    let row = stack.wait_for(accepted.tx_id, TxState::Failed).await;
+    assert!(row.last_error.as_deref().is_some_and(|why| why.contains("intrinsic gas too low")), "{row:?}");
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 3);
+    let next = send(&stack, 0, transfer(to, 10)).await.unwrap();
+    assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(stack.anvil().balance(to).await, 10.into());
     stack.finish().await;
 }
 

@@ -25,17 +25,22 @@ async fn call_under_dying_workers(
     points: &[&str],
     handler: impl Fn(usize) -> Result<RequestedTx, &'static str>,
 ) -> (Stack, Vec<Called>) {
-    let stack = stack().short_lease().submitters(points.len()).mining(Mining::Interval(0.5)).start().await;
+    let stack = stack().short_lease().confirmations(2).submitters(points.len());
+    let stack = stack.mining(Mining::Interval(0.5)).start().await;
     stack.start_api().await;
     let doomed: Vec<Service> = join_all(
-        points.iter().enumerate().map(|(index, point)| stack.worker().only_keys(&[index]).failpoint(point).start()),
+        points
+            .iter()
+            .enumerate()
+            .map(|(index, point)| stack.worker().only_keys(&[index]).failpoint(point).start()),
     )
     .await;
     let gapless = stack.gapless().await;
     let calls = join_all((0..points.len()).map(|index| {
         let wanted = handler(index);
         // Longer than it takes the next owner to come.
-        let call = gapless.call(stack.key(index)).hold(Duration::from_secs(55)).wait(Duration::from_secs(120));
+        let call =
+            gapless.call(stack.key(index)).hold(Duration::from_secs(55)).wait(Duration::from_secs(120));
         call.run(async move |_: NonceContext| wanted)
     }));
     let successor = async {
@@ -60,7 +65,11 @@ async fn a_worker_killed_at_any_step_of_a_reservation_leaves_exactly_one_effect(
         let accepted = called.unwrap_or_else(|error| panic!("{point}: {error}"));
         let row = stack.wait_for(accepted.tx_id, TxState::Confirmed).await;
         let kinds: Vec<String> = stack.attempts(accepted.tx_id).await.into_iter().map(|a| a.kind).collect();
-        assert_eq!((row.nonce, kinds), (Some(0), vec!["PLACEHOLDER".to_owned(), "ORIGINAL".to_owned()]), "{point}");
+        assert_eq!(
+            (row.nonce, kinds),
+            (Some(0), vec!["PLACEHOLDER".to_owned(), "ORIGINAL".to_owned()]),
+            "{point}"
+        );
         assert_eq!(stack.anvil().balance(target(index)).await, 1.into(), "after {point}: one effect");
     }
     stack.finish().await;
@@ -79,6 +88,27 @@ async fn a_worker_killed_over_a_handler_that_failed_leaves_exactly_one_placehold
         let next = send(&stack, index, transfer(target(index), 1)).await.unwrap();
         assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1), "after {point}");
     }
+    stack.finish().await;
+}
+
+/// Scenario 26, for held nonces: the database dies while the handler thinks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_killed_while_a_nonce_is_held_loses_nothing() {
+    let stack = stack().own_postgres().up().await;
+    let to = target(0);
+    let (gapless, key) = (stack.gapless().await, stack.key(0));
+    let accepted = gapless
+        .call(key)
+        .hold(Duration::from_secs(60))
+        .run(async |_: NonceContext| {
+            stack.kill_postgres().await;
+            stack.restart_postgres().await;
+            Ok::<_, String>(transfer(to, 1))
+        })
+        .await
+        .unwrap();
+    assert_eq!(stack.wait_for(accepted.tx_id, TxState::Confirmed).await.nonce, Some(0));
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 

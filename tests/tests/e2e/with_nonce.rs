@@ -15,6 +15,9 @@ use serde_json::json;
 
 use crate::stack;
 
+/// Longer than a loaded machine needs.
+const PATIENT: Duration = Duration::from_secs(60);
+
 /// A transfer, as a handler returns it.
 pub(crate) fn transfer(to: Address, value: u64) -> RequestedTx {
     RequestedTx { to: Some(format!("{to:#x}")), value: Some(value.to_string()), ..RequestedTx::default() }
@@ -26,7 +29,8 @@ pub(crate) async fn send(
     index: usize,
     tx: RequestedTx,
 ) -> Result<Accepted, WithNonceError<String>> {
-    stack.gapless().await.with_nonce(stack.key(index), async |_: NonceContext| Ok(tx)).await
+    let gapless = stack.gapless().await;
+    gapless.call(stack.key(index)).hold(PATIENT).wait(PATIENT * 2).run(async |_: NonceContext| Ok(tx)).await
 }
 
 /// Ends as FAILED, its nonce consumed by its placeholder and nothing else sent.
@@ -55,7 +59,10 @@ async fn a_handler_sees_its_nonce_and_what_it_returns_is_sent_at_it_in_its_turn(
             let held = stack.row(context.tx_id).await;
             assert_eq!((held.state, held.sub_state.as_deref()), (TxState::InFlight, Some("reserved")));
             let attempts = stack.attempts(context.tx_id).await;
-            assert_eq!((attempts.len(), attempts[0].kind.as_str(), attempts[0].sent), (1, "PLACEHOLDER", false));
+            assert_eq!(
+                (attempts.len(), attempts[0].kind.as_str(), attempts[0].sent),
+                (1, "PLACEHOLDER", false)
+            );
             seen.fetch_add(1, SeqCst);
             Ok::<_, String>(transfer(to, 20))
         })
@@ -105,9 +112,8 @@ async fn a_handler_that_fails_after_it_saw_its_nonce_leaves_a_placeholder_and_th
 async fn a_handler_that_panics_leaves_a_placeholder() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
-    let later = async |context: NonceContext| -> Result<RequestedTx, String> {
-        panic!("at {}", context.nonce)
-    };
+    let later =
+        async |context: NonceContext| -> Result<RequestedTx, String> { panic!("at {}", context.nonce) };
     let at_once = |_: NonceContext| -> std::future::Ready<Result<RequestedTx, String>> { panic!("at once") };
     for (number, panicked) in [
         gapless.with_nonce(stack.key(0), later).await.unwrap_err(),
@@ -128,7 +134,7 @@ async fn a_handler_that_panics_leaves_a_placeholder() {
 async fn a_handler_that_hangs_leaves_a_placeholder_when_its_hold_ends() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
-    let call = gapless.call(stack.key(0)).hold(Duration::from_millis(700));
+    let call = gapless.call(stack.key(0)).hold(Duration::from_secs(3));
     let hung = call.run(async |_: NonceContext| std::future::pending::<Result<RequestedTx, String>>().await);
     let hung = hung.await.unwrap_err();
     let WithNonceError::HoldEnded { tx_id } = hung else { panic!("{hung:?}") };
@@ -147,10 +153,8 @@ async fn a_handler_that_wants_nonsense_leaves_a_placeholder() {
     let gapless = stack.gapless().await;
 
     let bad_address = RequestedTx { to: Some("0x12".into()), ..RequestedTx::default() };
-    let too_early = RequestedTx {
-        not_before: Some("2999-01-01T00:00:00Z".parse().unwrap()),
-        ..transfer(contract, 1)
-    };
+    let too_early =
+        RequestedTx { not_before: Some("2999-01-01T00:00:00Z".parse().unwrap()), ..transfer(contract, 1) };
     for (wanted, reason) in [(bad_address, "payload.to"), (too_early, "payload.notBefore")] {
         let refused = send(&stack, 0, wanted).await.unwrap_err();
         let WithNonceError::Refused { tx_id, .. } = refused else { panic!("{refused:?}") };
@@ -291,9 +295,11 @@ async fn many_callers_and_requests_share_one_gapless_sequence() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa8));
     let gapless = stack.gapless().await;
     let calls = join_all((0..12u64).map(|number| {
-        gapless.with_nonce(stack.key(0), async move |_: NonceContext| match number % 3 {
-            0 => Err("not this one".to_owned()),
-            _ => Ok(Wanted::from(transfer(to, 1))),
+        gapless.call(stack.key(0)).hold(PATIENT).wait(PATIENT * 2).run(async move |_: NonceContext| {
+            match number % 3 {
+                0 => Err("not this one".to_owned()),
+                _ => Ok(Wanted::from(transfer(to, 1))),
+            }
         })
     }));
     let requests = join_all((0..6).map(|number| {

@@ -312,7 +312,8 @@ impl Lane {
         let held = steps::reserve::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
-        let next = [lazy, due, replace, alarm, held, stale, hold, self.recheck_at].into_iter().flatten().min();
+        let next =
+            [lazy, due, replace, alarm, held, stale, hold, self.recheck_at].into_iter().flatten().min();
         if !self.is_idle() {
             self.idle_since = None;
             return Turn::Wait(next);

@@ -3,9 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
-use gapless::domain::{
-    Confirmation, Ending, H256, Payload, Receipt, ReservationState, SignedDraft, TxState,
-};
+use gapless::domain::{Confirmation, Ending, H256, Payload, Receipt, ReservationState, SignedDraft, TxState};
 use gapless::store::{Attempt, AttemptKind, HeldNonce, Move, OpenIntent};
 
 /// First wait after a node did not take the bytes; doubles up to the resubmit interval.
@@ -125,7 +123,12 @@ impl OpenTx {
     }
 
     /// A nonce for a caller outside: its placeholder is recorded with it, and not sent while the caller holds it.
-    pub(crate) fn reserved(intent: OpenIntent, placeholder: SignedDraft, hold: Duration, now: Instant) -> Self {
+    pub(crate) fn reserved(
+        intent: OpenIntent,
+        placeholder: SignedDraft,
+        hold: Duration,
+        now: Instant,
+    ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
         tx.persisted = TxState::Queued;
         tx.draft = Some((AttemptKind::Placeholder, placeholder));
@@ -242,9 +245,13 @@ impl OpenTx {
     /// No other bytes of it can be anywhere. The placeholder of a held nonce, its first attempt, never left if others
     /// followed.
     pub(crate) fn has_first_bytes_only(&self) -> bool {
-        let attempts = &self.intent.attempts;
-        let kept_back = attempts.first().is_some_and(|first| first.kind() == AttemptKind::Placeholder);
-        attempts.len() == 1 + usize::from(kept_back)
+        self.intent.attempts.len() == 1 + self.kept_back()
+    }
+
+    /// How many of its attempts, the first ones, are placeholders of a nonce that was held.
+    pub(crate) fn kept_back(&self) -> usize {
+        let first = self.intent.attempts.first();
+        usize::from(first.is_some_and(|first| first.kind() == AttemptKind::Placeholder))
     }
 
     pub(crate) fn state(&self) -> TxState {

@@ -138,7 +138,10 @@ pub(in crate::steps) async fn of_signed(
     fits_a_pool(&draft)?;
     gas_limit(lane, &payload, nonce).await?;
     if let Some(limit) = lane.chain.config.fees.max_fee_per_gas.filter(|limit| draft.fees.cap() > *limit) {
-        return Err(Verdict::failed("invalid", format!("its fee cap is above fees.max_fee_per_gas, {limit} wei")));
+        return Err(Verdict::failed(
+            "invalid",
+            format!("its fee cap is above fees.max_fee_per_gas, {limit} wei"),
+        ));
     }
     price(lane, &payload).await?;
     afford(lane, draft.max_cost, nonce).await?;
@@ -240,9 +243,7 @@ async fn afford(lane: &mut Lane, cost: U256, nonce: Nonce) -> Result<(), Verdict
         .open
         .iter()
         // Nor does what is recorded at the same nonce come on top: one of the two is mined.
-        .filter(|tx| {
-            tx.state() != TxState::Tracking && !tx.state().is_terminal() && tx.intent.nonce != nonce
-        })
+        .filter(|tx| tx.state() != TxState::Tracking && !tx.state().is_terminal() && tx.intent.nonce != nonce)
         .fold(U256::zero(), |sum, tx| sum.saturating_add(tx.intent.max_cost));
     let left = balance.saturating_sub(owed);
     lane.funds = Some(Funds { left, read_at: Instant::now() });
