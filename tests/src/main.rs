@@ -55,7 +55,7 @@ async fn main() -> anyhow::Result<ExitCode> {
             let config = load(config)?;
             let submitter = SubmitterKey { chain_id: ChainId(chain_id), address: submitter };
             let call = Gapless::with_config(&config).await?;
-            let call = call.call(submitter).request_id(request_id).hold(Duration::from_secs(3));
+            let call = call.call(submitter).request_id(request_id).hold(Duration::from_secs(5));
             call.run(async |context: NonceContext| {
                 tracing::info!(nonce = context.nonce.0, "the caller saw its nonce");
                 std::future::pending::<Result<RequestedTx, String>>().await

@@ -69,7 +69,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         chains.insert(chain.id, started);
     }
     health.watch_chains(chains.values().cloned().collect());
-    announce(&fleet_store, &chains, &signers, &signers.addresses()).await.context("announcing submitters")?;
+    if !announce_all(&fleet_store, &chains, &signers, &stop).await.context("announcing submitters")? {
+        return Ok(());
+    }
 
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -137,6 +139,26 @@ async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::R
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
         }
     }
+}
+
+/// Announces every key that is there from the start, however slow the database is. False: told to stop meanwhile.
+async fn announce_all(
+    store: &Store,
+    chains: &HashMap<ChainId, Arc<Chain>>,
+    signers: &SignerSet,
+    stop: &CancellationToken,
+) -> Result<bool, StoreError> {
+    while let Err(error) = announce(store, chains, signers, &signers.addresses()).await {
+        if !error.is_connection() {
+            return Err(error);
+        }
+        tracing::warn!(error = %error, "submitters could not be announced yet; trying on");
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = tokio::time::sleep(Duration::from_millis(500)) => {}
+        }
+    }
+    Ok(true)
 }
 
 async fn announce(

@@ -7,7 +7,7 @@ use gapless::domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless::embed::{EmbedError, NonceContext, WithNonceError};
 use gapless::store::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, Store, Timeouts};
 use gapless::{config::Secret, domain::Via};
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -203,6 +203,43 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     assert_eq!(late, AnswerOutcome::TooLate(ReservationState::Recyclable));
     failed_by_placeholder(&stack, second.tx_id, "did not answer").await;
     assert_eq!(stack.anvil().balance(Address::repeat_byte(0xb6)).await, 5.into());
+    stack.finish().await;
+}
+
+/// Cancelled after it was answered: the placeholder that was kept back is no help any more, another one has to win.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answered_transaction_on_its_way_is_cancelled_by_another_placeholder() {
+    let stack = stack().mining(Mining::Manual).up().await;
+    let to = Address::repeat_byte(0xb9);
+    let accepted = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    stack.wait_for(accepted.tx_id, TxState::Submitted).await;
+    let path = format!("/api/v1/tx/{}/cancel", accepted.tx_id);
+    assert_eq!(stack.client().post_to(&path, &json!({})).await.status, 200);
+    let attempts = stack.wait_attempts(accepted.tx_id, 3).await;
+    let kinds: Vec<&str> = attempts.iter().map(|attempt| attempt.kind.as_str()).collect();
+    assert_eq!(kinds, ["PLACEHOLDER", "ORIGINAL", "PLACEHOLDER"]);
+    stack.wait_pooled(attempts[2].tx_hash).await;
+    stack.anvil().set_automine(true).await;
+    stack.anvil().mine(1).await;
+    let row = stack.wait_for(accepted.tx_id, TxState::Cancelled).await;
+    assert_eq!(row.tx_hash, Some(attempts[2].tx_hash));
+    assert_eq!(stack.anvil().balance(to).await, 0.into());
+    stack.finish().await;
+}
+
+/// No node will ever take the caller's bytes: the nonce is consumed all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answered_transaction_that_no_node_takes_fails_and_its_nonce_is_consumed() {
+    let stack = stack().proxied().up().await;
+    let to = Address::repeat_byte(0xba);
+    stack.proxy().next(1, "eth_sendRawTransaction", Fault::error("intrinsic gas too low"));
+    let accepted = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    let row = stack.wait_for(accepted.tx_id, TxState::Failed).await;
+    assert!(row.last_error.as_deref().is_some_and(|why| why.contains("intrinsic gas too low")), "{row:?}");
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 3);
+    let next = send(&stack, 0, transfer(to, 10)).await.unwrap();
+    assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(stack.anvil().balance(to).await, 10.into());
     stack.finish().await;
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use gapless::config::Secret;
 use gapless::domain::ReservationState;
-use gapless::embed::{Allocation, EmbedError, NonceContext, WithNonceError};
+use gapless::embed::{Allocation, EmbedError, Gapless, NonceContext, WithNonceError};
 use gapless_tests::{Address, Stack, StackBuilder, Submitter, TxState, eventually, payload};
 use serde_json::json;
 
@@ -104,12 +105,12 @@ async fn a_nonce_that_is_marked_recyclable_is_consumed_and_given_to_nobody_again
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not_count() {
-    let stack = low_level().set("nonce.max_hold", "400ms").up().await;
+    let stack = low_level().set("nonce.max_hold", "3s").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let gapless = stack.gapless().await;
     // The operator's limit binds, whatever the caller wants.
     let allocation = allocate(&stack).await;
-    assert!(allocation.time_left() <= Duration::from_millis(400));
+    assert!(allocation.time_left() <= Duration::from_secs(3));
     stack.wait_reservation(submitter, ReservationState::Recyclable).await;
     let late = gapless.mark_used(&allocation, signed(&stack, submitter, 0, to)).await.unwrap_err();
     assert!(matches!(late, EmbedError::TooLate { state: ReservationState::Recyclable, .. }), "{late:?}");
@@ -222,5 +223,46 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
     call.abort();
     stack.operate(stack.submitter(0), "resume", "done").await;
     stack.wait_all_terminal().await;
+    stack.finish().await;
+}
+
+/// What docs/embedding.md grants is enough for all of this, and for nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_needs_no_more_rights_than_the_documents_say() {
+    let stack = low_level().up().await;
+    let role = format!("caller_{}", uuid::Uuid::new_v4().simple());
+    let document = include_str!("../../../docs/embedding.md");
+    let grants = document.split("```sql").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let grants = grants.replace("gapless_caller", &role);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(grants)).execute(stack.db()).await.unwrap();
+    let separator = if stack.database_url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{separator}options[role]={role}", stack.database_url());
+    let gapless = Gapless::connect(&Secret::new(url.as_str())).await.unwrap();
+    let first = gapless.allocate(stack.key(0), HOLD, WAIT).await.unwrap();
+    gapless.mark_recyclable(&first, "not wanted").await.unwrap();
+    let second = gapless.allocate(stack.key(0), HOLD, WAIT).await.unwrap();
+    let raw = signed(&stack, stack.submitter(0), 1, Address::repeat_byte(0xd7));
+    let tx_id = gapless.mark_used(&second, raw).await.unwrap();
+    let view = gapless.wait_final(tx_id, WAIT).await.unwrap().unwrap();
+    assert_eq!(view.state, TxState::Confirmed);
+
+    let mut session = stack.db().begin().await.unwrap();
+    sqlx::query(sqlx::AssertSqlSafe(format!("SET LOCAL ROLE {role}"))).execute(&mut *session).await.unwrap();
+    for forbidden in [
+        "UPDATE nonce_reservation SET state = 'RECYCLABLE'",
+        "UPDATE managed_tx SET payload = payload",
+        "UPDATE submitter SET low_level = FALSE",
+        "SELECT raw_tx FROM tx_attempt",
+        "DELETE FROM nonce_reservation",
+    ] {
+        let mut attempt = sqlx::Connection::begin(&mut *session).await.unwrap();
+        let refused = sqlx::query(forbidden).execute(&mut *attempt).await.expect_err(forbidden);
+        let code = refused.as_database_error().and_then(|error| error.code().map(|code| code.into_owned()));
+        assert_eq!(code.as_deref(), Some("42501"), "{forbidden}: {refused}");
+        attempt.rollback().await.unwrap();
+    }
+    session.rollback().await.unwrap();
+    let drop = format!("DROP OWNED BY {role}; DROP ROLE {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(stack.db()).await.unwrap();
     stack.finish().await;
 }

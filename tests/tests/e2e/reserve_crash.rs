@@ -25,7 +25,8 @@ async fn call_under_dying_workers(
     points: &[&str],
     handler: impl Fn(usize) -> Result<RequestedTx, &'static str>,
 ) -> (Stack, Vec<Called>) {
-    let stack = stack().short_lease().submitters(points.len()).mining(Mining::Interval(0.5)).start().await;
+    let stack = stack().short_lease().confirmations(2).submitters(points.len());
+    let stack = stack.mining(Mining::Interval(0.5)).start().await;
     stack.start_api().await;
     let doomed: Vec<Service> = join_all(
         points
@@ -87,6 +88,27 @@ async fn a_worker_killed_over_a_handler_that_failed_leaves_exactly_one_placehold
         let next = send(&stack, index, transfer(target(index), 1)).await.unwrap();
         assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1), "after {point}");
     }
+    stack.finish().await;
+}
+
+/// Scenario 26, for held nonces: the database dies while the handler thinks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_killed_while_a_nonce_is_held_loses_nothing() {
+    let stack = stack().own_postgres().up().await;
+    let to = target(0);
+    let (gapless, key) = (stack.gapless().await, stack.key(0));
+    let accepted = gapless
+        .call(key)
+        .hold(Duration::from_secs(60))
+        .run(async |_: NonceContext| {
+            stack.kill_postgres().await;
+            stack.restart_postgres().await;
+            Ok::<_, String>(transfer(to, 1))
+        })
+        .await
+        .unwrap();
+    assert_eq!(stack.wait_for(accepted.tx_id, TxState::Confirmed).await.nonce, Some(0));
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 

@@ -15,6 +15,9 @@ use serde_json::json;
 
 use crate::stack;
 
+/// Longer than a loaded machine needs.
+const PATIENT: Duration = Duration::from_secs(60);
+
 /// A transfer, as a handler returns it.
 pub(crate) fn transfer(to: Address, value: u64) -> RequestedTx {
     RequestedTx { to: Some(format!("{to:#x}")), value: Some(value.to_string()), ..RequestedTx::default() }
@@ -26,7 +29,8 @@ pub(crate) async fn send(
     index: usize,
     tx: RequestedTx,
 ) -> Result<Accepted, WithNonceError<String>> {
-    stack.gapless().await.with_nonce(stack.key(index), async |_: NonceContext| Ok(tx)).await
+    let gapless = stack.gapless().await;
+    gapless.call(stack.key(index)).hold(PATIENT).wait(PATIENT * 2).run(async |_: NonceContext| Ok(tx)).await
 }
 
 /// Ends as FAILED, its nonce consumed by its placeholder and nothing else sent.
@@ -130,7 +134,7 @@ async fn a_handler_that_panics_leaves_a_placeholder() {
 async fn a_handler_that_hangs_leaves_a_placeholder_when_its_hold_ends() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
-    let call = gapless.call(stack.key(0)).hold(Duration::from_millis(700));
+    let call = gapless.call(stack.key(0)).hold(Duration::from_secs(3));
     let hung = call.run(async |_: NonceContext| std::future::pending::<Result<RequestedTx, String>>().await);
     let hung = hung.await.unwrap_err();
     let WithNonceError::HoldEnded { tx_id } = hung else { panic!("{hung:?}") };
@@ -291,9 +295,11 @@ async fn many_callers_and_requests_share_one_gapless_sequence() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa8));
     let gapless = stack.gapless().await;
     let calls = join_all((0..12u64).map(|number| {
-        gapless.with_nonce(stack.key(0), async move |_: NonceContext| match number % 3 {
-            0 => Err("not this one".to_owned()),
-            _ => Ok(Wanted::from(transfer(to, 1))),
+        gapless.call(stack.key(0)).hold(PATIENT).wait(PATIENT * 2).run(async move |_: NonceContext| {
+            match number % 3 {
+                0 => Err("not this one".to_owned()),
+                _ => Ok(Wanted::from(transfer(to, 1))),
+            }
         })
     }));
     let requests = join_all((0..6).map(|number| {

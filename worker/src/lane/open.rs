@@ -265,9 +265,13 @@ impl OpenTx {
     /// No other bytes of it can be anywhere. The placeholder of a held nonce, its first attempt, never left if others
     /// followed.
     pub(crate) fn has_first_bytes_only(&self) -> bool {
-        let attempts = &self.intent.attempts;
-        let kept_back = attempts.first().is_some_and(|first| first.kind() == AttemptKind::Placeholder);
-        attempts.len() == 1 + usize::from(kept_back)
+        self.intent.attempts.len() == 1 + self.kept_back()
+    }
+
+    /// How many of its attempts, the first ones, are placeholders of a nonce that was held.
+    pub(crate) fn kept_back(&self) -> usize {
+        let first = self.intent.attempts.first();
+        usize::from(first.is_some_and(|first| first.kind() == AttemptKind::Placeholder))
     }
 
     pub(crate) fn state(&self) -> TxState {
@@ -277,6 +281,11 @@ impl OpenTx {
     /// Has bytes, and is in no block.
     pub(crate) fn is_unmined(&self) -> bool {
         matches!(self.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
+    }
+
+    /// The same, and no caller holds its nonce.
+    pub(crate) fn is_on_its_way(&self) -> bool {
+        self.is_unmined() && !self.is_held()
     }
 
     pub(crate) fn hashes(&self) -> Vec<H256> {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::submit::{resend_lower, wants_sending};
+use super::submit::resend_lower;
 use crate::lane::Lane;
 
 /// Why it waits.
@@ -41,7 +41,7 @@ pub(crate) fn advance(lane: &mut Lane) {
     if !lane.sequence.as_ref().is_some_and(|sequence| sequence.delegated) {
         return;
     }
-    let Some(oldest) = lane.open.iter_mut().find(|tx| wants_sending(tx)) else { return };
+    let Some(oldest) = lane.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
     if oldest.intent.sub_state.as_deref() == Some(LIMIT) && !oldest.is_taken && !oldest.was_first {
         oldest.was_first = true;
         oldest.due = Instant::now();

@@ -39,7 +39,7 @@ pub(crate) fn begin(lane: &mut Lane) {
         return;
     }
     let interval = lane.chain.config.mempool.diagnose.interval;
-    let due = lane.open.iter().filter(|tx| tx.is_unmined() && tx.unmined_since + interval <= now);
+    let due = lane.open.iter().filter(|tx| tx.is_on_its_way() && tx.unmined_since + interval <= now);
     let sought: Vec<Sought> = due
         .take(MOST)
         .map(|tx| Sought { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
@@ -57,7 +57,7 @@ pub(crate) fn begin(lane: &mut Lane) {
 /// When the next look is due; `None` while one is under way, or where there are none.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     lane.chain.inspector.as_ref().filter(|_| !lane.looks.under_way)?;
-    let since = lane.open.iter().filter(|tx| tx.is_unmined()).map(|tx| tx.unmined_since).min()?;
+    let since = lane.open.iter().filter(|tx| tx.is_on_its_way()).map(|tx| tx.unmined_since).min()?;
     Some(since.max(lane.looks.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
 }
 

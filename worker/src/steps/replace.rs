@@ -64,7 +64,7 @@ fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
 
 /// Attempts beyond the first.
 fn replacements(tx: &OpenTx) -> usize {
-    tx.intent.attempts.iter().filter(|attempt| attempt.kind() != AttemptKind::Original).count()
+    tx.intent.attempts.len().saturating_sub(1 + tx.kept_back())
 }
 
 /// When to look again.
@@ -182,7 +182,10 @@ async fn price(
     // the chain binds both.
     let own = tx.intent.payload.max_fee_per_gas.filter(|_| kind != AttemptKind::Placeholder);
     let limit = own.into_iter().chain(lane.chain.config.fees.max_fee_per_gas).min();
-    let previous = tx.intent.attempts.iter().map(Attempt::fees).max_by_key(Fees::cap);
+    // A placeholder that was kept back is in no pool, and a replacement need not outbid it. Another placeholder must, or it
+    // would have the same bytes.
+    let skipped = if kind == AttemptKind::Placeholder { 0 } else { tx.kept_back() };
+    let previous = tx.intent.attempts.iter().skip(skipped).map(Attempt::fees).max_by_key(Fees::cap);
     let multiplier = lane.chain.config.gasbump.multiplier;
     let fees = previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit));
     if fees.is_some() || kind != AttemptKind::Placeholder {

@@ -33,7 +33,7 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     if !lane.sharing.enabled {
         return None;
     }
-    let look = lane.sharing.look_at.filter(|_| lane.open.iter().any(submit::wants_sending));
+    let look = lane.sharing.look_at.filter(|_| lane.open.iter().any(OpenTx::is_unmined));
     let judge = lane.sharing.judge_at.filter(|_| protect::taken(lane).next().is_some());
     [look, judge].into_iter().flatten().min()
 }
@@ -123,7 +123,7 @@ fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
 
 /// Whether a node mentions it or not: an unmined intent whose nonce the chain counts as used is looked into.
 async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
-    if !lane.open.iter().any(submit::wants_sending)
+    if !lane.open.iter().any(OpenTx::is_unmined)
         || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
     {
         return Ok(());
@@ -140,7 +140,7 @@ async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
     // By index: nothing leaves the lane before the next commit.
     for index in 0..lane.open.len() {
         let tx = &lane.open[index];
-        if submit::wants_sending(tx) && tx.intent.nonce.0 < counts.latest {
+        if tx.is_unmined() && tx.intent.nonce.0 < counts.latest {
             protect::suspect(lane, index).await?;
         }
     }

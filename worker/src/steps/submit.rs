@@ -44,25 +44,21 @@ fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
     lane.open.iter().take_while(|tx| !tx.is_held())
 }
 
-pub(super) fn wants_sending(tx: &OpenTx) -> bool {
-    matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
-}
-
 /// Whether what is behind it has to wait: no node took it yet. A nonce that others of a shared key have consumed holds
 /// nobody back.
 fn holds_back(lane: &Lane, tx: &OpenTx) -> bool {
     let used = tx.suspected.is_some() || tx.intent.sub_state.as_deref() == Some(NONCE_USED);
-    wants_sending(tx) && !tx.is_taken && !(lane.sharing.enabled && used)
+    tx.is_unmined() && !tx.is_taken && !(lane.sharing.enabled && used)
 }
 
 fn is_due(tx: &OpenTx, now: Instant) -> bool {
-    wants_sending(tx) && tx.due <= now
+    tx.is_unmined() && tx.due <= now
 }
 
 /// When the next send is due. Those behind one that no node took are not: it comes first.
 pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
     let mut next: Option<Instant> = None;
-    for tx in sendable(lane).filter(|tx| wants_sending(tx)) {
+    for tx in sendable(lane).filter(|tx| tx.is_unmined()) {
         next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
         if holds_back(lane, tx) {
             break;
@@ -227,7 +223,7 @@ async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(),
 /// The node misses a lower nonce: everything below that is not mined goes out again, in order.
 pub(super) fn resend_lower(lane: &mut Lane, index: usize) {
     let now = Instant::now();
-    for tx in lane.open.iter_mut().take(index).filter(|tx| wants_sending(tx)) {
+    for tx in lane.open.iter_mut().take(index).filter(|tx| tx.is_unmined()) {
         tx.send_now(now);
     }
 }
