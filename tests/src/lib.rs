@@ -10,6 +10,7 @@
 mod client;
 mod eventually;
 mod node;
+mod nodes;
 pub mod proxy;
 mod rows;
 mod servers;
@@ -24,6 +25,7 @@ pub use eventually::{LIMIT, eventually, eventually_within};
 pub use gapless::domain::{Address, H256, TxId, TxState, U256};
 pub use gapless_cli::localnet::Mining;
 pub use node::Node;
+pub use nodes::{NodeKind, NodeOptions};
 pub use proxy::{Fault, Proxy};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use service::{Service, ServiceBuilder};

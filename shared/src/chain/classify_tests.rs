@@ -11,6 +11,12 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (NonceTooLow, -32000, "nonce too low: address 0xAbC, tx: 3 state: 4"),
     (NonceTooLow, -32000, "invalid transaction nonce"),
     (NonceTooLow, 3, "nonce too low. allowed nonce range: 7 - 107, actual: 6"),
+    (
+        NonceTooLow,
+        -32000,
+        "Nonce too low. Expected nonce to be 1 but got 0. Note that transactions can't be queued when automining.",
+    ),
+    (NonceTooLow, -32000, "Transaction nonce too low. Expected nonce to be at least 1 but got 0."),
     // Nonce too high.
     (NonceTooHigh, -32000, "nonce too high: tx nonce 9, gapped nonce 7"),
     (NonceTooHigh, -32000, "nonce too high"),
@@ -21,6 +27,11 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (NonceTooHigh, -32000, "An invalid transaction with a lower nonce exists"),
     (NonceTooHigh, -32000, "nonce too high: address 0xAbC, tx: 9 state: 4"),
     (NonceTooHigh, 3, "nonce too high. allowed nonce range: 7 - 107, actual: 900"),
+    (
+        NonceTooHigh,
+        -32000,
+        "Nonce too high. Expected nonce to be 1 but got 7. Note that transactions can't be queued when automining.",
+    ),
     // Already known.
     (AlreadyKnown, -32000, "already known"),
     (AlreadyKnown, -32000, "known transaction: 0x12ab"),
@@ -30,11 +41,18 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (AlreadyKnown, -32000, "existing txn with same hash"),
     (AlreadyKnown, 3, "known transaction. transaction with hash 0x12ab is already in the system"),
     (AlreadyKnown, -32003, "transaction already imported"),
+    (AlreadyKnown, -32000, "Known transaction: 0x12ab"),
     // Replacement underpriced.
     (ReplacementUnderpriced, -32000, "replacement transaction underpriced"),
     (ReplacementUnderpriced, -32010, "ReplacementNotAllowed"),
     (ReplacementUnderpriced, -32000, "Replacement transaction underpriced"),
     (ReplacementUnderpriced, -32000, "could not replace existing tx"),
+    (
+        ReplacementUnderpriced,
+        -32000,
+        "Replacement transaction underpriced. A gasPrice/maxFeePerGas of at least 110 is necessary to replace the \
+         existing transaction with nonce 0.",
+    ),
     // Underpriced.
     (Underpriced, -32000, "transaction underpriced"),
     (Underpriced, -32000, "transaction gas price below minimum: gas tip cap 1, minimum needed 1000000"),
@@ -52,6 +70,11 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (Underpriced, -32000, "fee too low"),
     (Underpriced, -32000, "gas price too low"),
     (Underpriced, 3, "unacceptable gas price"),
+    (
+        Underpriced,
+        -32000,
+        "Transaction maxFeePerGas (1) is too low for the next block, which has a baseFeePerGas of 201887515",
+    ),
     // Insufficient funds.
     (InsufficientFunds, -32000, "insufficient funds for gas * price + value"),
     (InsufficientFunds, -32000, "insufficient funds for gas * price + value: have 1 want 2"),
@@ -63,6 +86,16 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (InsufficientFunds, -32000, "not enough funds for gas"),
     (InsufficientFunds, 3, "insufficient funds for gas + value. balance: 0, fee: 1, value: 1"),
     (InsufficientFunds, -32003, "Insufficient funds for gas * price + value"),
+    (
+        InsufficientFunds,
+        -32000,
+        "Sender doesn't have enough funds to send tx. The max upfront cost is: 21 and the sender's balance is: 0.",
+    ),
+    (
+        InsufficientFunds,
+        -32000,
+        "failed with 16777216 gas: insufficient funds for gas * price + value: have 0 want 1",
+    ),
     // Pool full.
     (PoolFull, -32000, "txpool is full"),
     (PoolFull, -32000, "account limit exceeded"),
@@ -121,6 +154,21 @@ const SAID: &[(SubmitClass, i64, &str)] = &[
     (Fatal, -32000, "invalid message format"),
     (Fatal, 3, "Not enough gas for transaction validation"),
     (Fatal, 3, "Failed to pay the fee to the operator"),
+    (Fatal, -32000, "transaction gas limit too high (cap: 16777216, tx: 16777217)"),
+    (Fatal, -32000, "Transaction gas limit is 16777217 and exceeds transaction gas cap of 16777216"),
+    (Fatal, -32000, "transaction gas limit (33554432) is greater than the cap (16777216)"),
+    (Fatal, -32000, "Transaction gas limit is 70000000 and exceeds block gas limit of 60000000"),
+    (Fatal, -32000, "insufficient gas for floor data gas cost: gas 22100, minimum needed 23400"),
+    (Fatal, -32000, "Transaction requires at least 21000 gas but got 20999"),
+    (Fatal, -32000, "Transaction requires gas floor of 23400 but got limit of 22100"),
+    (Fatal, -32000, "create initcode size limit"),
+    (Fatal, -32000, "Trying to send a deployment transaction whose init code length is 50000."),
+    (
+        Fatal,
+        -32602,
+        "Trying to send a raw transaction with an invalid chainId. The expected chainId is 31337",
+    ),
+    (Fatal, -32000, "maxPriorityFeePerGas (10) is bigger than maxFeePerGas (1)"),
     // Node trouble.
     (Unavailable, 502, ""),
     (Unavailable, 503, "503"),

@@ -17,6 +17,7 @@ mod ingest;
 mod lease;
 mod machine;
 mod node;
+mod nodes;
 mod observe;
 mod protect;
 mod replacement;
