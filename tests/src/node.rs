@@ -16,6 +16,8 @@ pub struct Node {
     server: Mutex<Server>,
     url: String,
     chain_id: u64,
+    /// It mines by itself only what offers much.
+    held: bool,
     /// Written when an anvil stops in good order.
     state: PathBuf,
     http: reqwest::Client,
@@ -47,6 +49,7 @@ impl Node {
             server: Mutex::new(server),
             url,
             chain_id: options.chain_id,
+            held: options.mining == Mining::Manual,
             state: log.with_extension("json"),
             http: reqwest::Client::new(),
         };
@@ -132,16 +135,19 @@ impl Node {
         self.control("setBalance", json!([address, wei])).await;
     }
 
-    /// A transaction of geth's own rich account, at a price that is mined whatever is held back. Answers the receipt.
+    /// A transaction of geth's own rich account, at a price that is mined. Answers the receipt.
     async fn send_from_bank(&self, mut transaction: Value) -> Value {
         let bank = self.rpc("eth_accounts", json!([])).await[0].take();
         transaction["from"] = bank;
-        transaction["maxPriorityFeePerGas"] = json!(U256::from(HELD_BELOW_TIP));
-        transaction["maxFeePerGas"] = json!(U256::from(HELD_BELOW_TIP * 2));
+        // No more than that: fee policies look at what recent blocks were paid.
+        let tip = if self.held { HELD_BELOW_TIP } else { 1_000_000_000 };
+        transaction["maxPriorityFeePerGas"] = json!(U256::from(tip));
+        transaction["maxFeePerGas"] = json!(U256::from(3 * tip));
         let hash = self.rpc("eth_sendTransaction", json!([transaction])).await;
         eventually("geth's own transaction is mined", async || {
-            let receipt = self.rpc("eth_getTransactionReceipt", json!([hash])).await;
-            if receipt.is_null() { Err("it waits") } else { Ok(receipt) }
+            // Just started, it says with an error that it has not looked at its chain yet.
+            let receipt = self.try_rpc("eth_getTransactionReceipt", json!([hash])).await?;
+            if receipt.is_null() { Err("not mined".to_owned()) } else { Ok(receipt) }
         })
         .await
     }

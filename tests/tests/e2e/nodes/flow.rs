@@ -115,11 +115,14 @@ pub(super) async fn every_type_of_transaction_is_mined_as_what_it_is(kind: NodeK
     let stack = stack().node(kind).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xb1));
     let listed = json!([{ "address": format!("{to:#x}"), "storageKeys": [format!("{:#066x}", 1)] }]);
-    for (name, on_chain) in [("legacy", "0x0"), ("eip2930", "0x1"), ("eip1559", "0x2")] {
-        let mut typed = json!({ "to": format!("{to:#x}"), "value": "1", "type": name });
-        if name != "legacy" {
-            typed["accessList"] = listed.clone();
-        }
+    let with_list =
+        |kind: &str| json!({ "to": format!("{to:#x}"), "value": "1", "type": kind, "accessList": listed });
+    let legacy = json!({ "to": format!("{to:#x}"), "value": "1", "type": "legacy" });
+    for (name, typed, on_chain) in [
+        ("legacy", legacy, "0x0"),
+        ("EIP-2930", with_list("legacy"), "0x1"),
+        ("EIP-1559", with_list("eip1559"), "0x2"),
+    ] {
         let tx_id = stack.create(submitter, name, &typed).await;
         let row = stack.wait_for(tx_id, TxState::Confirmed).await;
         let mined = stack.chain(0).rpc("eth_getTransactionByHash", json!([row.tx_hash])).await;
