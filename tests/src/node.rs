@@ -1,20 +1,24 @@
-//! The chain of a stack: an anvil that tests mine, rewind, empty and kill.
+//! The chain of a stack: tests mine, rewind, empty and kill it. Anvil can do all of this, other programs some.
 
 use std::path::{Path, PathBuf};
 
 use ethers_core::types::{Address, H256, U256};
-use gapless_cli::localnet::{Anvil, AnvilOptions, Mining, StateFile};
+use gapless_cli::localnet::Mining;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use crate::servers;
+use crate::eventually::eventually;
+use crate::nodes::{HELD_BELOW_TIP, NodeKind, NodeOptions, Server};
 
 #[derive(Debug)]
 pub struct Node {
-    anvil: Mutex<Anvil>,
+    kind: NodeKind,
+    server: Mutex<Server>,
     url: String,
     chain_id: u64,
-    /// Written when the node stops in good order.
+    /// It mines by itself only what offers much.
+    held: bool,
+    /// Written when an anvil stops in good order.
     state: PathBuf,
     http: reqwest::Client,
 }
@@ -26,28 +30,40 @@ impl Node {
 
     /// `extra`: more arguments, as on anvil's command line.
     pub async fn start_with(chain_id: u64, mining: Mining, log: &Path, extra: &[String]) -> Node {
-        Node::launch(chain_id, mining, log, 0, extra).await
+        let options = NodeOptions { extra: extra.to_vec(), ..NodeOptions::new(chain_id, mining) };
+        Node::start_as(NodeKind::Anvil, options, log).await
     }
 
     /// A node that holds the keys of so many of anvil's well-known accounts, and signs for them: a remote signer.
     pub async fn with_accounts(accounts: u32, chain_id: u64, mining: Mining, log: &Path) -> Node {
-        Node::launch(chain_id, mining, log, accounts, &[]).await
+        let options = NodeOptions { accounts, ..NodeOptions::new(chain_id, mining) };
+        Node::start_as(NodeKind::Anvil, options, log).await
     }
 
-    async fn launch(chain_id: u64, mining: Mining, log: &Path, accounts: u32, extra: &[String]) -> Node {
-        let state = log.with_extension("json");
-        let options = AnvilOptions {
-            chain_id,
-            mining,
-            accounts,
-            state: Some(StateFile { path: state.clone(), every_secs: 3600 }),
-            log: Some(log.to_owned()),
-            extra: extra.to_vec(),
-            ..AnvilOptions::default()
+    /// Any of the node programs.
+    pub async fn start_as(kind: NodeKind, options: NodeOptions, log: &Path) -> Node {
+        let server = Server::start(kind, &options, log).await;
+        let url = server.url();
+        let mut node = Node {
+            kind,
+            server: Mutex::new(server),
+            url,
+            chain_id: options.chain_id,
+            held: options.mining == Mining::Manual,
+            state: log.with_extension("json"),
+            http: reqwest::Client::new(),
         };
-        let anvil = Anvil::start(servers::anvil_program().await, options).await.expect("anvil starts");
-        let url = anvil.url();
-        Node { anvil: Mutex::new(anvil), url, chain_id, state, http: reqwest::Client::new() }
+        match kind {
+            NodeKind::Anvil => {}
+            // It logs every call otherwise.
+            NodeKind::Hardhat => drop(node.rpc("hardhat_setLoggingEnabled", json!([false])).await),
+            NodeKind::Geth => node.chain_id = number(&node.rpc("eth_chainId", json!([])).await),
+        }
+        node
+    }
+
+    pub fn kind(&self) -> NodeKind {
+        self.kind
     }
 
     pub fn url(&self) -> &str {
@@ -74,8 +90,28 @@ impl Node {
         }
     }
 
+    /// A method of anvil's that Hardhat has too, under its own name.
+    async fn control(&self, method: &str, params: Value) {
+        let owner = match self.kind {
+            NodeKind::Anvil => "anvil",
+            NodeKind::Hardhat => "hardhat",
+            NodeKind::Geth => panic!("geth cannot be asked to {method}"),
+        };
+        self.rpc(&format!("{owner}_{method}"), params).await;
+    }
+
     pub async fn mine(&self, blocks: u64) {
-        self.rpc("anvil_mine", json!([format!("{blocks:#x}")])).await;
+        self.control("mine", json!([format!("{blocks:#x}")])).await;
+    }
+
+    /// Lets a chain with `Mining::Manual` go on by itself, with what is in its mempool first.
+    pub async fn release(&self) {
+        if self.kind == NodeKind::Geth {
+            self.rpc("miner_setGasPrice", json!(["0x1"])).await;
+            return;
+        }
+        self.set_automine(true).await;
+        self.mine(1).await;
     }
 
     /// Whether every transaction gets a block at once.
@@ -88,8 +124,47 @@ impl Node {
         self.rpc("evm_setIntervalMining", json!([seconds])).await;
     }
 
+    /// On geth it must be more than there is.
     pub async fn set_balance(&self, address: Address, wei: impl Into<U256>) {
-        self.rpc("anvil_setBalance", json!([address, wei.into()])).await;
+        let wei = wei.into();
+        if self.kind == NodeKind::Geth {
+            let missing = wei - self.balance(address).await;
+            self.send_from_bank(json!({ "to": address, "value": missing })).await;
+            return;
+        }
+        self.control("setBalance", json!([address, wei])).await;
+    }
+
+    /// A transaction of geth's own rich account, at a price that is mined. Answers the receipt.
+    async fn send_from_bank(&self, mut transaction: Value) -> Value {
+        let bank = self.rpc("eth_accounts", json!([])).await[0].take();
+        transaction["from"] = bank;
+        // No more than that: fee policies look at what recent blocks were paid.
+        let tip = if self.held { HELD_BELOW_TIP } else { 1_000_000_000 };
+        transaction["maxPriorityFeePerGas"] = json!(U256::from(tip));
+        transaction["maxFeePerGas"] = json!(U256::from(3 * tip));
+        let hash = self.rpc("eth_sendTransaction", json!([transaction])).await;
+        eventually("geth's own transaction is mined", async || {
+            // Just started, it says with an error that it has not looked at its chain yet.
+            let receipt = self.try_rpc("eth_getTransactionReceipt", json!([hash])).await?;
+            if receipt.is_null() { Err("not mined".to_owned()) } else { Ok(receipt) }
+        })
+        .await
+    }
+
+    /// A new contract of this code. Answers where it is.
+    pub async fn deploy(&self, code: &str) -> Address {
+        if self.kind != NodeKind::Geth {
+            let address = Address::random();
+            self.set_code(address, code).await;
+            return address;
+        }
+        let code = code.trim_start_matches("0x");
+        // PUSH2 length, DUP1, PUSH1 offset of the code, PUSH1 0, CODECOPY, PUSH1 0, RETURN, code.
+        let init = format!("0x61{:04x}80600c6000396000f3{code}", code.len() / 2);
+        let mut receipt = self.send_from_bank(json!({ "data": init, "gas": "0x40000" })).await;
+        assert_eq!(receipt["status"], "0x1", "{receipt}");
+        serde_json::from_value(receipt["contractAddress"].take()).unwrap()
     }
 
     pub async fn set_nonce(&self, address: Address, nonce: u64) {
@@ -98,12 +173,12 @@ impl Node {
 
     /// Puts a contract at an address: `0x60006000fd` reverts whatever it is asked.
     pub async fn set_code(&self, address: Address, code: &str) {
-        self.rpc("anvil_setCode", json!([address, code])).await;
+        self.control("setCode", json!([address, code])).await;
     }
 
     /// Removes one transaction from the mempool.
     pub async fn drop_transaction(&self, hash: H256) {
-        self.rpc("anvil_dropTransaction", json!([hash])).await;
+        self.control("dropTransaction", json!([hash])).await;
     }
 
     /// Empties the mempool.
@@ -155,28 +230,32 @@ impl Node {
 
     /// Transactions that wait in the mempool.
     pub async fn pending(&self) -> u64 {
+        if self.kind == NodeKind::Hardhat {
+            let pending = self.rpc("eth_pendingTransactions", json!([])).await;
+            return pending.as_array().map_or(0, Vec::len) as u64;
+        }
         number(&self.rpc("txpool_status", json!([])).await["pending"])
     }
 
     pub async fn kill9(&self) {
-        self.anvil.lock().await.kill9();
+        self.server.lock().await.kill9();
     }
 
-    /// The same address and the same chain; the mempool is lost.
+    /// The same address and the same chain; the mempool is lost. Hardhat loses the chain too.
     pub async fn restart(&self) {
-        self.anvil.lock().await.restart().await.expect("anvil starts again");
+        self.server.lock().await.restart().await;
     }
 
     /// The same address and another chain: it begins anew.
     pub async fn reset(&self) {
-        let mut anvil = self.anvil.lock().await;
-        anvil.kill9();
+        let mut server = self.server.lock().await;
+        server.kill9();
         let _ = std::fs::remove_file(&self.state);
-        anvil.restart().await.expect("anvil starts again");
+        server.restart().await;
     }
 
     pub(crate) async fn stop(&self) {
-        self.anvil.lock().await.kill9();
+        self.server.lock().await.kill9();
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod anvil;
 mod lifeline;
-mod npm;
+pub mod npm;
 mod port;
 mod postgres;
 mod postgres_binaries;

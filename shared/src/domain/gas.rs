@@ -14,6 +14,17 @@ const INIT_CODE_WORD: u64 = 2;
 const LISTED_ADDRESS: u64 = 2_400;
 const LISTED_KEY: u64 = 1_900;
 
+/// EIP-7825: the most one transaction may have, on chains that have the rule.
+const MOST_OF_ONE: u64 = 1 << 24;
+
+/// An estimate with its margin, which ends where a limit would begin to be refused: at what a block holds, and at what one
+/// transaction may have. An estimate above the latter is from a chain without that rule.
+pub fn with_margin(estimate: U256, with_margin: U256, block_limit: U256) -> U256 {
+    let one = U256::from(MOST_OF_ONE);
+    let roof = if estimate <= one { one.min(block_limit) } else { block_limit };
+    with_margin.min(roof.max(estimate))
+}
+
 /// The smallest gas limit a chain would take. Layer-2 chains may ask for more. Chains without EIP-7623 would take a
 /// little less for bulky calldata; a limit that tight is refused rather than risked.
 pub fn intrinsic_gas(payload: &Payload) -> U256 {
@@ -38,6 +49,20 @@ mod tests {
     #[test]
     fn a_plain_transfer_costs_its_well_known_price() {
         assert_eq!(intrinsic_gas(&Payload::transfer(Address::zero(), 1.into())), 21_000.into());
+    }
+
+    #[test]
+    fn a_margin_never_makes_a_limit_that_is_refused() {
+        let block = U256::from(60_000_000);
+        let limit = |estimate: u64, margin: u64| with_margin(estimate.into(), margin.into(), block).as_u64();
+        assert_eq!(limit(100_000, 120_000), 120_000);
+        assert_eq!(limit(15_000_000, 18_000_000), MOST_OF_ONE, "all that one transaction may have");
+        assert_eq!(limit(MOST_OF_ONE, 20_000_000), MOST_OF_ONE);
+        assert_eq!(limit(20_000_000, 24_000_000), 24_000_000, "a chain without that rule");
+        assert_eq!(limit(55_000_000, 66_000_000), 60_000_000, "all that a block holds");
+        assert_eq!(limit(61_000_000, 73_200_000), 61_000_000, "too much already; that is for others to say");
+        assert_eq!(limit(100_000, 90_000), 90_000, "a multiplier below one is the operator's choice");
+        assert_eq!(with_margin(9.into(), 12.into(), 10.into()), 10.into(), "a small block");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 
 use super::{Database, Stack};
 use crate::node::Node;
+use crate::nodes::{NodeKind, NodeOptions};
 use crate::proxy::Proxy;
 use crate::servers;
 use crate::service::ADMIN_TOKEN;
@@ -23,13 +24,14 @@ const FIRST_CHAIN_ID: u64 = 31337;
 #[derive(Debug)]
 pub struct StackBuilder {
     program: PathBuf,
+    node: NodeKind,
     submitters: usize,
     chains: u64,
     mining: Mining,
     balance: U256,
     proxied: bool,
     own_postgres: bool,
-    anvil_args: Vec<String>,
+    node_args: Vec<String>,
     settings: Settings,
 }
 
@@ -48,13 +50,14 @@ impl StackBuilder {
         settings.set("log.level", "info,gapless=debug,gapless_worker=debug,gapless_api=debug");
         StackBuilder {
             program: program.into(),
+            node: NodeKind::Anvil,
             submitters: 1,
             chains: 1,
             mining: Mining::Instant,
             balance: U256::exp10(21),
             proxied: false,
             own_postgres: false,
-            anvil_args: Vec::new(),
+            node_args: Vec::new(),
             settings,
         }
     }
@@ -92,9 +95,15 @@ impl StackBuilder {
         self
     }
 
+    /// Absent: anvil.
+    pub fn node(mut self, kind: NodeKind) -> Self {
+        self.node = kind;
+        self
+    }
+
     /// More arguments for every chain, as on anvil's command line.
     pub fn anvil_args(mut self, args: &[&str]) -> Self {
-        self.anvil_args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self.node_args.extend(args.iter().map(|arg| (*arg).to_owned()));
         self
     }
 
@@ -131,8 +140,10 @@ impl StackBuilder {
 
         let mut nodes = Vec::new();
         for index in 0..self.chains {
-            let log = dir.path().join(format!("anvil-{index}.log"));
-            nodes.push(Node::start_with(FIRST_CHAIN_ID + index, self.mining, &log, &self.anvil_args).await);
+            let log = dir.path().join(format!("node-{index}.log"));
+            let extra = self.node_args.clone();
+            let options = NodeOptions { extra, ..NodeOptions::new(FIRST_CHAIN_ID + index, self.mining) };
+            nodes.push(Node::start_as(self.node, options, &log).await);
         }
         for (index, node) in nodes.iter().enumerate() {
             let name = Stack::chain_name(index);

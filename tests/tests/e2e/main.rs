@@ -23,6 +23,7 @@ mod low_level;
 mod machine;
 mod mempool;
 mod node;
+mod nodes;
 mod observe;
 mod payloads;
 mod protect;

@@ -9,7 +9,7 @@ use gapless::observe::metrics as m;
 use gapless::store::{ForeignCause, ForeignNonces};
 
 use super::protect::{self, LONGEST_PAUSE, RECHECK};
-use super::{submit, track};
+use super::track;
 use crate::lane::{Lane, OpenTx, StepError};
 
 /// While something is unmined, and the head has moved, the chain's counts are looked at this often.
@@ -123,8 +123,7 @@ fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
 
 /// Whether a node mentions it or not: an unmined intent whose nonce the chain counts as used is looked into.
 async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
-    if !lane.open.iter().any(OpenTx::is_unmined)
-        || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
+    if !lane.open.iter().any(OpenTx::is_unmined) || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
     {
         return Ok(());
     }

@@ -53,6 +53,13 @@ pub(super) fn told(error: &ErrorObject) -> String {
     }
 }
 
+/// Hardhat mines what it is sent at once and, where that reverts, answers with an error that names the transaction: it
+/// is on chain, whatever the words say.
+pub(super) fn says_it_has(error: &ErrorObject, tx_hash: H256) -> bool {
+    let named = error.data.as_ref().and_then(|data| data.get("txHash")).and_then(Value::as_str);
+    named.and_then(|named| named.parse().ok()) == Some(tx_hash)
+}
+
 pub(super) fn is_not_found(message: &str) -> bool {
     let text = message.to_lowercase();
     text.contains("not found") || text.contains("unknown block")

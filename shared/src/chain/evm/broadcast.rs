@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::told;
+use super::answer::{says_it_has, told};
 use super::exchange::BatchLimit;
 use super::funnel::{Answered, Funnel, Route, Shared, Width};
 use super::http::Endpoint;
@@ -127,7 +127,9 @@ fn outcome(shared: &Shared, answered: Answered, tx_hash: H256) -> SubmitOutcome 
             SubmitOutcome { class: SubmitClass::Unknown, message, code: 0 }
         }
         Err(error) => {
-            SubmitOutcome { class: shared.class_of(&error), message: told(&error), code: error.code }
+            let has_it = says_it_has(&error, tx_hash);
+            let class = if has_it { SubmitClass::AlreadyKnown } else { shared.class_of(&error) };
+            SubmitOutcome { class, message: told(&error), code: error.code }
         }
     }
 }

@@ -56,6 +56,22 @@ async fn a_success_anywhere_is_a_success_whatever_the_others_say() {
     assert_eq!(class(&[&low, &known]).await, SubmitClass::AlreadyKnown);
 }
 
+/// Hardhat's answer to what it mined and what reverted.
+#[tokio::test]
+async fn an_error_that_names_the_transaction_says_that_the_node_has_it() {
+    let naming = |named: H256| {
+        move |body: &Value| {
+            let words = "Error: VM Exception while processing transaction: execution reverted: nonce too low";
+            let error =
+                json!({ "code": -32603, "message": words, "data": { "message": words, "txHash": named } });
+            answer(body, |_| Err(error.clone()))
+        }
+    };
+    assert_eq!(class(&[&Node::start(naming(hash())).await]).await, SubmitClass::AlreadyKnown);
+    let other = Node::start(naming(H256::zero())).await;
+    assert_eq!(class(&[&other]).await, SubmitClass::Fatal, "the hash of something else says nothing");
+}
+
 #[tokio::test]
 async fn every_node_is_told_the_same_bytes_once() {
     let (one, two) = (Node::start(takes()).await, Node::start(takes()).await);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
-use gapless::domain::gas::intrinsic_gas;
+use gapless::domain::gas::{intrinsic_gas, with_margin};
 use gapless::domain::{
     Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx,
 };
@@ -192,7 +192,10 @@ async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U2
     lane.refused_since = None;
     match outcome {
         CallOutcome::Ok(gas) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
-        CallOutcome::Ok(gas) => Ok(scale(gas, lane.chain.config.fees.gas_limit_multiplier)),
+        CallOutcome::Ok(gas) => {
+            let scaled = scale(gas, lane.chain.config.fees.gas_limit_multiplier);
+            Ok(with_margin(gas, scaled, lane.chain.watcher.block_gas_limit().into()))
+        }
         // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
         CallOutcome::Reverted(failure) if earlier_is_unmined(lane, nonce) => {
             let error = TxError::would_revert(failure, &payload.errors);
