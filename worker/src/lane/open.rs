@@ -1,14 +1,15 @@
 //! One open intent as the lane holds it: the stored row, what changed since, and when it is due.
 
+mod held;
+
 use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{
-    Confirmation, Ending, ErrorCode, H256, Payload, Receipt, ReservationState, SignedDraft, TxError, TxState,
-    U256,
-};
-use gapless::store::{Attempt, AttemptKind, HeldNonce, Move, OpenIntent};
+use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxError, TxState, U256};
+use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
+
+pub(crate) use held::HoldChange;
 
 /// First wait after a node did not take the bytes; doubles up to the resubmit interval.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -69,19 +70,6 @@ pub(crate) struct OpenTx {
     diagnosis_unwritten: bool,
 }
 
-/// What the next commit writes about a held nonce.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldChange {
-    /// The caller may see it, for so long.
-    Reserve(Duration),
-    /// Its answer was seen.
-    Note,
-    /// Its transaction takes the nonce.
-    Use,
-    /// The placeholder takes it; `unanswered`: because no answer came.
-    Recycle { unanswered: bool },
-}
-
 impl OpenTx {
     /// From a row: everything is on disk, and whoever owned it before may or may not have sent it.
     pub(crate) fn loaded(intent: OpenIntent, now: Instant) -> Self {
@@ -135,87 +123,6 @@ impl OpenTx {
         tx
     }
 
-    /// A nonce for a caller outside: its placeholder is recorded with it, and not sent while the caller holds it.
-    pub(crate) fn reserved(
-        intent: OpenIntent,
-        placeholder: SignedDraft,
-        hold: Duration,
-        now: Instant,
-    ) -> Self {
-        let mut tx = OpenTx::loaded(intent, now);
-        tx.persisted = TxState::Queued;
-        tx.draft = Some((AttemptKind::Placeholder, placeholder));
-        tx.hold_change = Some(HoldChange::Reserve(hold));
-        tx.dirty = true;
-        tx.lazy = false;
-        tx
-    }
-
-    /// A caller outside holds the nonce: nothing is sent, and nothing behind it either.
-    pub(crate) fn is_held(&self) -> bool {
-        self.intent.held.as_ref().is_some_and(HeldNonce::is_held)
-    }
-
-    pub(crate) fn hold_change(&self) -> Option<HoldChange> {
-        self.hold_change
-    }
-
-    /// Writes down that the caller's answer was seen, if that is news.
-    pub(crate) fn note_answer(&mut self) {
-        let unseen = self.intent.held.as_ref().is_some_and(|held| held.answer.is_some() && !held.noted);
-        if unseen && self.is_held() {
-            self.change_hold(HoldChange::Note);
-        }
-    }
-
-    /// The caller's transaction takes the nonce. The placeholder stays recorded, and is sent no more.
-    pub(crate) fn use_held(
-        &mut self,
-        draft: SignedDraft,
-        payload: Payload,
-        resubmit_in: Duration,
-        now: Instant,
-    ) {
-        self.intent.expires = self.intent.held.as_ref().and_then(|held| held.answer_expires);
-        self.intent.payload = payload;
-        self.end_hold(ReservationState::Used, HoldChange::Use, now);
-        self.redraft(AttemptKind::Original, draft, resubmit_in, now);
-    }
-
-    /// The caller shall have it no more: the placeholder takes the nonce. Says why before, by `give_up`.
-    pub(crate) fn recycle(&mut self, unanswered: bool, now: Instant) {
-        debug_assert!(self.intent.ending.is_some(), "a hold ends for a reason");
-        self.end_hold(ReservationState::Recyclable, HoldChange::Recycle { unanswered }, now);
-    }
-
-    /// A stranger took the nonce that was held. Whatever the caller has in mind for it can never happen.
-    pub(crate) fn lose_hold(&mut self, now: Instant) {
-        if self.is_held() {
-            let reason = "its nonce was taken by a transaction from outside".to_owned();
-            self.give_up(Ending { state: TxState::Failed, code: ErrorCode::NonceTaken, reason });
-            self.recycle(false, now);
-        }
-    }
-
-    fn end_hold(&mut self, state: ReservationState, change: HoldChange, now: Instant) {
-        if let Some(held) = &mut self.intent.held {
-            held.state = state;
-        }
-        self.change_hold(change);
-        if self.state() == TxState::InFlight {
-            self.intent.sub_state = None;
-            self.intent.last_error = None;
-        }
-        self.due = now;
-        self.start_waiting(now);
-    }
-
-    fn change_hold(&mut self, change: HoldChange) {
-        self.hold_change = Some(change);
-        self.dirty = true;
-        self.lazy = false;
-    }
-
     /// Other bytes for the same nonce. The commit claims their first send; every earlier hash stays watched.
     pub(crate) fn redraft(
         &mut self,
@@ -260,18 +167,6 @@ impl OpenTx {
     /// The bytes that are sent are a placeholder's.
     pub(crate) fn is_placeholder(&self) -> bool {
         self.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder)
-    }
-
-    /// No other bytes of it can be anywhere. The placeholder of a held nonce, its first attempt, never left if others
-    /// followed.
-    pub(crate) fn has_first_bytes_only(&self) -> bool {
-        self.intent.attempts.len() == 1 + self.kept_back()
-    }
-
-    /// How many of its attempts, the first ones, are placeholders of a nonce that was held.
-    pub(crate) fn kept_back(&self) -> usize {
-        let first = self.intent.attempts.first();
-        usize::from(first.is_some_and(|first| first.kind() == AttemptKind::Placeholder))
     }
 
     pub(crate) fn state(&self) -> TxState {
