@@ -10,5 +10,5 @@ pub use evm::{EvmClient, EvmClientError};
 pub use fees::{BySpeed, FeeHistoryPolicy, FeePolicy, FeeSource, Market};
 pub use port::{
     BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
-    MempoolInspector, RpcError,
+    MempoolInspector, RpcError, Taker,
 };

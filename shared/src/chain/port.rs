@@ -92,6 +92,14 @@ pub struct ConsumedNonce {
     pub receipts: Vec<Receipt>,
 }
 
+/// The transaction that consumed a nonce, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taker {
+    pub tx_hash: H256,
+    pub block_number: u64,
+    pub block_hash: H256,
+}
+
 /// Whether the nodes serve the chain that is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainIdentity {
@@ -149,8 +157,12 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
     /// The transaction that consumed a nonce, read from a block that is final. `None`: the nonce is not finally consumed,
     /// or the node's answers do not fit together. An error if the node does not show the past that far.
-    async fn taker(&self, address: Address, nonce: u64, finality: Finality)
-    -> Result<Option<H256>, RpcError>;
+    async fn taker(
+        &self,
+        address: Address,
+        nonce: u64,
+        finality: Finality,
+    ) -> Result<Option<Taker>, RpcError>;
     /// Whose code the account runs by delegation (EIP-7702), if it does.
     async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError>;
     /// `percentiles` ascend.

@@ -15,7 +15,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// one needs no question. If the node cannot tell, what was known stays.
 pub(crate) async fn look(lane: &mut Lane) {
     let fresh = lane.code_seen.is_some_and(|at| at.elapsed() < LOOK_AGAIN);
-    if lane.set_window() <= 1 || fresh {
+    let known = lane.sequence.as_ref().is_some_and(|sequence| sequence.delegated);
+    if fresh || (lane.set_window() <= 1 && !known) {
         return;
     }
     lane.code_seen = Some(Instant::now());

@@ -149,9 +149,14 @@ async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
 /// Its nonce is finally used and none of our hashes is found, at two looks. If the one who used it is found as well, it has
 /// lost its nonce. Not written here: whoever calls may be in the middle of a round over what is open.
 pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    if !is_dead(lane, index).await? {
+    if lane.sharing.judge_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
     }
+    if !is_dead(lane, index).await? {
+        judge_later(lane);
+        return Ok(());
+    }
+    lane.sharing.judge_at = None;
     let tx = &mut lane.open[index];
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "its nonce was used by others of a shared key");
@@ -183,12 +188,16 @@ async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
         }
     };
     let Some(taker) = taker else { return Ok(false) };
-    if hashes.contains(&taker) {
+    let canonical = lane.chain.watcher.canonical_hash(taker.block_number);
+    if canonical.is_some_and(|hash| hash != taker.block_hash) {
+        return Ok(false);
+    }
+    if hashes.contains(&taker.tx_hash) {
         track::look_up(lane, &hashes).await?;
         return Ok(false);
     }
-    // One node's block at depth is what makes anything final here. A node that knows ours all the same contradicts it; one
-    // that cannot be asked does not.
+    // A final block is what confirms our own transactions, too. A node that knows ours all the same contradicts it; one that
+    // cannot be asked does not.
     Ok(!connector.known_to_any_node(&hashes).await.unwrap_or(false))
 }
 
@@ -220,13 +229,17 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
         lane.more_queued = true;
         lane.flush().await?;
     }
+    lane.sharing.judge_at = None;
     if protect::taken(lane).next().is_some() {
-        lane.sharing.judge_pause = (lane.sharing.judge_pause * 2).clamp(RECHECK, LONGEST_PAUSE);
-        lane.sharing.judge_at = Some(Instant::now() + lane.sharing.judge_pause);
-    } else {
-        lane.sharing.judge_at = None;
+        judge_later(lane);
     }
     Ok(())
+}
+
+/// The proof is missing: asked for again, ever more rarely.
+fn judge_later(lane: &mut Lane) {
+    lane.sharing.judge_pause = (lane.sharing.judge_pause * 2).clamp(RECHECK, LONGEST_PAUSE);
+    lane.sharing.judge_at = Some(Instant::now() + lane.sharing.judge_pause);
 }
 
 /// Back to the queue: its bytes are dead, so its effect can still happen once.

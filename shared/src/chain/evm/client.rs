@@ -26,7 +26,7 @@ use super::wire::Call;
 use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
 use crate::chain::port::{
     BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
-    RpcError,
+    RpcError, Taker,
 };
 use crate::config::ChainConfig;
 use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
@@ -323,7 +323,7 @@ impl ChainConnector for EvmClient {
         address: Address,
         nonce: u64,
         finality: Finality,
-    ) -> Result<Option<H256>, RpcError> {
+    ) -> Result<Option<Taker>, RpcError> {
         self.find_taker(address, nonce, finality).await
     }
 

@@ -10,7 +10,7 @@ use super::decode::{Count, RawBlock};
 use super::http::Endpoint;
 use super::nodes::no_node;
 use super::wire::Call;
-use crate::chain::port::{BlockTag, RpcError};
+use crate::chain::port::{BlockTag, RpcError, Taker};
 use crate::domain::Finality;
 
 const COUNT: &str = "eth_getTransactionCount";
@@ -27,6 +27,7 @@ pub(super) fn delegate(code: &[u8]) -> Option<Address> {
 
 #[derive(Debug, Deserialize)]
 struct FullBlock {
+    hash: H256,
     transactions: Vec<Sent>,
 }
 
@@ -45,7 +46,7 @@ impl EvmClient {
         address: Address,
         nonce: u64,
         finality: Finality,
-    ) -> Result<Option<H256>, RpcError> {
+    ) -> Result<Option<Taker>, RpcError> {
         let mut answer = Err(no_node(COUNT));
         for node in self.shared.exchange.nodes.in_turn() {
             answer = self.taker_at(node, address, nonce, finality).await;
@@ -62,15 +63,16 @@ impl EvmClient {
         address: Address,
         nonce: u64,
         finality: Finality,
-    ) -> Result<Option<H256>, RpcError> {
+    ) -> Result<Option<Taker>, RpcError> {
         let Some(top) = self.final_height_at(node, finality).await? else { return Ok(None) };
         let Some(height) = self.height_of(node, address, nonce, top).await? else { return Ok(None) };
         let asked = [Call::new(BLOCK, json!([tag_text(BlockTag::Number(height)), true]))];
         let told = self.ask_one(node, &asked).await?;
         let block: Option<FullBlock> = parse(BLOCK, &node.shown, &told[0])?;
-        let sent = block.into_iter().flat_map(|block| block.transactions);
-        let mut taker = sent.filter(|tx| tx.from == address && tx.nonce.0 == nonce);
-        Ok(taker.next().map(|tx| tx.hash))
+        let Some(block) = block else { return Ok(None) };
+        let taker = block.transactions.iter().find(|tx| tx.from == address && tx.nonce.0 == nonce);
+        let (block_number, block_hash) = (height, block.hash);
+        Ok(taker.map(|tx| Taker { tx_hash: tx.hash, block_number, block_hash }))
     }
 
     async fn final_height_at(&self, node: &Endpoint, finality: Finality) -> Result<Option<u64>, RpcError> {
@@ -165,7 +167,7 @@ mod tests {
                         json!({ "hash": H256::from_low_u64_be(hash), "from": from,
                                 "nonce": format!("{:#x}", number - 3) })
                     };
-                    json!({ "transactions": [sent(Address::repeat_byte(2), 1), sent(us(), 1000 + number - 3)] })
+                    json!({ "hash": H256::from_low_u64_be(number), "transactions": [sent(Address::repeat_byte(2), 1), sent(us(), 1000 + number - 3)] })
                 }
                 _ => Value::Null,
             })
@@ -178,7 +180,9 @@ mod tests {
         let client = client(&[&node]);
         for nonce in [0, 1, 7, 31, 56, 57] {
             let taker = client.taker(us(), nonce, Finality::Blocks(1)).await.unwrap();
-            assert_eq!(taker, Some(H256::from_low_u64_be(1000 + nonce)), "nonce {nonce}");
+            let hash = H256::from_low_u64_be;
+            let (tx_hash, block_number, block_hash) = (hash(1000 + nonce), nonce + 3, hash(nonce + 3));
+            assert_eq!(taker, Some(Taker { tx_hash, block_number, block_hash }), "nonce {nonce}");
         }
     }
 

@@ -76,7 +76,7 @@ impl ChainConnector for Node {
     async fn known_to_any_node(&self, _: &[H256]) -> Result<bool, RpcError> {
         unreachable!()
     }
-    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<H256>, RpcError> {
+    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<crate::chain::Taker>, RpcError> {
         unreachable!()
     }
     async fn delegation(&self, _: Address) -> Result<Option<Address>, RpcError> {
