@@ -1,43 +1,58 @@
-//! One HTTP request to one signer. Moves bytes; does not know what they mean.
+//! One HTTP request to one keeper of keys. Moves bytes; does not know what they mean.
 //!
 //! No text of it holds a URL or a token: both may be secrets.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use reqwest::header::DATE;
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Identity, Method, Url};
-use serde_json::Value;
+use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Url};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
-use crate::config::{self, Secret};
+use crate::config::endpoint::is_loopback;
 
-/// A signed transaction that pools would take is 128 KiB, twice that in hex; lists of addresses are smaller.
+/// A signed transaction that pools would take is 128 KiB, twice that in hex; everything else is smaller.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Shorter than the idle limits of the usual proxies, so that a connection is not closed under a request.
 const POOL_IDLE: Duration = Duration::from_secs(30);
+
+/// How a server is reached, and how it and we know each other.
+#[derive(Clone, Copy)]
+pub(super) struct Route<'a> {
+    pub(super) url: &'a str,
+    pub(super) timeout: Duration,
+    pub(super) max_in_flight: usize,
+    pub(super) ca_file: Option<&'a PathBuf>,
+    /// Our certificate and its key.
+    pub(super) identity: Option<(&'a PathBuf, &'a PathBuf)>,
+    /// Past any proxy of the environment.
+    pub(super) direct: bool,
+}
+
+impl<'a> Route<'a> {
+    pub(super) fn to(url: &'a str, timeout: Duration) -> Route<'a> {
+        Route { url, timeout, max_in_flight: 1, ca_file: None, identity: None, direct: false }
+    }
+}
 
 pub(super) struct Transport {
     client: Client,
     url: Url,
     /// Scheme, host and port: all that errors and logs may show.
     shown: String,
-    token: Token,
     slots: Semaphore,
     timeout: Duration,
-}
-
-enum Token {
-    None,
-    Fixed(Secret),
-    File(PathBuf),
 }
 
 /// What came back, whatever its status.
 pub(super) struct Reply {
     pub(super) status: u16,
-    pub(super) body: Vec<u8>,
+    /// The server's clock.
+    pub(super) date: Option<DateTime<Utc>>,
+    pub(super) body: Zeroizing<Vec<u8>>,
 }
 
 impl std::fmt::Debug for Transport {
@@ -47,91 +62,76 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    pub(super) fn new(config: &config::RemoteSigner) -> Result<Transport, String> {
-        let url = Url::parse(config.url.expose()).map_err(|_| "its url cannot be read".to_owned())?;
+    pub(super) fn new(route: Route<'_>) -> Result<Transport, String> {
+        let url = Url::parse(route.url).map_err(|_| "its url cannot be read".to_owned())?;
         let host = url.host_str().ok_or("its url names no host")?;
         let port = url.port_or_known_default().unwrap_or_default();
         let shown = format!("{}://{host}:{port}", url.scheme());
-        let token = match (&config.token_file, &config.token_env) {
-            (Some(path), _) => Token::File(path.clone()),
-            (None, Some(name)) => Token::Fixed(Secret::new(
-                std::env::var(name).map_err(|_| format!("the environment variable {name} is not set"))?,
-            )),
-            (None, None) => Token::None,
-        };
         let mut builder = Client::builder()
-            .timeout(config.timeout)
-            .connect_timeout(config.timeout)
+            .timeout(route.timeout)
+            .connect_timeout(route.timeout)
             .pool_idle_timeout(POOL_IDLE)
-            // The token goes to the configured signer or nowhere.
+            // Tokens go to the configured server or nowhere.
             .redirect(Policy::none());
-        if is_loopback(host) {
+        // A proxy from the environment is for the outside, never for a signer on this machine.
+        if route.direct || is_loopback(host) {
             builder = builder.no_proxy();
         }
-        if let Some(path) = &config.ca_file {
+        if let Some(path) = route.ca_file {
             let authorities = Certificate::from_pem_bundle(&read(path)?).map_err(bad(path))?;
             if authorities.is_empty() {
                 return Err(format!("{}: holds no certificate", path.display()));
             }
             builder = builder.tls_certs_only(authorities);
         }
-        if let (Some(cert), Some(key)) = (&config.client_cert_file, &config.client_key_file) {
+        if let Some((cert, key)) = route.identity {
             let mut pem = read(cert)?;
             pem.push(b'\n');
             pem.extend_from_slice(&read(key)?);
             builder = builder.identity(Identity::from_pem(&pem).map_err(bad(cert))?);
         }
         let client = builder.build().map_err(|error| innermost(&error.without_url()))?;
-        let slots = Semaphore::new(config.max_in_flight);
-        Ok(Transport { client, url, shown, token, slots, timeout: config.timeout })
+        let slots = Semaphore::new(route.max_in_flight);
+        Ok(Transport { client, url, shown, slots, timeout: route.timeout })
     }
 
     pub(super) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// `path` is added to that of the URL.
-    pub(super) async fn send(
-        &self,
-        method: Method,
-        path: Option<&str>,
-        body: Option<&Value>,
-    ) -> Result<Reply, String> {
+    /// As it stands in the header `host`.
+    pub(super) fn host(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        match self.url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
+    /// `path` is added to that of the URL, word by word.
+    pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.url.clone();
-        if let (Some(path), Ok(mut segments)) = (path, url.path_segments_mut()) {
-            segments.pop_if_empty().push(path);
+        if let (false, Ok(mut words)) = (path.is_empty(), url.path_segments_mut()) {
+            words.pop_if_empty().extend(path);
         }
-        let mut request = self.client.request(method, url);
-        if let Some(token) = self.token().await? {
-            request = request.bearer_auth(token.expose());
-        }
-        if let Some(body) = body {
-            request = request.json(body);
-        }
+        self.client.request(method, url)
+    }
+
+    pub(super) async fn send(&self, request: RequestBuilder) -> Result<Reply, String> {
         // Unwrap safety: the semaphore is never closed.
         let _slot = self.slots.acquire().await.expect("an open semaphore");
         let mut response = request.send().await.map_err(|error| self.failed(error))?;
         let status = response.status().as_u16();
-        let mut body = Vec::new();
+        let date = response.headers().get(DATE).and_then(|value| value.to_str().ok());
+        let date = date.and_then(|text| DateTime::parse_from_rfc2822(text).ok()).map(|date| date.to_utc());
+        let mut body = Zeroizing::new(Vec::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
                 return Err(format!("its answer has more than {MAX_ANSWER_BYTES} bytes"));
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Reply { status, body })
-    }
-
-    async fn token(&self) -> Result<Option<Secret>, String> {
-        match &self.token {
-            Token::None => Ok(None),
-            Token::Fixed(token) => Ok(Some(token.clone())),
-            Token::File(path) => {
-                let text = tokio::fs::read_to_string(path).await.map(Zeroizing::new);
-                let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-                Ok(Some(Secret::new(text.trim())))
-            }
-        }
+        Ok(Reply { status, date, body })
     }
 
     fn failed(&self, error: reqwest::Error) -> String {
@@ -149,12 +149,6 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
 fn bad(path: &Path) -> impl Fn(reqwest::Error) -> String {
     let path = path.display().to_string();
     move |error| format!("{path}: {}", innermost(&error))
-}
-
-/// A proxy from the environment is for the outside, never for a signer on this machine.
-fn is_loopback(host: &str) -> bool {
-    let host = host.trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 /// The outer text is only "error sending request"; the innermost says what happened.
