@@ -8,8 +8,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+pub mod cloud;
 mod eventually;
 mod node;
+mod plain_http;
 pub mod proxy;
 mod rows;
 mod servers;
