@@ -1,5 +1,7 @@
 //! Keys of the tests, and what a thief of such a key would do with it.
 
+use std::sync::Arc;
+
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, TransactionRequest, U256};
 use ethers_core::utils::keccak256;
@@ -14,10 +16,10 @@ use crate::node::Node;
 pub struct Submitter {
     address: Address,
     /// `None`: only its keeper has it.
-    key: Option<Key>,
+    key: Option<Arc<Key>>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Key {
     wallet: LocalWallet,
     secret: [u8; 32],
@@ -30,7 +32,7 @@ impl Submitter {
 
     fn with_secret(secret: [u8; 32]) -> Submitter {
         let wallet = LocalWallet::from_bytes(&secret).expect("32 bytes are a key, but for one in 2^128");
-        Submitter { address: wallet.address(), key: Some(Key { wallet, secret }) }
+        Submitter { address: wallet.address(), key: Some(Arc::new(Key { wallet, secret })) }
     }
 
     /// One whose key never leaves its keeper.
@@ -51,7 +53,7 @@ impl Submitter {
     }
 
     fn key(&self) -> &Key {
-        self.key.as_ref().unwrap_or_else(|| panic!("the key of {} is elsewhere", self.text()))
+        self.key.as_deref().unwrap_or_else(|| panic!("the key of {} is elsewhere", self.text()))
     }
 
     /// As stored: lower-case.
@@ -66,7 +68,8 @@ impl Submitter {
 
     /// Signs anything, as a signer with this key would.
     pub(crate) fn sign(&self, typed: &TypedTransaction) -> Bytes {
-        typed.rlp_signed(&self.key().wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
+        typed
+            .rlp_signed(&self.key().wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
     }
 
     /// For keepers that are asked for more than transactions.

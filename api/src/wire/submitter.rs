@@ -40,7 +40,7 @@ pub(crate) struct Submitter {
     pub(crate) in_flight: u64,
     /// Its own window; absent: the configured one.
     pub(crate) max_in_flight: Option<u32>,
-    /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
+    /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or `gcp_kms`.
     pub(crate) signer: String,
     /// For admins only: the nonce its next transaction gets.
     pub(crate) next_nonce: Option<u64>,

@@ -33,6 +33,8 @@ impl Asked {
 /// What the signer does with a request.
 pub(crate) enum Act {
     Answer(u16, String),
+    /// An answer from another time.
+    AnswerAt(chrono::DateTime<chrono::Utc>, u16, String),
     /// The connection ends in the middle of this body.
     Truncate(String),
     Reset,
@@ -111,13 +113,18 @@ async fn converse(
         asked.body = serde_json::from_slice(&body).unwrap_or_default();
         asked.text = String::from_utf8_lossy(&body).into_owned();
         seen.lock().unwrap().push(asked.clone());
+        let mut date = String::new();
         let (status, text, part) = match act(&asked) {
             Act::Answer(status, text) => (status, text, 1),
+            Act::AnswerAt(at, status, text) => {
+                date = format!("Date: {}\r\n", at.format("%a, %d %b %Y %H:%M:%S GMT"));
+                (status, text, 1)
+            }
             Act::Truncate(text) => (200, text, 2),
             Act::Reset => return None,
             Act::Hang => std::future::pending().await,
         };
-        let head = format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n", text.len());
+        let head = format!("HTTP/1.1 {status} Said\r\n{date}Content-Length: {}\r\n\r\n", text.len());
         stream.write_all(head.as_bytes()).await.ok()?;
         stream.write_all(&text.as_bytes()[..text.len() / part]).await.ok()?;
         stream.flush().await.ok()?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use reqwest::header::DATE;
+use reqwest::header::{DATE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Url};
 use tokio::sync::Semaphore;
@@ -140,6 +140,26 @@ impl Transport {
         }
         innermost(&error.without_url())
     }
+}
+
+/// A header that nothing below writes to a log.
+pub(super) fn with_secret(
+    request: RequestBuilder,
+    name: &str,
+    value: &str,
+) -> Result<RequestBuilder, String> {
+    let value = HeaderValue::from_str(value).map_err(|_| "its credentials cannot be sent".to_owned());
+    let mut value = value?;
+    value.set_sensitive(true);
+    Ok(request.header(name, value))
+}
+
+/// A body of pairs, encoded as browsers do it.
+pub(super) fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
+    let mut url = Url::parse("form:").expect("a scheme is a URL");
+    url.query_pairs_mut().extend_pairs(pairs);
+    let body = url.query().unwrap_or_default().to_owned();
+    request.header("content-type", "application/x-www-form-urlencoded").body(body)
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {

@@ -201,7 +201,7 @@ fn answer(line: &str, asked: &Value, key: &Submitter, manner: &GoogleManner) -> 
         _ => sign(key, &digest),
     };
     let checksum = crc32c(&signature) ^ u32::from(matches!(manner, GoogleManner::WrongChecksum));
-    let verified = asked["digestCrc32c"] == crc32c(&digest).to_string();
+    let verified = asked["digestCrc32c"] == json!(crc32c(&digest).to_string());
     let body = json!({
         "name": name,
         "signature": STANDARD.encode(&signature),

@@ -26,7 +26,8 @@ fn obtain() -> Option<PathBuf> {
     let usable = Command::new("python3").args(["-c", PROBE]).output();
     if !usable.is_ok_and(|output| output.status.success()) {
         // Not by a macro: the output of tests that pass is not shown.
-        let said = "\n*** NOT TESTED: AWS KMS. There is no Python 3.10 or newer with venv on this machine. ***\n\n";
+        let said =
+            "\n*** NOT TESTED: AWS KMS. There is no Python 3.10 or newer with venv on this machine. ***\n\n";
         let _ = std::io::stderr().write_all(said.as_bytes());
         return None;
     }
@@ -38,7 +39,8 @@ fn obtain() -> Option<PathBuf> {
     // One installer at a time; a second process waits here and then finds the work done.
     let lock = File::open(&requirements).unwrap();
     lock.lock().expect("requirements.txt can be locked");
-    if installed().as_ref() != Some(&wanted) {
+    // The interpreter it was made with may be gone.
+    if installed().as_ref() != Some(&wanted) || !environment.join("bin/python").exists() {
         install(&environment, &requirements);
         // Last, so that what was broken off is done again.
         std::fs::write(environment.join("installed.txt"), wanted).unwrap();
@@ -48,7 +50,8 @@ fn obtain() -> Option<PathBuf> {
 
 fn install(environment: &Path, requirements: &Path) {
     let _ = std::fs::remove_dir_all(environment);
-    run(Command::new("python3").args(["-m", "venv"]).arg(environment)).unwrap_or_else(|said| panic!("{said}"));
+    run(Command::new("python3").args(["-m", "venv"]).arg(environment))
+        .unwrap_or_else(|said| panic!("{said}"));
     let install = || {
         run(Command::new(environment.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"])

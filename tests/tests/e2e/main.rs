@@ -4,6 +4,7 @@
 
 mod chains;
 mod cli;
+mod cloud_keys;
 mod confirmations;
 mod crash;
 mod dead_ends;

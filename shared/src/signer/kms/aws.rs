@@ -15,7 +15,7 @@ use super::sigv4::{self, Request};
 use super::temporary::ServiceClock;
 use super::{Cloud, Failure};
 use crate::config;
-use crate::signer::transport::{Reply, Route, Transport};
+use crate::signer::transport::{Reply, Route, Transport, with_secret};
 
 const CONTENT_TYPE: &str = "application/x-amz-json-1.1";
 
@@ -31,7 +31,7 @@ pub(in crate::signer) struct AwsKms {
 
 impl AwsKms {
     pub(in crate::signer) fn new(config: &config::AwsKms) -> Result<AwsKms, String> {
-        AwsKms::with_environment(config, &|name| std::env::var(name).ok())
+        AwsKms::with_environment(config, &super::variable)
     }
 
     pub(super) fn with_environment(
@@ -61,10 +61,11 @@ impl AwsKms {
         headers.push(("x-amz-target", &target));
         let signed = Request { method: "POST", path: "/", headers: &headers, body: body.as_bytes() };
         let authorization = sigv4::authorization(&keys, &self.region, "kms", at, &signed);
-        let mut request = self.transport.request(Method::POST, &[]).header("authorization", authorization);
+        let request = self.transport.request(Method::POST, &[]);
+        let mut request = with_secret(request, "authorization", &authorization)?;
         // The transport says who the host is.
         for (name, value) in headers.iter().filter(|(name, _)| *name != "host") {
-            request = request.header(*name, *value);
+            request = with_secret(request, name, value)?;
         }
         let reply = self.transport.send(request.body(body)).await?;
         self.clock.learn(reply.date);

@@ -12,7 +12,7 @@ use super::sigv4::AwsKeys;
 use super::temporary::{ServiceClock, Temporary};
 use crate::config::endpoint::exposes_secrets;
 use crate::config::{self, AwsCredentials, Secret};
-use crate::signer::transport::{Route, Transport};
+use crate::signer::transport::{Route, Transport, with_form, with_secret};
 
 /// Where containers of ECS ask, and pods of EKS: plain HTTP that does not leave the host.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
@@ -115,7 +115,7 @@ impl Credentials {
                     None => token.clone(),
                 };
                 if let Some(token) = token {
-                    request = request.header("authorization", token.expose());
+                    request = with_secret(request, "authorization", token.expose())?;
                 }
                 lent(&answer(server, request).await?)
             }
@@ -125,9 +125,10 @@ impl Credentials {
                     .request(Method::PUT, &["latest", "api", "token"])
                     .header("x-aws-ec2-metadata-token-ttl-seconds", "60");
                 let session = answer(server, session).await?;
-                let get = |path: &[&str]| {
+                let session = std::str::from_utf8(&session).unwrap_or_default();
+                let get = async |path: &[&str]| {
                     let request = server.request(Method::GET, path);
-                    answer(server, request.header("x-aws-ec2-metadata-token", session.as_slice()))
+                    answer(server, with_secret(request, "x-aws-ec2-metadata-token", session)?).await
                 };
                 let role = get(&[&ROLES[..], &[""]].concat()).await?;
                 let role = std::str::from_utf8(&role).unwrap_or_default().lines().next().unwrap_or_default();
@@ -143,7 +144,7 @@ impl Credentials {
                     ("WebIdentityToken", token.trim()),
                 ];
                 let request = server.request(Method::POST, &[]).header("accept", "application/xml");
-                let answer = answer(server, super::google_token::with_form(request, &form)).await?;
+                let answer = answer(server, with_form(request, &form)).await?;
                 Lent::from_xml(std::str::from_utf8(&answer).unwrap_or_default())
                     .ok_or_else(|| "the security token service's answer holds no credentials".into())
             }

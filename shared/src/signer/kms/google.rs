@@ -35,7 +35,7 @@ pub(in crate::signer) struct GcpKms {
 
 impl GcpKms {
     pub(in crate::signer) fn new(config: &config::GcpKms) -> Result<GcpKms, String> {
-        GcpKms::with_environment(config, &|name| std::env::var(name).ok())
+        GcpKms::with_environment(config, &super::variable)
     }
 
     pub(super) fn with_environment(

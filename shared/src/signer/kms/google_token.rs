@@ -7,7 +7,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use reqwest::{Method, RequestBuilder, Url};
+use reqwest::{Method, RequestBuilder};
 use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use super::temporary::{ServiceClock, Temporary};
 use crate::config::Secret;
 use crate::config::endpoint::exposes_secrets;
-use crate::signer::transport::{Route, Transport};
+use crate::signer::transport::{Route, Transport, with_form};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/cloudkms";
 const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -148,12 +148,4 @@ impl ServiceAccount {
         key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).ok()?;
         Some(Zeroizing::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))))
     }
-}
-
-/// A body of pairs, encoded as browsers do it.
-pub(super) fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
-    let mut url = Url::parse("form:").expect("a scheme is a URL");
-    url.query_pairs_mut().extend_pairs(pairs);
-    let body = url.query().unwrap_or_default().to_owned();
-    request.header("content-type", "application/x-www-form-urlencoded").body(body)
 }

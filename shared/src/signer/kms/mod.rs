@@ -23,6 +23,11 @@ pub(super) use self::google::GcpKms;
 use super::keeper::{Keeper, NoAnswer, cut};
 use crate::domain::{Address, UnsignedTx};
 
+/// Of the environment. Empty is as good as absent.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// What is asked of a service.
 #[async_trait]
 pub(super) trait Cloud: Send + Sync + std::fmt::Debug {

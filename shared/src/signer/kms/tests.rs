@@ -223,6 +223,27 @@ async fn keys_of_other_curves_are_named_and_not_used() {
 }
 
 #[tokio::test]
+async fn a_worker_whose_clock_is_wrong_learns_the_time_from_the_service() {
+    let theirs = chrono::Utc::now() - chrono::TimeDelta::hours(3);
+    let fake = service(move |asked| {
+        let dated = asked.header("x-amz-date").unwrap();
+        let dated = chrono::NaiveDateTime::parse_from_str(dated, "%Y%m%dT%H%M%SZ").unwrap();
+        match (dated.and_utc() - theirs).num_minutes().abs() < 5 {
+            true => honest(asked),
+            false => {
+                let said = json!({ "__type": "InvalidSignatureException", "message": "not yet current" });
+                Act::AnswerAt(theirs, 400, said.to_string())
+            }
+        }
+    })
+    .await;
+    let signer = signer(key_of("aws_kms", &fake));
+    let tx = each_type()[2].clone();
+    assert!(matches!(signer.sign(&tx).await, Err(SignerError::Unavailable { .. })));
+    signer.sign(&tx).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_token_that_is_not_accepted_is_fetched_anew() {
     let lent = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&lent);
