@@ -9,9 +9,11 @@
 
 mod callers;
 mod client;
+pub mod cloud;
 mod eventually;
 mod node;
 mod nodes;
+mod plain_http;
 pub mod proxy;
 mod rows;
 mod servers;

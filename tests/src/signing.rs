@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::eventually::eventually;
+use crate::plain_http;
 use crate::submitter::Submitter;
 
 /// How it behaves from now on.
@@ -79,42 +80,19 @@ impl SigningService {
 impl Inner {
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
-        loop {
-            let (mut first, mut length, mut known) = (String::new(), 0, false);
-            loop {
-                let mut line = String::new();
-                if stream.read_line(&mut line).await.ok()? == 0 {
-                    return None;
-                }
-                let line = line.trim_end();
-                let (name, value) = line.split_once(": ").unwrap_or_default();
-                match name.to_ascii_lowercase().as_str() {
-                    "content-length" => length = value.parse().ok()?,
-                    "authorization" => known = value == format!("Bearer {}", self.token),
-                    _ => {}
-                }
-                if line.is_empty() {
-                    break;
-                }
-                if first.is_empty() {
-                    line.clone_into(&mut first);
-                }
-            }
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).await.ok()?;
-            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(first.clone());
+        while let Some(request) = plain_http::request(&mut stream).await {
+            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.line.clone());
             if matches!(self.manner(), Manner::Silent) {
                 std::future::pending::<()>().await;
             }
-            let (status, answer) = match known {
-                true => self.answer(&first, serde_json::from_slice(&body).unwrap_or_default()),
+            let known = request.header("authorization") == Some(&format!("Bearer {}", self.token));
+            let (status, body) = match known {
+                true => self.answer(&request.line, request.json()),
                 false => (401, json!({ "error": "who are you" })),
             };
-            let text = answer.to_string();
-            let head = format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n", text.len());
-            stream.write_all((head + &text).as_bytes()).await.ok()?;
-            stream.flush().await.ok()?;
+            plain_http::answer(&mut stream, status, &body).await?;
         }
+        None
     }
 
     fn manner(&self) -> Manner {
@@ -125,10 +103,10 @@ impl Inner {
         let manner = self.manner();
         match (&manner, request) {
             (Manner::Away, _) => return (503, json!({})),
-            (_, "GET /addresses HTTP/1.1") => {
+            (_, "GET /addresses") => {
                 return (200, json!({ "addresses": [self.submitter.address()] }));
             }
-            (_, "POST /sign HTTP/1.1") => {}
+            (_, "POST /sign") => {}
             _ => return (404, json!({})),
         }
         let mut key = &self.submitter;

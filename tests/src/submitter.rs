@@ -1,5 +1,7 @@
 //! Keys of the tests, and what a thief of such a key would do with it.
 
+use std::sync::Arc;
+
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, TransactionRequest, U256};
 use ethers_core::utils::keccak256;
@@ -12,16 +14,30 @@ use crate::node::Node;
 /// One key, made for one test.
 #[derive(Clone, Debug)]
 pub struct Submitter {
+    address: Address,
+    /// `None`: only its keeper has it.
+    key: Option<Arc<Key>>,
+}
+
+#[derive(Debug)]
+struct Key {
     wallet: LocalWallet,
     secret: [u8; 32],
 }
 
 impl Submitter {
     pub fn random() -> Submitter {
-        let secret: [u8; 32] = rand::random();
-        let wallet =
-            LocalWallet::from_bytes(&secret).expect("32 random bytes are a key, but for one in 2^128");
-        Submitter { wallet, secret }
+        Submitter::with_secret(rand::random())
+    }
+
+    fn with_secret(secret: [u8; 32]) -> Submitter {
+        let wallet = LocalWallet::from_bytes(&secret).expect("32 bytes are a key, but for one in 2^128");
+        Submitter { address: wallet.address(), key: Some(Arc::new(Key { wallet, secret })) }
+    }
+
+    /// One whose key never leaves its keeper.
+    pub fn kept_elsewhere(address: Address) -> Submitter {
+        Submitter { address, key: None }
     }
 
     /// The first of anvil's accounts, whose key the world knows.
@@ -29,11 +45,15 @@ impl Submitter {
         let mut secret = [0; 32];
         let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
         hex::decode_to_slice(key, &mut secret).expect("32 bytes of hex");
-        Submitter { wallet: LocalWallet::from_bytes(&secret).expect("a key"), secret }
+        Submitter::with_secret(secret)
     }
 
     pub fn address(&self) -> Address {
-        self.wallet.address()
+        self.address
+    }
+
+    fn key(&self) -> &Key {
+        self.key.as_deref().unwrap_or_else(|| panic!("the key of {} is elsewhere", self.text()))
     }
 
     /// As stored: lower-case.
@@ -43,12 +63,18 @@ impl Submitter {
 
     /// The key itself, as a worker is given it.
     pub fn key_hex(&self) -> String {
-        hex::encode(self.secret)
+        hex::encode(self.key().secret)
     }
 
     /// Signs anything, as a signer with this key would.
     pub(crate) fn sign(&self, typed: &TypedTransaction) -> Bytes {
-        typed.rlp_signed(&self.wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
+        typed
+            .rlp_signed(&self.key().wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
+    }
+
+    /// For keepers that are asked for more than transactions.
+    pub(crate) fn wallet(&self) -> &LocalWallet {
+        &self.key().wallet
     }
 
     /// Signs a plain transfer outside of Gapless.
@@ -62,7 +88,7 @@ impl Submitter {
             .gas_price(U256::exp10(11))
             .chain_id(chain_id);
         let typed = TypedTransaction::Legacy(request);
-        let signature = self.wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
+        let signature = self.key().wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
         let raw = typed.rlp_signed(&signature);
         (H256(keccak256(&raw)), raw)
     }

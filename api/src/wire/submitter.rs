@@ -46,7 +46,7 @@ pub(crate) struct Submitter {
     pub(crate) delegated: bool,
     /// Its nonces are given by the low-level hook alone: it takes no requests.
     pub(crate) low_level: bool,
-    /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
+    /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or `gcp_kms`.
     pub(crate) signer: String,
     /// For admins only: the nonce its next transaction gets.
     pub(crate) next_nonce: Option<u64>,

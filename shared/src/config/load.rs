@@ -164,6 +164,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         return bad("events.mode", "webhook delivery is not in this release");
     }
     super::remote_signer::check(&config.signer)?;
+    super::cloud_keys::check(&config.signer)?;
     if !(1..=8).contains(&config.worker.writers) {
         return bad("worker.writers", "must be between 1 and 8");
     }

@@ -6,6 +6,8 @@
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
 mod chain;
+mod cloud_keys;
+pub(crate) mod endpoint;
 mod fees;
 mod load;
 mod remote_signer;
@@ -15,6 +17,7 @@ mod submitter;
 mod text;
 
 pub use chain::{ChainConfig, ReleaseAt};
+pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};
 pub use load::ConfigError;
 pub use remote_signer::RemoteSigner;

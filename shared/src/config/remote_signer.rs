@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::endpoint::exposes_secrets;
 use super::load::ConfigError;
 use super::secret::Secret;
 use super::sections::Signer;
@@ -35,12 +36,12 @@ pub struct RemoteSigner {
     pub client_key_file: Option<PathBuf>,
 }
 
-fn default_timeout() -> Duration {
+pub(super) fn default_timeout() -> Duration {
     Duration::from_secs(10)
 }
 
 /// Enough to keep a signer with hardware behind it busy, few enough not to be taken for an attack.
-fn default_max_in_flight() -> usize {
+pub(super) fn default_max_in_flight() -> usize {
     32
 }
 
@@ -73,6 +74,12 @@ impl RemoteSigner {
         }
         if self.token_file.is_some() && self.token_env.is_some() {
             return Some(("token_file", "set it or token_env, not both"));
+        }
+        if self.token_file.is_some() || self.token_env.is_some() {
+            // Whoever reads the token on its way can have anything signed.
+            if let Some(problem) = exposes_secrets(url) {
+                return Some(("url", problem));
+            }
         }
         if self.client_cert_file.is_some() != self.client_key_file.is_some() {
             return Some(("client_cert_file", "it and client_key_file need each other"));
@@ -130,6 +137,8 @@ mod tests {
             ("url = \"http://s\"\ntoken_file = \"a\"\ntoken_env = \"b\"", "signer.http.0.token_file"),
             ("url = \"https://s\"\nclient_key_file = \"a\"", "signer.http.0.client_cert_file"),
             ("url = \"http://s\"\nca_file = \"a\"", "signer.http.0.url"),
+            ("url = \"http://s\"\ntoken_env = \"b\"", "unencrypted"),
+            ("url = \"http://10.0.0.1:9000\"\ntoken_file = \"b\"", "signer.http.0.url"),
             ("url = \"http://s\"\naddresses = [\"0x12\"]", "addresses"),
             ("url = \"http://s\"\ntokn_env = \"b\"", "tokn_env"),
             ("timeout = \"1s\"", "url"),

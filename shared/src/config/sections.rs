@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::chain::ReleaseAt;
+use super::cloud_keys::{AwsKms, GcpKms};
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
 use crate::domain::stuck::StuckAction;
@@ -138,6 +139,10 @@ pub struct Signer {
     pub clef: Vec<RemoteSigner>,
     /// Signing services, as docs/signing-service.md describes them.
     pub http: Vec<RemoteSigner>,
+    /// Keys of AWS KMS.
+    pub aws_kms: Vec<AwsKms>,
+    /// Keys of Google Cloud KMS.
+    pub gcp_kms: Vec<GcpKms>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -3,7 +3,7 @@ use ethers_signers::{LocalWallet, Signer as _};
 
 use super::*;
 use crate::domain::{Address, ChainId, Fees, Nonce, TxKind};
-use crate::signer::remote::testing::{each_type, signature, signed, wallet};
+use crate::signer::testing::{each_type, signature, signed, wallet};
 
 fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
     match checked(tx, raw.into()) {

@@ -4,11 +4,19 @@
 //! never written to a log, and leave the process only as signatures. Keys that live elsewhere never come here.
 
 mod check;
+mod discover;
+mod keeper;
 pub mod keystore;
+mod kms;
 mod local;
+mod own_keys;
 mod read;
 mod remote;
 mod set;
+mod transport;
+
+#[cfg(test)]
+mod testing;
 
 use async_trait::async_trait;
 
@@ -22,7 +30,8 @@ use crate::domain::{Address, SignedDraft, UnsignedTx};
 #[async_trait]
 pub trait Signer: Send + Sync + std::fmt::Debug {
     fn address(&self) -> Address;
-    /// Where the key lives, in one word: `keystore`, `raw_key`, `json_rpc`, `clef` or `http`.
+    /// Where the key lives, in one word: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or
+    /// `gcp_kms`.
     fn kind(&self) -> &'static str;
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError>;
 }

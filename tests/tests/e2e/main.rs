@@ -5,6 +5,7 @@
 mod answers;
 mod chains;
 mod cli;
+mod cloud_keys;
 mod codes;
 mod confirmations;
 mod crash;

@@ -30,7 +30,7 @@ async fn worker_with(stack: &Stack, kind: &str, signer: Value) -> Service {
     stack.worker().only_keys(&[]).set(&key, json!([signer])).start().await
 }
 
-async fn wait_known(stack: &Stack, submitter: &Submitter) -> Value {
+pub(crate) async fn wait_known(stack: &Stack, submitter: &Submitter) -> Value {
     let text = submitter.text();
     eventually("the submitter is announced", async || {
         let answer = stack.client().get("/api/v1/submitters").await;
@@ -43,7 +43,7 @@ async fn wait_known(stack: &Stack, submitter: &Submitter) -> Value {
     .await
 }
 
-async fn wait_for_signer(stack: &Stack, tx_id: TxId) {
+pub(crate) async fn wait_for_signer(stack: &Stack, tx_id: TxId) {
     eventually("it waits for its signer", async || {
         let row = stack.row(tx_id).await;
         if row.sub_state.as_deref() == Some("waiting_signer") { Ok(()) } else { Err(row) }

@@ -5,20 +5,9 @@ use ethers_core::types::{Address, Bytes};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::transport::Reply;
 use crate::domain::{Fees, UnsignedTx};
-
-/// Why there are no signed bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// The signer has decided: never.
-    Refused(String),
-    /// Nothing is known about this transaction; ask again.
-    Unavailable(String),
-}
-
-/// What a signer says is kept and shown, within reason.
-const MAX_SAID: usize = 300;
+use crate::signer::keeper::{NoAnswer, cut};
+use crate::signer::transport::Reply;
 
 /// All fields, in the form of `eth_signTransaction`. Nothing is left for the signer to fill in.
 pub(super) fn transaction(tx: &UnsignedTx) -> Value {
@@ -129,8 +118,4 @@ fn unreadable(reply: &Reply) -> String {
         401 | 403 => format!("HTTP {}: it does not accept our token or certificate", reply.status),
         status => format!("HTTP {status}"),
     }
-}
-
-fn cut(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_SAID).collect()
 }

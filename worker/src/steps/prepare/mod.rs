@@ -138,13 +138,16 @@ fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'sta
     lane.queued_moves.push(note(intent, state, sub_state, error));
 }
 
-/// Keeps the intent at the head and says why, once.
+/// Keeps the intent at the head and says why, once. Of a signer it says every new reason: what has to be mended changes
+/// with it. Other reasons hold numbers, which change all the time.
 fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, error: TxError) {
-    if intent.sub_state.as_deref() != Some(sub_state) {
+    let new_reason = sub_state == "waiting_signer" && intent.last_error.as_ref() != Some(&error);
+    if intent.sub_state.as_deref() != Some(sub_state) || new_reason {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %intent.tx_id, sub_state, reason = error.message, "the lane holds; no nonce is used");
-        lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, error));
+        lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, error.clone()));
         intent.sub_state = Some(sub_state.to_owned());
+        intent.last_error = Some(error);
     }
     lane.queue.push_front(intent);
     lane.hold_until = Some(Instant::now() + HOLD);

@@ -17,13 +17,24 @@ use crate::domain::{Address, ChainId, Fees, Nonce, Payload, TxKind, UnsignedTx};
 pub(crate) struct Asked {
     /// Method and path: `POST /sign`.
     pub(crate) line: String,
-    pub(crate) authorization: Option<String>,
+    /// As they came, with lower-case names.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) text: String,
+    /// Null if the text is no JSON.
     pub(crate) body: Value,
+}
+
+impl Asked {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(have, _)| have == name).map(|(_, value)| value.as_str())
+    }
 }
 
 /// What the signer does with a request.
 pub(crate) enum Act {
     Answer(u16, String),
+    /// An answer from another time.
+    AnswerAt(chrono::DateTime<chrono::Utc>, u16, String),
     /// The connection ends in the middle of this body.
     Truncate(String),
     Reset,
@@ -83,36 +94,37 @@ async fn converse(
 ) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
-        let (mut lines, mut length, mut authorization) = (Vec::new(), 0, None);
+        let (mut line, mut headers) = (String::new(), Vec::new());
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
         loop {
-            let mut line = String::new();
-            if stream.read_line(&mut line).await.ok()? == 0 {
+            let mut header = String::new();
+            if stream.read_line(&mut header).await.ok()? == 0 {
                 return None;
             }
-            let line = line.trim().to_owned();
-            let (name, value) = line.split_once(": ").unwrap_or_default();
-            match name.to_lowercase().as_str() {
-                "content-length" => length = value.parse().ok()?,
-                "authorization" => authorization = Some(value.to_owned()),
-                _ => {}
-            }
-            if line.is_empty() {
-                break;
-            }
-            lines.push(line);
+            let Some((name, value)) = header.trim().split_once(": ") else { break };
+            headers.push((name.to_lowercase(), value.to_owned()));
         }
-        let mut body = vec![0; length];
+        let line = line.trim().trim_end_matches(" HTTP/1.1").to_owned();
+        let mut asked = Asked { line, headers, text: String::new(), body: Value::Null };
+        let mut body = vec![0; asked.header("content-length").unwrap_or("0").parse().ok()?];
         stream.read_exact(&mut body).await.ok()?;
-        let line = lines[0].trim_end_matches(" HTTP/1.1").to_owned();
-        let asked = Asked { line, authorization, body: serde_json::from_slice(&body).unwrap_or_default() };
+        asked.body = serde_json::from_slice(&body).unwrap_or_default();
+        asked.text = String::from_utf8_lossy(&body).into_owned();
         seen.lock().unwrap().push(asked.clone());
+        let mut date = String::new();
         let (status, text, part) = match act(&asked) {
             Act::Answer(status, text) => (status, text, 1),
+            Act::AnswerAt(at, status, text) => {
+                date = format!("Date: {}\r\n", at.format("%a, %d %b %Y %H:%M:%S GMT"));
+                (status, text, 1)
+            }
             Act::Truncate(text) => (200, text, 2),
             Act::Reset => return None,
             Act::Hang => std::future::pending().await,
         };
-        let head = format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n", text.len());
+        let head = format!("HTTP/1.1 {status} Said\r\n{date}Content-Length: {}\r\n\r\n", text.len());
         stream.write_all(head.as_bytes()).await.ok()?;
         stream.write_all(&text.as_bytes()[..text.len() / part]).await.ok()?;
         stream.flush().await.ok()?;

@@ -1,0 +1,38 @@
+//! Where secrets may be sent: over TLS, or to this machine.
+
+use reqwest::Url;
+
+/// Why a secret must not go to this URL.
+pub(crate) fn exposes_secrets(url: &str) -> Option<&'static str> {
+    let Ok(parsed) = Url::parse(url) else { return Some("is not a URL") };
+    match (parsed.scheme(), parsed.host_str()) {
+        ("https", Some(_)) => None,
+        ("http", Some(host)) if is_loopback(host) => None,
+        ("http", Some(_)) => {
+            Some("secrets would be sent there unencrypted; use https, or a loopback address")
+        }
+        _ => Some("is not an http or https URL"),
+    }
+}
+
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_go_over_tls_or_stay_on_this_machine() {
+        for safe in ["https://kms.example", "http://127.0.0.1:1", "http://[::1]:1/x", "http://localhost"] {
+            assert_eq!(exposes_secrets(safe), None, "{safe}");
+        }
+        for unsafe_one in
+            ["http://kms.example", "http://10.0.0.1", "http://localhost.example", "ws://127.0.0.1", "kms", ""]
+        {
+            assert!(exposes_secrets(unsafe_one).is_some(), "{unsafe_one}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Google Cloud KMS after its documentation: access tokens for signed assertions, public keys as PEM, signatures of
+//! digests, and checksums over all of them. There is no emulator of it to run instead.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rsa::{KeyPair, KeySize};
+use aws_lc_rs::signature::{KeyPair as _, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use crc::{CRC_32_ISCSI, Crc};
+use ethers_core::k256::ecdsa::Signature;
+use ethers_core::k256::ecdsa::signature::hazmat::PrehashSigner;
+use serde_json::{Value, json};
+use tokio::io::BufReader;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::eventually::eventually;
+use crate::plain_http::{self, Request};
+use crate::submitter::Submitter;
+
+const TOKEN: &str = "an-access-token-of-the-tests";
+
+/// How it behaves about a key from now on.
+#[derive(Clone, Debug)]
+pub enum GoogleManner {
+    Honest,
+    /// Takes every request and answers none.
+    Silent,
+    /// Refuses with this status of HTTP and this word of Google's.
+    Refusing(u16, &'static str),
+    /// Signs with this key.
+    WithKeyOf(Submitter),
+    /// Returns these bytes for a signature, with a checksum that fits.
+    Garbage(&'static [u8]),
+    /// Returns a checksum that does not fit the signature.
+    WrongChecksum,
+    /// Says that it did not verify the checksum of the digest.
+    Unverified,
+}
+
+#[derive(Debug)]
+pub struct GoogleKms {
+    url: String,
+    account: PathBuf,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// Each with how it is dealt with.
+    keys: Mutex<Vec<(Submitter, GoogleManner)>>,
+    /// Of the service account.
+    public_key: Vec<u8>,
+    /// First lines of all requests so far.
+    asked: Mutex<Vec<String>>,
+}
+
+impl GoogleKms {
+    /// Holds the keys of `submitters`, and answers the service account whose key file it writes into `dir`.
+    pub async fn start(submitters: &[Submitter], dir: &Path) -> GoogleKms {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
+        let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key of a service account");
+        let account = dir.join("service-account.json");
+        std::fs::write(&account, account_file(&pair, &url)).unwrap();
+        let keys = submitters.iter().map(|key| (key.clone(), GoogleManner::Honest)).collect();
+        let public_key = pair.public_key().as_ref().to_vec();
+        let inner = Arc::new(Inner { keys: Mutex::new(keys), public_key, asked: Mutex::default() });
+        let served = inner.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let inner = served.clone();
+                tokio::spawn(async move { inner.serve(stream).await });
+            }
+        });
+        GoogleKms { url, account, inner }
+    }
+
+    /// The name of the key of the nth submitter.
+    pub fn key(&self, index: usize) -> String {
+        format!("projects/p/locations/global/keyRings/r/cryptoKeys/{index}/cryptoKeyVersions/1")
+    }
+
+    /// A table of `[[signer.gcp_kms]]` for these keys.
+    pub fn config(&self, keys: Value) -> Value {
+        let account = self.account.to_str().expect("a UTF-8 path");
+        json!({ "endpoint": self.url, "credentials_file": account, "keys": keys, "timeout": "5s" })
+    }
+
+    /// About every key.
+    pub fn behave(&self, manner: &GoogleManner) {
+        for (_, own) in self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            *own = manner.clone();
+        }
+    }
+
+    /// About the key of the nth submitter.
+    pub fn behave_about(&self, index: usize, manner: GoogleManner) {
+        self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner)[index].1 = manner;
+    }
+
+    /// Until it was asked for a signature of the nth submitter's key.
+    pub async fn wait_asked_to_sign(&self, index: usize) {
+        let line = format!("POST /v1/{}:asymmetricSign", self.key(index));
+        eventually("Google's service is asked to sign", async || {
+            let asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if asked.contains(&line) { Ok(()) } else { Err(asked) }
+        })
+        .await;
+    }
+}
+
+fn account_file(pair: &KeyPair, url: &str) -> String {
+    let der: Pkcs8V1Der<'_> = pair.as_der().expect("a key can be written");
+    let account = json!({
+        "type": "service_account",
+        "client_email": "gapless@p.iam.gserviceaccount.com",
+        "private_key_id": "1",
+        "private_key": pem("PRIVATE KEY", der.as_ref()),
+        "token_uri": format!("{url}/token"),
+    });
+    account.to_string()
+}
+
+fn pem(what: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> =
+        text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).expect("base64")).collect();
+    format!("-----BEGIN {what}-----\n{}\n-----END {what}-----\n", lines.join("\n"))
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    Crc::<u32>::new(&CRC_32_ISCSI).checksum(bytes)
+}
+
+impl Inner {
+    async fn serve(&self, stream: TcpStream) -> Option<()> {
+        let mut stream = BufReader::new(stream);
+        while let Some(request) = plain_http::request(&mut stream).await {
+            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.line.clone());
+            let (status, body) = match request.line.as_str() {
+                "POST /token" => self.grant(&request),
+                _ if request.header("authorization") != Some(&format!("Bearer {TOKEN}")) => {
+                    refused(401, "UNAUTHENTICATED")
+                }
+                line => match self.key_of(line) {
+                    Some((_, GoogleManner::Silent)) => std::future::pending().await,
+                    Some((_, GoogleManner::Refusing(status, word))) => refused(status, word),
+                    Some((key, manner)) => answer(line, &request.json(), &key, &manner),
+                    None => refused(404, "NOT_FOUND"),
+                },
+            };
+            plain_http::answer(&mut stream, status, &body).await?;
+        }
+        None
+    }
+
+    fn key_of(&self, line: &str) -> Option<(Submitter, GoogleManner)> {
+        let (_, rest) = line.split_once("/v1/projects/p/locations/global/keyRings/r/cryptoKeys/")?;
+        let index: usize = rest.split_once("/cryptoKeyVersions/1")?.0.parse().ok()?;
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
+    }
+
+    /// A token for an assertion that the service account signed (RFC 7523).
+    fn grant(&self, request: &Request) -> (u16, Value) {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        let signed = body.split_once("&assertion=").and_then(|(_, assertion)| assertion.rsplit_once('.'));
+        let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &self.public_key);
+        let valid = signed.is_some_and(|(signed, signature)| {
+            let signature = URL_SAFE_NO_PAD.decode(signature).unwrap_or_default();
+            key.verify(signed.as_bytes(), &signature).is_ok()
+        });
+        match valid {
+            true => (200, json!({ "access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer" })),
+            false => (400, json!({ "error": "invalid_grant" })),
+        }
+    }
+}
+
+fn refused(status: u16, word: &str) -> (u16, Value) {
+    (status, json!({ "error": { "code": status, "message": "as the test wants it", "status": word } }))
+}
+
+fn answer(line: &str, asked: &Value, key: &Submitter, manner: &GoogleManner) -> (u16, Value) {
+    if line.starts_with("GET") && line.ends_with("/publicKey") {
+        return (200, public_key(key));
+    }
+    let Some(name) = line.strip_prefix("POST /v1/").and_then(|rest| rest.strip_suffix(":asymmetricSign"))
+    else {
+        return refused(404, "NOT_FOUND");
+    };
+    let digest = asked["digest"]["sha256"].as_str().and_then(|text| STANDARD.decode(text).ok());
+    let Some(digest) = digest.filter(|digest| digest.len() == 32) else {
+        return refused(400, "INVALID_ARGUMENT");
+    };
+    let signature = match manner {
+        GoogleManner::Garbage(bytes) => bytes.to_vec(),
+        GoogleManner::WithKeyOf(other) => sign(other, &digest),
+        _ => sign(key, &digest),
+    };
+    let checksum = crc32c(&signature) ^ u32::from(matches!(manner, GoogleManner::WrongChecksum));
+    let verified = asked["digestCrc32c"] == json!(crc32c(&digest).to_string());
+    let body = json!({
+        "name": name,
+        "signature": STANDARD.encode(&signature),
+        // Numbers of 64 bits are texts in Google's JSON.
+        "signatureCrc32c": checksum.to_string(),
+        "verifiedDigestCrc32c": verified && !matches!(manner, GoogleManner::Unverified),
+        "protectionLevel": "HSM",
+    });
+    (200, body)
+}
+
+fn public_key(key: &Submitter) -> Value {
+    // SubjectPublicKeyInfo of a point on secp256k1.
+    let head = hex::decode("3056301006072a8648ce3d020106052b8104000a034200").expect("hex");
+    let point = key.wallet().signer().verifying_key().to_encoded_point(false);
+    let pem = pem("PUBLIC KEY", &[&head, point.as_bytes()].concat());
+    json!({
+        "pem": pem, "algorithm": "EC_SIGN_SECP256K1_SHA256", "pemCrc32c": crc32c(pem.as_bytes()).to_string(),
+        "protectionLevel": "HSM",
+    })
+}
+
+/// With either of the two values of `s`, as hardware does.
+fn sign(key: &Submitter, digest: &[u8]) -> Vec<u8> {
+    let low: Signature = key.wallet().signer().sign_prehash(digest).expect("a digest can be signed");
+    let (r, s) = low.split_scalars();
+    let either = if rand::random() { low } else { Signature::from_scalars(r, -s).expect("not zero") };
+    either.to_der().as_bytes().to_vec()
+}

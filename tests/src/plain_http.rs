@@ -1,0 +1,52 @@
+//! Just enough HTTP for servers of the tests that stand for somebody else's.
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+pub(crate) struct Request {
+    /// Method and path: `POST /sign`.
+    pub(crate) line: String,
+    /// With lower-case names.
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(have, _)| have == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Null if it is none.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+/// The next one; `None` when the client is gone or is not worth talking to.
+pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut first = String::new();
+    if stream.read_line(&mut first).await.ok()? == 0 {
+        return None;
+    }
+    let line = first.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
+    let mut request = Request { line, headers: Vec::new(), body: Vec::new() };
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await.ok()? == 0 {
+            return None;
+        }
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        request.headers.push((name.to_ascii_lowercase(), value.to_owned()));
+    }
+    request.body = vec![0; request.header("content-length").unwrap_or("0").parse().ok()?];
+    stream.read_exact(&mut request.body).await.ok()?;
+    Some(request)
+}
+
+pub(crate) async fn answer(stream: &mut BufReader<TcpStream>, status: u16, body: &Value) -> Option<()> {
+    let text = body.to_string();
+    let head = format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n", text.len());
+    stream.write_all((head + &text).as_bytes()).await.ok()?;
+    stream.flush().await.ok()
+}

@@ -1,0 +1,392 @@
+//! Keys of cloud key management services: AWS KMS as moto has it, and Google's after its documentation.
+
+use std::time::Duration;
+
+use gapless_tests::cloud::{AwsKms, AwsUser, GoogleKms, GoogleManner, REGION};
+use gapless_tests::{
+    Address, Service, ServiceBuilder, Stack, Submitter, TxId, TxState, U256, eventually, payload,
+};
+use serde_json::{Value, json};
+
+use crate::signers::{wait_for_signer, wait_known};
+use crate::stack;
+
+/// A table of `[[signer.aws_kms]]`.
+fn aws_config(kms: &AwsKms, keys: Value) -> Value {
+    json!({ "region": REGION, "endpoint": kms.url(), "keys": keys, "timeout": "5s" })
+}
+
+/// A worker with cloud keys and no others, as this user.
+fn aws_worker<'a>(stack: &'a Stack, config: &Value, user: &AwsUser) -> ServiceBuilder<'a> {
+    stack
+        .worker()
+        .only_keys(&[])
+        .set("signer.aws_kms", json!([config]))
+        .env("AWS_ACCESS_KEY_ID", &user.id)
+        .env("AWS_SECRET_ACCESS_KEY", &user.secret)
+        // Whatever the one who runs the tests has.
+        .env("AWS_SESSION_TOKEN", "")
+}
+
+fn google_worker<'a>(stack: &'a Stack, config: Value) -> ServiceBuilder<'a> {
+    stack.worker().only_keys(&[]).set("signer.gcp_kms", json!([config]))
+}
+
+async fn fund(stack: &Stack, submitter: &Submitter) {
+    stack.anvil().set_balance(submitter.address(), U256::exp10(20)).await;
+}
+
+/// Until the intent says that it waits because of `reason`.
+async fn wait_because(stack: &Stack, tx_id: TxId, reason: &str) {
+    eventually(&format!("{tx_id} waits: {reason}"), async || {
+        let row = stack.row(tx_id).await;
+        let said = row.last_error.as_deref().unwrap_or_default();
+        if row.sub_state.as_deref() == Some("waiting_signer") && said.contains(reason) {
+            assert_eq!((row.state, row.nonce), (TxState::Queued, None));
+            return Ok(());
+        }
+        Err(row)
+    })
+    .await;
+    assert!(stack.attempts(tx_id).await.is_empty(), "nothing was signed");
+}
+
+/// One transaction of each type, and a second with data. Answers their types on chain.
+async fn send_each_type(stack: &Stack, submitter: &Submitter) -> Vec<String> {
+    let to = Address::repeat_byte(0xc1);
+    let list = json!([{ "address": to, "storageKeys": [format!("0x{}", "00".repeat(32))] }]);
+    let mut requests = [payload(to, 1), payload(to, 2), payload(to, 3), payload(to, 4)];
+    requests[1]["type"] = json!("legacy");
+    requests[2]["type"] = json!("legacy");
+    requests[2]["accessList"] = list;
+    requests[3]["data"] = json!("0x0102");
+    let mut tx_ids = Vec::new();
+    for (index, request) in requests.iter().enumerate() {
+        tx_ids.push(stack.create(submitter, &format!("type-{index}"), request).await);
+    }
+    stack.wait_confirmed(&tx_ids).await;
+    let mined = stack.anvil().mined_from(submitter.address()).await;
+    mined.iter().map(|tx| tx["type"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn says_nothing_of(worker: &Service, secrets: &[&str]) {
+    let log = worker.log();
+    for secret in secrets {
+        assert!(!log.contains(secret), "a secret is in the log");
+    }
+}
+
+/// Two keys of AWS KMS, one named by an alias, are found by their public keys; every type of transaction is on chain.
+/// moto checks the signature of every request (Signature Version 4) with botocore.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_aws_kms_are_found_and_sign_every_type() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let ((one, first), (two, second)) = (kms.create_key().await, kms.create_key().await);
+    kms.create_alias("alias/payouts", &two).await;
+    for submitter in [&first, &second] {
+        fund(&stack, submitter).await;
+    }
+    let user = kms.create_user("worker").await;
+    kms.allow(&user).await;
+    let config = aws_config(&kms, json!([{ "id": one }, { "id": "alias/payouts" }]));
+    let worker = aws_worker(&stack, &config, &user).start().await;
+    assert_eq!(wait_known(&stack, &first).await["signer"], "aws_kms");
+    wait_known(&stack, &second).await;
+
+    assert_eq!(send_each_type(&stack, &first).await, ["0x2", "0x0", "0x1", "0x2"]);
+    let other = stack.create(&second, "other", &payload(Address::repeat_byte(0xc1), 1)).await;
+    assert_eq!(stack.wait_for(other, TxState::Confirmed).await.nonce, Some(0));
+    let labels = ["signer=\"aws_kms\"", "result=\"signed\""];
+    assert!(worker.metric("signer_requests_total", &labels).await >= 5.0);
+    says_nothing_of(&worker, &[&user.secret]);
+    stack.finish().await;
+}
+
+/// Two keys of Google Cloud KMS, with the key of a service account and every checksum that Google asks for.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
+    let stack = stack().submitters(2).start().await;
+    stack.start_api().await;
+    let kms = GoogleKms::start(stack.submitters(), stack.dir()).await;
+    let config = kms.config(json!([{ "id": kms.key(0) }, { "id": kms.key(1) }]));
+    let worker = google_worker(&stack, config).start().await;
+    assert_eq!(wait_known(&stack, stack.submitter(0)).await["signer"], "gcp_kms");
+    wait_known(&stack, stack.submitter(1)).await;
+
+    assert_eq!(send_each_type(&stack, stack.submitter(0)).await, ["0x2", "0x0", "0x1", "0x2"]);
+    let other = stack.create(stack.submitter(1), "other", &payload(Address::repeat_byte(0xc1), 1)).await;
+    stack.wait_for(other, TxState::Confirmed).await;
+    let labels = ["signer=\"gcp_kms\"", "result=\"signed\""];
+    assert!(worker.metric("signer_requests_total", &labels).await >= 5.0);
+    says_nothing_of(&worker, &["an-access-token-of-the-tests", "PRIVATE KEY"]);
+    stack.finish().await;
+}
+
+/// Scenario 11, with AWS KMS out of reach: work waits without a nonce, others go on, and it goes on by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let (id, submitter) = kms.create_key().await;
+    fund(&stack, &submitter).await;
+    let user = kms.create_user("worker").await;
+    kms.allow(&user).await;
+    let config = aws_config(&kms, json!([{ "id": id, "address": submitter.text() }]));
+    let worker = aws_worker(&stack, &config, &user).only_keys(&[0]).start().await;
+    let to = Address::repeat_byte(0xc2);
+    let first = stack.create(&submitter, "first", &payload(to, 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+
+    kms.set_reachable(false);
+    let waiting = stack.create(&submitter, "waiting", &payload(to, 1)).await;
+    wait_for_signer(&stack, waiting).await;
+    assert_eq!(stack.cursor(&submitter).await.map(|cursor| cursor.next), Some(1));
+    let local = stack.create(stack.submitter(0), "local", &payload(to, 1)).await;
+    stack.wait_for(local, TxState::Confirmed).await;
+    let labels = ["signer=\"aws_kms\"", "result=\"unavailable\""];
+    assert!(worker.metric("signer_requests_total", &labels).await >= 1.0);
+
+    kms.set_reachable(true);
+    assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
+    stack.finish().await;
+}
+
+/// A worker starts while a service is away: what the configuration lists is announced and waits, what must be asked for
+/// comes later. One key that may not be used keeps no other from being found.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
+    let stack = stack().submitters(3).start().await;
+    stack.start_api().await;
+    let kms = GoogleKms::start(stack.submitters(), stack.dir()).await;
+    kms.behave(&GoogleManner::Refusing(503, "UNAVAILABLE"));
+    let (listed, asked, denied) = (stack.submitter(0), stack.submitter(1), stack.submitter(2));
+    let keys = json!([
+        { "id": kms.key(0), "address": listed.text() }, { "id": kms.key(1) }, { "id": kms.key(2) },
+    ]);
+    let worker = google_worker(&stack, kms.config(keys)).start().await;
+    let to = Address::repeat_byte(0xc3);
+    let by_listed = stack.create(listed, "listed", &payload(to, 1)).await;
+    wait_because(&stack, by_listed, "UNAVAILABLE").await;
+    assert_eq!(stack.client().post(asked, "asked", &payload(to, 1)).await.status, 404);
+
+    kms.behave(&GoogleManner::Honest);
+    kms.behave_about(2, GoogleManner::Refusing(403, "PERMISSION_DENIED"));
+    wait_known(&stack, asked).await;
+    let by_asked = stack.create(asked, "asked", &payload(to, 1)).await;
+    stack.wait_confirmed(&[by_listed, by_asked]).await;
+    eventually("one key is reported, and why", async || {
+        let (status, body) = worker.readiness().await;
+        assert_eq!(status, 200, "{body}");
+        let problems = body["signerProblems"].as_array().cloned().unwrap_or_default();
+        let text = body["signerProblems"].to_string();
+        let named = text.contains("signer.gcp_kms.0.keys.2") && text.contains("PERMISSION_DENIED");
+        if problems.len() == 1 && named { Ok(()) } else { Err(body) }
+    })
+    .await;
+    kms.behave(&GoogleManner::Honest);
+    wait_known(&stack, denied).await;
+    stack.finish().await;
+}
+
+/// An alias that leads to another key: its signatures are refused and never sent, nothing fails for it, and work goes on
+/// when the alias is right again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signature_of_another_key_is_refused_and_never_sent() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let ((one, submitter), (two, _)) = (kms.create_key().await, kms.create_key().await);
+    kms.create_alias("alias/payouts", &one).await;
+    fund(&stack, &submitter).await;
+    let user = kms.create_user("worker").await;
+    kms.allow(&user).await;
+    let config = aws_config(&kms, json!([{ "id": "alias/payouts" }]));
+    let worker = aws_worker(&stack, &config, &user).start().await;
+    wait_known(&stack, &submitter).await;
+    let to = Address::repeat_byte(0xc4);
+    let first = stack.create(&submitter, "first", &payload(to, 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+
+    kms.point_alias("alias/payouts", &two).await;
+    let waiting = stack.create(&submitter, "waiting", &payload(to, 1)).await;
+    wait_because(&stack, waiting, "not one of the submitter's key").await;
+    worker.wait_for_log("signed with another key").await;
+    assert!(worker.metric("signer_requests_total", &["result=\"different\""]).await >= 1.0);
+    assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
+
+    kms.point_alias("alias/payouts", &one).await;
+    assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
+    stack.finish().await;
+}
+
+/// Whatever a service answers but a signature of the key: no nonce is used, nothing is sent, nothing fails, and the
+/// intent says why it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xc5));
+    let kms = GoogleKms::start(stack.submitters(), stack.dir()).await;
+    let worker = google_worker(&stack, kms.config(json!([{ "id": kms.key(0) }]))).start().await;
+    wait_known(&stack, submitter).await;
+    let first = stack.create(submitter, "first", &payload(to, 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+
+    kms.behave(&GoogleManner::Refusing(429, "RESOURCE_EXHAUSTED"));
+    let waiting = stack.create(submitter, "waiting", &payload(to, 1)).await;
+    for (manner, reason) in [
+        (GoogleManner::Refusing(429, "RESOURCE_EXHAUSTED"), "too many requests"),
+        (GoogleManner::Refusing(403, "PERMISSION_DENIED"), "this worker may not use the key"),
+        (GoogleManner::Refusing(400, "FAILED_PRECONDITION"), "a state in which it cannot sign"),
+        (GoogleManner::WithKeyOf(Submitter::random()), "not one of the submitter's key"),
+        (GoogleManner::WrongChecksum, "the signature changed on its way"),
+        (GoogleManner::Garbage(b"not a signature"), "not one of the submitter's key"),
+        (GoogleManner::Unverified, "the digest changed on its way"),
+    ] {
+        kms.behave(&manner);
+        wait_because(&stack, waiting, reason).await;
+    }
+    assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
+    assert!(worker.metric("signer_requests_total", &["result=\"different\""]).await >= 2.0);
+
+    kms.behave(&GoogleManner::Honest);
+    assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
+    stack.finish().await;
+}
+
+/// A worker that may not use the key, that has wrong credentials, whose key is disabled: it waits, says so, and goes on
+/// when that is mended. Credentials in a file are replaced while it runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let (id, submitter) = kms.create_key().await;
+    fund(&stack, &submitter).await;
+    let (allowed, denied) = (kms.create_user("allowed").await, kms.create_user("denied").await);
+    kms.allow(&allowed).await;
+    let file = stack.dir().join("credentials");
+    let write = |id: &str, secret: &str| {
+        let text = format!("[worker]\naws_access_key_id = {id}\naws_secret_access_key = {secret}\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    write(&allowed.id, "not-the-secret");
+    let mut config = aws_config(&kms, json!([{ "id": id, "address": submitter.text() }]));
+    config["credentials"] = json!("file");
+    config["credentials_file"] = json!(file.to_str().unwrap());
+    config["profile"] = json!("worker");
+    let worker = stack.worker().only_keys(&[]).set("signer.aws_kms", json!([config])).start().await;
+    let tx_id = stack.create(&submitter, "tx", &payload(Address::repeat_byte(0xc6), 1)).await;
+    wait_because(&stack, tx_id, "InvalidSignatureException: the credentials are not accepted").await;
+    write(&denied.id, &denied.secret);
+    wait_because(&stack, tx_id, "AccessDeniedException: this worker may not use the key").await;
+    let line = worker.wait_for_log("User: arn:aws:iam::").await;
+    assert!(line.contains("a cloud key cannot be used now"), "{line}");
+    let shown = stack.get(tx_id).await.to_string();
+    assert!(!shown.contains("arn:aws"), "clients do not read the names of accounts: {shown}");
+    kms.set_enabled(&id, false).await;
+    write(&allowed.id, &allowed.secret);
+    wait_because(&stack, tx_id, "DisabledException: the key is disabled").await;
+
+    kms.set_enabled(&id, true).await;
+    assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(0));
+    says_nothing_of(&worker, &[&allowed.secret, &denied.secret, "not-the-secret"]);
+    stack.finish().await;
+}
+
+/// Credentials of a role, lent by moto's security token service for the token of a pod.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let (id, submitter) = kms.create_key().await;
+    fund(&stack, &submitter).await;
+    let role = kms.create_role("worker").await;
+    let token = stack.dir().join("token");
+    std::fs::write(&token, "a-token-of-a-pod-of-the-tests\n").unwrap();
+    let mut config = aws_config(&kms, json!([{ "id": id }]));
+    config["credentials"] = json!("web_identity");
+    let worker = stack.worker().only_keys(&[]).set("signer.aws_kms", json!([config]));
+    let worker = worker
+        .env("AWS_ROLE_ARN", &role)
+        .env("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+        .env("AWS_ENDPOINT_URL_STS", kms.url())
+        .start()
+        .await;
+    wait_known(&stack, &submitter).await;
+    let tx_id = stack.create(&submitter, "tx", &payload(Address::repeat_byte(0xc7), 1)).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    says_nothing_of(&worker, &["a-token-of-a-pod-of-the-tests"]);
+    stack.finish().await;
+}
+
+/// Scenario 25, with a key in the cloud: killed after the signature, after the commit and after the send, each time in
+/// the middle of three intents. Exactly one effect each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_with_a_cloud_key_may_die_anywhere() {
+    let stack = stack().short_lease().start().await;
+    stack.start_api().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xc8));
+    let kms = GoogleKms::start(stack.submitters(), stack.dir()).await;
+    let config = kms.config(json!([{ "id": kms.key(0), "address": submitter.text() }]));
+    let mut tx_ids = Vec::new();
+    for (index, point) in ["signed", "committed", "sent"].iter().enumerate() {
+        let doomed = google_worker(&stack, config.clone()).failpoint(point).start().await;
+        // Announced by the first of these workers, at its start.
+        tx_ids.push(stack.create(submitter, &format!("r{index}"), &payload(to, 1)).await);
+        doomed.wait_exit().await;
+        google_worker(&stack, config.clone()).start().await;
+        stack.wait_confirmed(&tx_ids).await;
+        for worker in stack.workers() {
+            worker.kill9();
+        }
+    }
+    let nonces: Vec<_> = stack.rows(submitter).await.iter().map(|row| row.nonce).collect();
+    assert_eq!(nonces, [Some(0), Some(1), Some(2)]);
+    assert_eq!(stack.anvil().balance(to).await, U256::from(3));
+    stack.finish().await;
+}
+
+/// Killed while the service thinks, and stopped while it thinks: no transaction of the database is open, no nonce is
+/// used, and the next worker goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_never_answers_holds_no_database_transaction_and_no_lease() {
+    let stack = stack().submitters(2).short_lease().start().await;
+    stack.start_api().await;
+    let (remote, local, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xc9));
+    let kms = GoogleKms::start(&stack.submitters()[..1], stack.dir()).await;
+    kms.behave(&GoogleManner::Silent);
+    let mut config = kms.config(json!([{ "id": kms.key(0), "address": remote.text() }]));
+    config["timeout"] = json!("10m");
+    let worker = || google_worker(&stack, config.clone()).only_keys(&[1]);
+    let first = worker().start().await;
+    let held = stack.create(remote, "held", &payload(to, 1)).await;
+    kms.wait_asked_to_sign(0).await;
+    let free = stack.create(local, "free", &payload(to, 1)).await;
+    stack.wait_for(free, TxState::Confirmed).await;
+    let open: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name LIKE 'gapless-worker%' AND state LIKE 'idle in%'",
+    )
+    .fetch_one(stack.db())
+    .await
+    .unwrap();
+    assert_eq!(open, 0, "a transaction is open while the service thinks");
+    let row = stack.row(held).await;
+    assert_eq!((row.state, row.nonce), (TxState::Queued, None));
+    let owner = stack.lease(remote).await.and_then(|lease| lease.owner);
+    first.kill9();
+
+    let second = worker().start().await;
+    stack.wait_owned(remote, owner.as_deref()).await;
+    let took = second.stop_sigterm().await;
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    kms.behave(&GoogleManner::Honest);
+    worker().start().await;
+    assert_eq!(stack.wait_for(held, TxState::Confirmed).await.nonce, Some(0));
+    stack.finish().await;
+}
