@@ -12,8 +12,10 @@ pub(super) fn failure(error: &ErrorObject) -> Option<Failure> {
     if !by_code && !is_execution_failure(&error.message) {
         return None;
     }
-    let out_of_gas = ["out of gas", "outofgas"].iter().any(|wording| lower(error).contains(wording));
-    Some(Failure { revert: revert(error), message: storable(&error.message), out_of_gas })
+    let (revert, text) = (revert(error), lower(error));
+    // A contract that reverts may say anything, these words too.
+    let out_of_gas = revert.is_none() && (text.contains("out of gas") || text.contains("outofgas"));
+    Some(Failure { revert, message: storable(&error.message), out_of_gas })
 }
 
 /// `None` if it did not revert but broke off: then it returned nothing.
@@ -77,7 +79,15 @@ fn returned_bytes(data: &Value, depth: usize) -> Option<Vec<u8>> {
 
 /// Where a node only tells of the bytes in its message. Other hex there is an address or a hash.
 fn bytes_in_text(message: &str) -> Option<Vec<u8>> {
-    let announced = ["return data: 0x", "custom error 0x", "custom error: 0x", "reverted 0x", "output: 0x"];
+    let announced = [
+        "return data: 0x",
+        "custom error 0x",
+        "custom error: 0x",
+        "reverted 0x",
+        "reverted: 0x",
+        "revert 0x",
+        "output: 0x",
+    ];
     let text = message.to_lowercase();
     announced.iter().find_map(|words| leading_hex(&text[text.find(words)? + words.len() - 2..]))
 }

@@ -26,6 +26,7 @@ fn the_bytes_are_found_wherever_the_node_put_them() {
     let unrecognised = format!(
         "VM Exception while processing transaction: reverted with an unrecognized custom error (return data: {hex})"
     );
+    let bare = format!("execution reverted: {hex}");
     let ganache = "VM Exception while processing transaction: revert insufficient funds";
     for (node, code, message, data) in [
         ("geth", 3, "execution reverted: insufficient funds", json!(hex)),
@@ -55,6 +56,7 @@ fn the_bytes_are_found_wherever_the_node_put_them() {
         ),
         ("a proxy", -32000, "execution reverted", json!({ "cause": { "error": { "data": hex } } })),
         ("upper case", 3, "execution reverted", json!(hex.to_uppercase().replace("0X", "0x"))),
+        ("in the place of the reason", 3, &bare, Value::Null),
         ("only in the message", -32603, &unrecognised, Value::Null),
         (
             "only in the message of parity",
@@ -121,6 +123,15 @@ fn what_broke_off_returned_nothing() {
         let failure = said(code, message, data).unwrap();
         assert_eq!((failure.revert.clone(), failure.out_of_gas), (None, out_of_gas), "{message}");
         assert_eq!(failure.in_words(&[]), message);
+    }
+}
+
+#[test]
+fn a_contract_that_speaks_of_gas_has_not_run_out_of_it() {
+    let message = "execution reverted: out of gas money";
+    for data in [None, Some(json!(text("out of gas money")))] {
+        let failure = said(3, message, data).unwrap();
+        assert_eq!((failure.out_of_gas, failure.in_words(&[]).as_str()), (false, "out of gas money"));
     }
 }
 
