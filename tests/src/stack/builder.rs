@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ethers_core::types::U256;
 use gapless::config::Secret;
 use gapless_cli::commands::migrate::migrate;
-use gapless_cli::localnet::Mining;
+use gapless_cli::localnet::{Mining, Settings};
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::Mutex;
@@ -15,7 +15,6 @@ use crate::node::Node;
 use crate::proxy::Proxy;
 use crate::servers;
 use crate::service::ADMIN_TOKEN;
-use crate::settings::Settings;
 use crate::submitter::Submitter;
 
 const FIRST_CHAIN_ID: u64 = 31337;
@@ -140,7 +139,7 @@ impl StackBuilder {
             self.settings.set(&format!("chain.{name}.rpc.urls"), vec![node.url()]);
         }
         // The audit asks the chain itself, whatever stands between the workers and it.
-        let audit_config = self.settings.write(&dir.path().join("audit.toml"));
+        let audit_config = self.settings.write(&dir.path().join("audit.toml")).unwrap();
         let proxy = match self.proxied {
             true => Some(Proxy::start(nodes[0].url()).await),
             false => None,
