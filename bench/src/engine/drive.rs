@@ -52,6 +52,7 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     for _ in 0..drive.workers {
         workers.push(run.start_worker(drive.keys).await?);
     }
+    run.monitor.forget_statements().await?;
     let calls = chain.calls();
     let meter = run.meter(&[], &workers.iter().collect::<Vec<_>>()).await?;
     run.activate().await?;

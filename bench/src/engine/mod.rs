@@ -3,15 +3,13 @@
 mod ceiling;
 mod drive;
 
-use std::time::Instant;
-
 use anyhow::Result;
 
 pub(crate) use drive::{Drive, Driven, drive};
 
 use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
-use crate::measure::Statement;
+use crate::measure::{Statement, own_cpu_seconds};
 use crate::report::{Report, Row, Table, Verdict};
 use ceiling::Ceiling;
 
@@ -37,10 +35,10 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         let some = &all[..submitters];
         let ceiling = ceiling::measure(bed, some, each).await?;
         let driven = drive(bed, Drive::new(&format!("engine-{submitters}"), some, each)).await?;
-        table.rows.push(ceiling.row(submitters, each));
         let estimate = driven.with_own_cores(signing_ms);
         let row = driven.row(submitters, each).number("× SQL only", driven.rate() / ceiling.rate, 2);
         table.rows.push(row.number("× with own cores", estimate / ceiling.rate, 2));
+        table.rows.push(ceiling.row(submitters, each));
         if submitters >= JUDGED_FROM || args.has_size() {
             judge(report, submitters, &driven, &ceiling, estimate);
         }
@@ -84,10 +82,14 @@ fn judge(report: &mut Report, submitters: usize, driven: &Driven, ceiling: &Ceil
 
 /// Processor time of one signature as a worker makes it.
 fn signing_ms(keys: &[Key]) -> f64 {
-    const COUNT: u64 = 200;
-    let begun = Instant::now();
-    let sound = (0..COUNT).filter(|nonce| keys[0].sign_and_check(*nonce)).count();
-    begun.elapsed().as_secs_f64() * 1000.0 / sound.max(1) as f64
+    /// Many ticks of the clock that counts it.
+    const SECONDS: f64 = 0.3;
+    let (begun, mut count) = (own_cpu_seconds(), 0u32);
+    // Ends where processor time cannot be read, too.
+    while own_cpu_seconds() - begun < SECONDS && count < 20_000 {
+        count += (0..20).filter(|nonce| keys[0].sign_and_check(*nonce)).count() as u32;
+    }
+    (own_cpu_seconds() - begun) * 1000.0 / f64::from(count)
 }
 
 fn top_table(statements: &[Statement], count: f64) -> Table {

@@ -53,15 +53,15 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
             let mut bare = inserts::run(bed, &theirs, clients, submitters, time).await?;
             let mut empty = empty::run(bed, clients, time).await?;
             let mut gapless = post(&ours, some, clients, time).await?;
-            if index == 0 {
-                table.rows.push(empty.row("empty handler", clients, 0));
-            }
-            let row = bare.row(inserts::driver(bed), clients, submitters);
-            table.rows.push(bare.usage.columns(row, bare.count));
             let row = gapless.row("Gapless", clients, submitters);
             let row = row.number("× INSERT", gapless.rate / bare.rate, 2);
             let row = row.number("× empty", gapless.rate / empty.rate, 2);
             table.rows.push(gapless.usage.columns(row, gapless.count));
+            let row = bare.row(inserts::driver(bed), clients, submitters);
+            table.rows.push(bare.usage.columns(row, bare.count));
+            if index == 0 {
+                table.rows.push(empty.row("empty handler", clients, 0));
+            }
             if clients == JUDGED_AT {
                 judge(report, submitters, &mut gapless, &mut bare, &empty);
             }

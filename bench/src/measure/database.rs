@@ -72,7 +72,17 @@ impl Monitor {
         Ok(version.split(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// The statements that took the server longest since the database was made, most expensive first.
+    /// Counts statements from here on: what preparing took is nobody's cost.
+    pub(crate) async fn forget_statements(&self) -> Result<()> {
+        if self.has_statements {
+            let forget =
+                "SELECT pg_stat_statements_reset(0, d.oid, 0) FROM pg_database d WHERE d.datname = $1";
+            sqlx::query(forget).bind(&self.database).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    /// The statements that took the server longest, most expensive first.
     pub(crate) async fn top(&self, count: i64) -> Result<Vec<Statement>> {
         if !self.has_statements {
             return Ok(Vec::new());

@@ -10,7 +10,8 @@ use anyhow::Result;
 
 pub(crate) use database::{Counters, Monitor, Statement};
 pub(crate) use latency::Latencies;
-pub(crate) use process::{cpu_seconds, resident_mb};
+pub(crate) use process::own_cpu_seconds;
+use process::{cpu_seconds, resident_mb};
 
 use crate::report::Row;
 
@@ -38,7 +39,7 @@ impl Parties {
             api: self.api.iter().map(|pid| cpu_seconds(*pid)).sum(),
             worker: self.worker.iter().map(|pid| cpu_seconds(*pid)).sum(),
             postgres: cpu_seconds(self.postgres),
-            bench: process::own_cpu_seconds(),
+            bench: own_cpu_seconds(),
         }
     }
 }

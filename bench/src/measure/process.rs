@@ -46,9 +46,8 @@ pub(crate) fn cpu_seconds(root: u32) -> f64 {
 pub(crate) fn own_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit(')').next().unwrap_or_default();
-    let fields: Vec<u64> = rest.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    // The state is no number, so user and system time are the tenth and eleventh that are.
-    fields.get(10..12).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / TICKS)
+    let times = rest.split_whitespace().skip(11).take(2);
+    times.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() as f64 / TICKS
 }
 
 /// Resident memory of a process in MB.

@@ -149,8 +149,11 @@ impl StackBuilder {
         }
         let submitters: Vec<Submitter> = (0..self.submitters).map(|_| Submitter::random()).collect();
         for node in &nodes {
-            for submitter in &submitters {
-                node.set_balance(submitter.address(), self.balance).await;
+            // Many at a time: some tests have thousands.
+            for some in submitters.chunks(50) {
+                let funding =
+                    some.iter().map(|submitter| node.set_balance(submitter.address(), self.balance));
+                futures::future::join_all(funding).await;
             }
         }
         let key_names: Vec<String> = (0..submitters.len()).map(Stack::key_name).collect();

@@ -15,6 +15,7 @@ mod funds;
 mod harness;
 mod ingest;
 mod lease;
+mod load;
 mod machine;
 mod node;
 mod observe;
