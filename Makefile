@@ -30,7 +30,7 @@ lint: ## check format and lints
 bench-build: ## build the benchmarks and what they measure, optimised
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench
 
-bench: bench-build ## run all benchmarks, some minutes (BENCH="--only engine", --help lists the options)
+bench: bench-build ## run all benchmarks, about ten minutes (BENCH="--only engine", --help lists the options)
 	@target/release/gapless-bench $(BENCH)
 
 bench-quick: bench-build ## the same with small sizes, under two minutes; the last line sums it up

@@ -34,7 +34,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let engine_alone = drive(bed, Drive::new("engine-alone", &keys, each)).await?.rate();
     let (ingest, engine) = together(bed, &keys, time, each).await?;
     let (ingest_share, engine_share) = (ingest / ingest_alone, engine / engine_alone);
-    let mut table = Table::new(format!("Both at once: ingest at {CLIENTS}, engine with {SUBMITTERS} submitters"));
+    let mut table =
+        Table::new(format!("Both at once: ingest at {CLIENTS}, engine with {SUBMITTERS} submitters"));
     let line = |what: &str, alone: f64, both: f64| {
         let row = Row::default().text("what", what).number("alone, per s", alone, 0);
         row.number("both, per s", both, 0).number("× alone", both / alone, 2)
@@ -91,14 +92,17 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
 
     let (commits, wal) = (usage.commits_per(count), usage.wal_per(count));
     let (rpc, cpu) = (usage.rpc_per(count).unwrap_or_default(), usage.cpu_ms_per(count));
-    let mut table = Table::new(format!("Under load: whole lives of {posted} transactions, {CLIENTS} clients"));
+    let mut table =
+        Table::new(format!("Under load: whole lives of {posted} transactions, {CLIENTS} clients"));
     let row = Row::default().number("tx/s", lifetimes.rate_from_request(), 0).number("ms CPU/tx", cpu, 3);
     table.rows.push(usage.columns(lifetimes.whole().columns(row), count));
     report.table(NAME, table);
     let met = commits <= GOAL_COMMITS && rpc <= GOAL_RPC && wal <= GOAL_WAL && cpu <= GOAL_CPU_MS;
     report.goal(
         "under load, per tx",
-        format!("≤ {GOAL_COMMITS} commits, ≤ {GOAL_RPC} RPC calls, ≤ {GOAL_WAL} B WAL, ≤ {GOAL_CPU_MS} ms CPU"),
+        format!(
+            "≤ {GOAL_COMMITS} commits, ≤ {GOAL_RPC} RPC calls, ≤ {GOAL_WAL} B WAL, ≤ {GOAL_CPU_MS} ms CPU"
+        ),
         format!("{commits:.3}, {rpc:.2}, {wal:.0} B, {cpu:.3} ms"),
         Verdict::of(met),
     );

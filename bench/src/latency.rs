@@ -20,7 +20,7 @@ const GOAL_MORE_MS: f64 = 10.0;
 const PAUSE: Duration = Duration::from_millis(150);
 
 pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
-    let count = if args.quick { 10 } else { 50 };
+    let count = if args.quick { 10 } else { 30 };
     let keys = keys(2);
     let anvil = funded_anvil(Mining::Instant, None, &keys).await?;
     let run = bed.run("latency", &anvil.url()).await?;

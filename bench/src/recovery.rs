@@ -30,7 +30,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         run.set("lease.clock_skew", "300ms");
     }
     run.announce(&keys, false).await?;
-    run.fill(&keys, if args.quick { 250 } else { 500 }).await?;
+    run.fill(&keys, if args.quick { 150 } else { 500 }).await?;
 
     let mut first = run.start_worker_named(&keys, "first").await?;
     owners(&run, "first", SUBMITTERS).await?;

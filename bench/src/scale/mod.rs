@@ -22,7 +22,9 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let all = keys(most);
     submitters(bed, args, report, &all).await?;
     rows(bed, args, report, &all[..1_000]).await?;
-    workers(bed, args, report, &all[..1_000]).await?;
+    if !args.quick {
+        workers(bed, report, &all[..1_000]).await?;
+    }
     idle::run(bed, args, report, &all).await
 }
 
@@ -82,11 +84,11 @@ async fn rows(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key]) -> Resu
     Ok(())
 }
 
-async fn workers(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key]) -> Result<()> {
-    let (counts, each): (&[usize], usize) = if args.quick { (&[1, 2], 4) } else { (&[1, 2, 4], 15) };
+async fn workers(bed: &Bed, report: &mut Report, keys: &[Key]) -> Result<()> {
+    let (counts, each) = ([1, 2, 4], 15);
     let mut table = Table::new(format!("Scale: workers, {} submitters × {each}", keys.len()));
     let mut base: Option<Driven> = None;
-    for &workers in counts {
+    for workers in counts {
         let name = format!("workers-{workers}");
         let driven = drive(bed, Drive { workers, ..Drive::new(&name, keys, each) }).await?;
         table.rows.push(row(format!("{workers} workers"), &driven, base.as_ref()));
