@@ -3,10 +3,12 @@
 CARGO ?= cargo
 # Passed on by `make up`: ARGS=--once ends after the first confirmation.
 ARGS ?=
+# Passed on by `make bench` and `make bench-quick`.
+BENCH ?=
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes lint clean-data
+.PHONY: help up build test test-nodes lint bench bench-quick bench-build clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +29,15 @@ test-nodes: ## run the core scenarios on Hardhat and geth as well (builds geth i
 lint: ## check format and lints
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features gapless-tests/every-node -- -D warnings
+
+bench-build: ## build the benchmarks and what they measure, optimised
+	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench
+
+bench: bench-build ## run all benchmarks, about ten minutes (BENCH="--only engine", --help lists the options)
+	@target/release/gapless-bench $(BENCH)
+
+bench-quick: bench-build ## the same with small sizes, under two minutes; the last line sums it up
+	@target/release/gapless-bench --quick $(BENCH)
 
 clean-data: ## remove database, chain and keys of `make up`
 	@if [ -f $(DATA)/postgres.path ]; then rm -rf -- "$$(cat $(DATA)/postgres.path)"; fi

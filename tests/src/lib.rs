@@ -18,7 +18,6 @@ pub mod proxy;
 mod rows;
 mod servers;
 mod service;
-mod settings;
 mod signing;
 mod stack;
 mod submitter;

@@ -5,13 +5,12 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{Launch, Port, Process};
+use gapless_cli::localnet::{Launch, Port, Process, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::eventually::{LIMIT, eventually};
-use crate::settings::Settings;
 use crate::stack::Stack;
 
 /// What admin routes want to see.
@@ -101,7 +100,7 @@ impl<'a> ServiceBuilder<'a> {
     pub async fn start(self) -> Service {
         let name = self.stack.next_name(self.part.word());
         let dir = self.stack.dir();
-        let config = self.settings.write(&dir.join(format!("{name}.toml")));
+        let config = self.settings.write(&dir.join(format!("{name}.toml"))).unwrap();
         let log = dir.join(format!("{name}.log"));
         let mut launch = Launch::new(&name, self.stack.program(), &log);
         launch = launch.args([self.part.word(), "--config", config.to_str().expect("a UTF-8 path")]);

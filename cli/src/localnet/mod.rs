@@ -1,4 +1,4 @@
-//! A PostgreSQL server and an anvil node on this machine, for `gapless up` and for the tests.
+//! A PostgreSQL server and an anvil node on this machine, for `gapless up`, the tests and the benchmarks.
 //!
 //! Everything listens on loopback and ends with the process that started it, even when that one is killed. This is
 //! no way to run either of them in production.
@@ -10,6 +10,7 @@ mod port;
 mod postgres;
 mod postgres_binaries;
 mod postgres_wire;
+mod settings;
 mod unprivileged;
 
 pub use anvil::{Anvil, AnvilOptions, AnvilProgram, Mining, StateFile};
@@ -17,4 +18,5 @@ pub use lifeline::{Launch, Process};
 pub use port::Port;
 pub use postgres::{DataDir, Postgres, PostgresOptions};
 pub use postgres_binaries::PostgresBinaries;
+pub use settings::Settings;
 pub use unprivileged::Account;

@@ -52,6 +52,11 @@ impl PostgresBinaries {
         self.bin.join("postgres")
     }
 
+    /// A client program that lies beside the server, such as `pgbench`. Not every package has them.
+    pub fn beside(&self, name: &str) -> Option<PathBuf> {
+        Some(self.bin.join(name)).filter(|program| program.is_file())
+    }
+
     /// The same programs where `account` can reach them, copied below `dir` if they have to be.
     pub(super) fn reachable(&self, dir: &Path, account: Account) -> Result<PostgresBinaries> {
         if Account::reaches(&self.postgres()) {

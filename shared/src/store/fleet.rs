@@ -85,10 +85,13 @@ impl Store {
             )
             SELECT b.chain_id, b.submitter,
                    l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
-                   b.queued AND s.status = 'ACTIVE' AND EXISTS (
-                       SELECT 1 FROM managed_tx t
+                   -- In the order of the index, and so by it: a plain EXISTS is answered by reading the table while one
+                   -- long queue makes the planner believe that any row will do.
+                   b.queued AND s.status = 'ACTIVE' AND (
+                       SELECT t.seq FROM managed_tx t
                        WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.state = 'QUEUED'
-                         AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())) AS queued,
+                         AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
+                       ORDER BY t.seq LIMIT 1) IS NOT NULL AS queued,
                    b.open, b.action,
                    s.status = 'PAUSED' AS paused, s.shared
             FROM busy b

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ethers_core::types::U256;
 use gapless::config::Secret;
 use gapless_cli::commands::migrate::migrate;
-use gapless_cli::localnet::Mining;
+use gapless_cli::localnet::{Mining, Settings};
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::Mutex;
@@ -16,7 +16,6 @@ use crate::nodes::{NodeKind, NodeOptions};
 use crate::proxy::Proxy;
 use crate::servers;
 use crate::service::ADMIN_TOKEN;
-use crate::settings::Settings;
 use crate::submitter::Submitter;
 
 const FIRST_CHAIN_ID: u64 = 31337;
@@ -151,7 +150,7 @@ impl StackBuilder {
             self.settings.set(&format!("chain.{name}.rpc.urls"), vec![node.url()]);
         }
         // The audit asks the chain itself, whatever stands between the workers and it.
-        let audit_config = self.settings.write(&dir.path().join("audit.toml"));
+        let audit_config = self.settings.write(&dir.path().join("audit.toml")).unwrap();
         let proxy = match self.proxied {
             true => Some(Proxy::start(nodes[0].url()).await),
             false => None,
@@ -161,8 +160,11 @@ impl StackBuilder {
         }
         let submitters: Vec<Submitter> = (0..self.submitters).map(|_| Submitter::random()).collect();
         for node in &nodes {
-            for submitter in &submitters {
-                node.set_balance(submitter.address(), self.balance).await;
+            // Many at a time: some tests have thousands.
+            for some in submitters.chunks(50) {
+                let funding =
+                    some.iter().map(|submitter| node.set_balance(submitter.address(), self.balance));
+                futures::future::join_all(funding).await;
             }
         }
         let key_names: Vec<String> = (0..submitters.len()).map(Stack::key_name).collect();

@@ -10,7 +10,7 @@ use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless::domain::{H256, TxId, TxState};
-use gapless_cli::localnet::Postgres;
+use gapless_cli::localnet::{Postgres, Settings};
 use serde_json::Value;
 use sqlx::PgPool;
 use tempfile::TempDir;
@@ -25,7 +25,6 @@ use crate::proxy::Proxy;
 use crate::rows::{self, AttemptRow, CursorRow, LeaseRow, TxRow};
 use crate::servers;
 use crate::service::{Part, Service, ServiceBuilder};
-use crate::settings::Settings;
 use crate::submitter::Submitter;
 
 /// Lines of each log that a failing test shows.

@@ -20,6 +20,7 @@ mod harness;
 mod ingest;
 mod late_answers;
 mod lease;
+mod load;
 mod low_level;
 mod machine;
 mod mempool;

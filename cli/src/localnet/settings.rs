@@ -1,15 +1,18 @@
-//! Configuration as a tree that tests set keys of, written as the TOML file the processes read.
+//! Configuration as a tree of keys, written as the TOML file the processes read. For tests and benchmarks.
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
 use serde_json::{Map, Value};
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Settings(Map<String, Value>);
+pub struct Settings(Map<String, Value>);
 
 impl Settings {
     /// `key` as in the documentation: `nonce.max_in_flight`. Later values replace earlier ones.
-    pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
+    ///
+    /// Panics if a part of `key` is not a table: that is a slip of whoever wrote the key down.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let mut words: Vec<&str> = key.split('.').collect();
         let last = words.pop().expect("split never answers nothing");
         let mut table = &mut self.0;
@@ -20,14 +23,15 @@ impl Settings {
         table.insert(last.to_owned(), value.into());
     }
 
-    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+    pub fn text(&self, key: &str) -> Option<&str> {
         let (first, rest) = key.split_once('.')?;
         rest.split('.').try_fold(self.0.get(first)?, |value, word| value.get(word))?.as_str()
     }
 
-    pub(crate) fn write(&self, path: &Path) -> PathBuf {
-        std::fs::write(path, toml::to_string(&self.0).expect("settings are plain TOML")).unwrap();
-        path.to_owned()
+    pub fn write(&self, path: &Path) -> Result<PathBuf> {
+        let text = toml::to_string(&self.0).context("settings are plain TOML")?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path.to_owned())
     }
 }
 

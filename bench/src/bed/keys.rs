@@ -1,0 +1,85 @@
+//! Keys of the benchmarks: the same in every run, and worth nothing anywhere else.
+
+use ethers_core::types::transaction::eip2718::TypedTransaction;
+use ethers_core::types::{Address, Bytes, Eip1559TransactionRequest, H256, U256};
+use ethers_core::utils::keccak256;
+use ethers_signers::{LocalWallet, Signer};
+use gapless::domain::{ChainId, Payload, SubmitterKey};
+
+use super::run::CHAIN_ID;
+
+/// Gas of a plain transfer. Given with every request, so that nothing is estimated.
+pub(crate) const GAS: u64 = 21_000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    wallet: LocalWallet,
+    secret: [u8; 32],
+}
+
+/// Some hundred microseconds each.
+pub(crate) fn keys(count: usize) -> Vec<Key> {
+    let key = |index: usize| {
+        let secret = keccak256(format!("gapless benchmark key {index}"));
+        let wallet = LocalWallet::from_bytes(&secret).expect("a hash is a key, but for one in 2^128");
+        Key { wallet, secret }
+    };
+    (0..count).map(key).collect()
+}
+
+impl Key {
+    pub(crate) fn address(&self) -> Address {
+        self.wallet.address()
+    }
+
+    /// As stored: lower-case.
+    pub(crate) fn text(&self) -> String {
+        format!("{:#x}", self.address())
+    }
+
+    pub(crate) fn submitter(&self) -> SubmitterKey {
+        SubmitterKey { chain_id: ChainId(CHAIN_ID), address: self.address() }
+    }
+
+    pub(super) fn secret_hex(&self) -> String {
+        hex::encode(self.secret)
+    }
+
+    /// What every benchmark sends: one wei from a submitter to itself. The in-process chain relies on that.
+    pub(crate) fn payload(&self) -> Payload {
+        Payload { gas_limit: Some(GAS.into()), ..Payload::transfer(self.address(), U256::one()) }
+    }
+
+    /// The same as a client writes it.
+    pub(crate) fn request(&self, request_id: &str) -> String {
+        let address = self.text();
+        format!(
+            r#"{{"submitter":"{address}","requestId":"{request_id}","payload":{{"to":"{address}","value":"1","gasLimit":"{GAS}"}}}}"#
+        )
+    }
+
+    /// The same without Gapless: signed at a nonce of choice.
+    pub(crate) fn sign(&self, nonce: u64) -> (H256, Bytes) {
+        let request = Eip1559TransactionRequest::new()
+            .from(self.address())
+            .to(self.address())
+            .value(1)
+            .gas(GAS)
+            .nonce(nonce)
+            .max_fee_per_gas(U256::exp10(11))
+            .max_priority_fee_per_gas(U256::exp10(9))
+            .chain_id(CHAIN_ID);
+        let typed = TypedTransaction::Eip1559(request);
+        let signature = self.wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
+        let raw = typed.rlp_signed(&signature);
+        (H256(keccak256(&raw)), raw)
+    }
+
+    /// What a worker's signer does for one transaction: sign, and check that the signature is its own.
+    pub(crate) fn sign_and_check(&self, nonce: u64) -> bool {
+        let request = Eip1559TransactionRequest::new().from(self.address()).nonce(nonce).chain_id(CHAIN_ID);
+        let typed = TypedTransaction::Eip1559(request);
+        let signature = self.wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
+        signature.recover(typed.sighash()).is_ok_and(|sender| sender == self.address())
+    }
+}

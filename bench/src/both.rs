@@ -1,0 +1,127 @@
+//! Both at once: ingest and engine on the same machine and the same rows, beside each of them alone.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::args::Args;
+use crate::bed::{Bed, CHAIN_ID, Key, keys};
+use crate::chain::{Chain, Mining};
+use crate::engine::{Drive, drive};
+use crate::load::{self, Until};
+use crate::machine::cores;
+use crate::report::{Report, Row, Table, Verdict};
+
+const NAME: &str = "both";
+const CLIENTS: usize = 64;
+const SUBMITTERS: usize = 1_000;
+const LIMIT: Duration = Duration::from_secs(900);
+const GOAL_EACH: f64 = 0.8;
+/// With fewer, one takes from the other whatever the program does.
+const CORES_FOR_BOTH: usize = 4;
+const GOAL_COMMITS: f64 = 0.05;
+const GOAL_RPC: f64 = 1.3;
+const GOAL_WAL: f64 = 3_000.0;
+const GOAL_CPU_MS: f64 = 0.6;
+
+pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
+    let (time, each, posted) = match args.quick {
+        true => (Duration::from_secs(2), 6, 4_000),
+        false => (Duration::from_secs(5), 20, 30_000),
+    };
+    let keys = keys(SUBMITTERS);
+    let ingest_alone = ingest_alone(bed, &keys, time).await?;
+    let engine_alone = drive(bed, Drive::new("engine-alone", &keys, each)).await?.rate();
+    let (ingest, engine) = together(bed, &keys, time, each).await?;
+    let (ingest_share, engine_share) = (ingest / ingest_alone, engine / engine_alone);
+    let mut table =
+        Table::new(format!("Both at once: ingest at {CLIENTS}, engine with {SUBMITTERS} submitters"));
+    let line = |what: &str, alone: f64, both: f64| {
+        let row = Row::default().text("what", what).number("alone, per s", alone, 0);
+        row.number("both, per s", both, 0).number("× alone", both / alone, 2)
+    };
+    table.rows = vec![line("ingest", ingest_alone, ingest), line("engine", engine_alone, engine)];
+    report.table(NAME, table);
+    let verdict = match cores() >= CORES_FOR_BOTH {
+        true => Verdict::of(ingest_share >= GOAL_EACH && engine_share >= GOAL_EACH),
+        false => Verdict::Open("too few cores for both"),
+    };
+    let measured = format!("ingest {ingest_share:.2} ×, engine {engine_share:.2} ×");
+    report.goal("ingest and engine at once", format!("≥ {GOAL_EACH} × of each alone"), measured, verdict);
+    whole_lives(bed, &keys, posted, report).await
+}
+
+/// Requests come in while the worker has its hands full. Answers both rates, over the same time.
+async fn together(bed: &Bed, keys: &[Key], time: Duration, each: usize) -> Result<(f64, f64)> {
+    let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
+    let run = bed.run("together", chain.url()).await?;
+    run.announce(keys, true).await?;
+    run.fill(keys, each).await?;
+    let mut worker = run.start_worker(keys).await?;
+    let mut api = run.start_api().await?;
+    run.activate().await?;
+    // Every submitter has been claimed when as many are mined.
+    chain.wait_mined(keys.len(), LIMIT).await?;
+    let begun = run.now().await?;
+    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys)).await?;
+    let ended = run.now().await?;
+    run.wait_settled(LIMIT).await?;
+    worker.stop().await?;
+    api.stop().await?;
+    let lifetimes = run.lifetimes(keys.len() * each).await?;
+    run.finish().await?;
+    Ok((loaded.rate(), lifetimes.rate_between(begun, ended)))
+}
+
+/// What a transaction costs from its request to its end, when there are many.
+async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report) -> Result<()> {
+    let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
+    let run = bed.run("lives", chain.url()).await?;
+    let mut worker = run.start_worker(keys).await?;
+    let mut api = run.start_api().await?;
+    let (meter, calls) = (run.meter(&[&api], &[&worker]).await?, chain.calls());
+    load::post(api.port(), CLIENTS, Until::Count(posted), body(keys)).await?;
+    run.wait_settled(LIMIT).await?;
+    let (stopped, calls) = (meter.stop(), chain.calls() - calls);
+    worker.stop().await?;
+    api.stop().await?;
+    let mut usage = stopped.usage(&run.monitor).await?;
+    usage.rpc_calls = Some(calls);
+    let (lifetimes, count) = (run.lifetimes(posted).await?, posted as f64);
+    run.finish().await?;
+
+    let (commits, wal) = (usage.commits_per(count), usage.wal_per(count));
+    let (rpc, cpu) = (usage.rpc_per(count).unwrap_or_default(), usage.cpu_ms_per(count));
+    let mut table =
+        Table::new(format!("Under load: whole lives of {posted} transactions, {CLIENTS} clients"));
+    let row = Row::default().number("tx/s", lifetimes.rate_from_request(), 0).number("ms CPU/tx", cpu, 3);
+    table.rows.push(usage.columns(lifetimes.whole().columns(row), count));
+    report.table(NAME, table);
+    let met = commits <= GOAL_COMMITS && rpc <= GOAL_RPC && wal <= GOAL_WAL && cpu <= GOAL_CPU_MS;
+    report.goal(
+        "under load, per tx",
+        format!(
+            "≤ {GOAL_COMMITS} commits, ≤ {GOAL_RPC} RPC calls, ≤ {GOAL_WAL} B WAL, ≤ {GOAL_CPU_MS} ms CPU"
+        ),
+        format!("{commits:.3}, {rpc:.2}, {wal:.0} B, {cpu:.3} ms"),
+        Verdict::of(met),
+    );
+    report.headline(format!("a life {cpu:.2} ms CPU"));
+    Ok(())
+}
+
+fn body(keys: &[Key]) -> impl Fn(usize) -> String + Send + Sync + 'static {
+    let keys = keys.to_vec();
+    move |number| keys[number % keys.len()].request(&format!("b-{number}"))
+}
+
+async fn ingest_alone(bed: &Bed, keys: &[Key], time: Duration) -> Result<f64> {
+    let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
+    let run = bed.run("ingest-alone", chain.url()).await?;
+    run.announce(keys, false).await?;
+    let mut api = run.start_api().await?;
+    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys)).await?;
+    api.stop().await?;
+    run.finish().await?;
+    Ok(loaded.rate())
+}

@@ -1,0 +1,95 @@
+//! A sender with keys and a node and nothing else: it forgets everything if it dies.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use ethers_core::types::{Bytes, H256};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::bed::Key;
+use crate::load::Rpc;
+
+/// As a worker sends: so many calls in a request, so many requests at once.
+const BATCH: usize = 100;
+const SENDERS: usize = 2;
+const LIMIT: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(5);
+
+/// Signs and sends everything as fast as it can, then waits until all of it is mined. Per second.
+pub(super) async fn send_all(port: u16, keys: &[Key], each: usize) -> Result<f64> {
+    let begun = Instant::now();
+    let mut senders = JoinSet::new();
+    for part in keys.chunks(keys.len().div_ceil(SENDERS)) {
+        senders.spawn(send_part(port, part.to_vec(), each));
+    }
+    while let Some(done) = senders.join_next().await {
+        done??;
+    }
+    Ok((keys.len() * each) as f64 / begun.elapsed().as_secs_f64())
+}
+
+async fn send_part(port: u16, keys: Vec<Key>, each: usize) -> Result<()> {
+    let mut rpc = Rpc::open(port).await?;
+    let mut batch: Vec<Value> = Vec::new();
+    let mut last: Vec<H256> = Vec::new();
+    for nonce in 0..each as u64 {
+        for key in &keys {
+            let (hash, raw) = key.sign(nonce);
+            batch.push(json!([raw]));
+            if nonce + 1 == each as u64 {
+                last.push(hash);
+            }
+            if batch.len() == BATCH {
+                rpc.batch("eth_sendRawTransaction", &std::mem::take(&mut batch)).await?;
+            }
+        }
+    }
+    if !batch.is_empty() {
+        rpc.batch("eth_sendRawTransaction", &batch).await?;
+    }
+    // The last nonce of a sender is mined after all of its others.
+    let deadline = Instant::now() + LIMIT;
+    while !last.is_empty() {
+        let mut missing = Vec::new();
+        for some in last.chunks(BATCH) {
+            let params: Vec<Value> = some.iter().map(|hash| json!([hash])).collect();
+            let found = rpc.batch("eth_getTransactionReceipt", &params).await?;
+            missing.extend(
+                some.iter().zip(found).filter(|(_, receipt)| receipt.is_null()).map(|(hash, _)| *hash),
+            );
+        }
+        last = missing;
+        if Instant::now() > deadline {
+            bail!("{} senders still wait after {LIMIT:?}", last.len());
+        }
+        if !last.is_empty() {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+    Ok(())
+}
+
+/// One at a time: the next is sent when the receipt of the one before is there. Per second.
+pub(super) async fn send_and_wait(port: u16, key: &Key, each: usize) -> Result<f64> {
+    let mut rpc = Rpc::open(port).await?;
+    let begun = Instant::now();
+    for nonce in 0..each as u64 {
+        let (hash, raw) = key.sign(nonce);
+        send_and_see(&mut rpc, hash, &raw).await?;
+    }
+    Ok(each as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// The two round trips of a transaction at the least: send it, read its receipt.
+pub(crate) async fn send_and_see(rpc: &mut Rpc, hash: H256, raw: &Bytes) -> Result<()> {
+    rpc.call("eth_sendRawTransaction", json!([raw])).await?;
+    let deadline = Instant::now() + LIMIT;
+    while rpc.call("eth_getTransactionReceipt", json!([hash])).await?.is_null() {
+        if Instant::now() > deadline {
+            bail!("{hash:#x} is not mined after {LIMIT:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! End to end on anvil: from the first POST to the last confirmation, beside a sender that has only keys and a node.
+
+mod bare;
+
+pub(crate) use bare::send_and_see;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use ethers_core::types::U256;
+use gapless_cli::localnet::{Anvil, AnvilOptions, Mining};
+use serde_json::{Value, json};
+
+use crate::args::Args;
+use crate::bed::{Bed, CHAIN_ID, Key, Lifetimes, keys};
+use crate::load::{self, Rpc, Until};
+use crate::measure::Usage;
+use crate::report::{Report, Row, Table, Verdict};
+
+const NAME: &str = "anvil";
+const LIMIT: Duration = Duration::from_secs(900);
+/// Clients that post at once.
+const CLIENTS: usize = 64;
+const GOAL_OF_BARE: f64 = 0.7;
+const GOAL_OF_WAITING: f64 = 0.5;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    mining: Mining,
+    window: u32,
+    submitters: usize,
+    each: usize,
+    gas_limit: Option<u64>,
+    judged: bool,
+}
+
+fn instant(submitters: usize, each: usize, judged: bool) -> Case {
+    Case { mining: Mining::Instant, window: 1, submitters, each, gas_limit: None, judged }
+}
+
+fn by_second(submitters: usize, each: usize, gas_limit: Option<u64>, judged: bool) -> Case {
+    Case { mining: Mining::Interval(1.0), window: 32, submitters, each, gas_limit, judged }
+}
+
+fn cases(args: &Args) -> Vec<Case> {
+    /// What holds ten thousand transfers in one block.
+    const WIDE: Option<u64> = Some(300_000_000);
+    if args.has_size() {
+        let (submitters, each) = args.size(50, 20);
+        return vec![instant(submitters, each, true), by_second(submitters, each, WIDE, true)];
+    }
+    if args.quick {
+        return vec![instant(1, 50, false), instant(50, 20, true), by_second(100, 20, WIDE, false)];
+    }
+    vec![
+        instant(1, 500, false),
+        instant(50, 20, true),
+        instant(200, 20, false),
+        by_second(1, 500, None, false),
+        by_second(50, 20, None, false),
+        by_second(500, 20, WIDE, true),
+    ]
+}
+
+pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
+    let mut table = Table::new("End to end on anvil, one confirmation");
+    for case in cases(args) {
+        let keys = keys(case.submitters);
+        let bare = {
+            let anvil = start_anvil(&case, &keys).await?;
+            bare::send_all(anvil.port(), &keys, case.each).await?
+        };
+        let waiting = match case.submitters == 1 && case.mining == Mining::Instant {
+            true => {
+                let anvil = start_anvil(&case, &keys).await?;
+                Some(bare::send_and_wait(anvil.port(), &keys[0], case.each).await?)
+            }
+            false => None,
+        };
+        let (lifetimes, usage) = gapless(bed, &case, &keys).await?;
+        let rate = lifetimes.rate_from_request();
+        table.rows.push(row(&case, rate, bare, waiting, &lifetimes, &usage));
+        judge(report, &case, rate, bare, waiting);
+    }
+    report.table(NAME, table);
+    Ok(())
+}
+
+fn describe(case: &Case) -> String {
+    let blocks = if case.mining == Mining::Instant { "automine" } else { "1 s blocks" };
+    format!("{}×{}, {blocks}, window {}", case.submitters, case.each, case.window)
+}
+
+fn row(case: &Case, rate: f64, bare: f64, waiting: Option<f64>, lifetimes: &Lifetimes, usage: &Usage) -> Row {
+    let row = Row::default().text("what", describe(case)).number("tx/s", rate, 0);
+    let row = row.number("bare tx/s", bare, 0).number("× bare", rate / bare, 2);
+    let row = row.maybe("bare, waiting tx/s", waiting, 0);
+    let row = row.maybe("× waiting", waiting.map(|waiting| rate / waiting), 2);
+    usage.columns(lifetimes.whole().columns(row), lifetimes.count())
+}
+
+fn judge(report: &mut Report, case: &Case, rate: f64, bare: f64, waiting: Option<f64>) {
+    let what = format!("end to end, {}", describe(case));
+    if case.judged {
+        let share = rate / bare;
+        let measured = format!("{share:.2} × ({rate:.0} of {bare:.0} tx/s)");
+        report.goal(
+            &what,
+            format!("≥ {GOAL_OF_BARE} × the bare sender"),
+            measured,
+            Verdict::of(share >= GOAL_OF_BARE),
+        );
+        report.headline(format!("{} {share:.2} × bare", describe(case)));
+    }
+    if let Some(waiting) = waiting {
+        let share = rate / waiting;
+        let goal = format!("≥ {GOAL_OF_WAITING} × a bare sender that waits for each receipt");
+        report.goal(what, goal, format!("{share:.2} ×"), Verdict::of(share >= GOAL_OF_WAITING));
+    }
+}
+
+async fn start_anvil(case: &Case, keys: &[Key]) -> Result<Anvil> {
+    funded_anvil(case.mining, case.gas_limit, keys).await
+}
+
+/// A new chain on which the keys have a thousand ether each.
+pub(crate) async fn funded_anvil(mining: Mining, gas_limit: Option<u64>, keys: &[Key]) -> Result<Anvil> {
+    let program = Bed::anvil_program().await?;
+    let options =
+        AnvilOptions { chain_id: CHAIN_ID, mining, gas_limit, accounts: 0, ..AnvilOptions::default() };
+    let anvil = Anvil::start(&program, options).await?;
+    let mut rpc = Rpc::open(anvil.port()).await?;
+    for some in keys.chunks(100) {
+        let params: Vec<Value> = some.iter().map(|key| json!([key.address(), U256::exp10(21)])).collect();
+        rpc.batch("anvil_setBalance", &params).await?;
+    }
+    Ok(anvil)
+}
+
+async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<(Lifetimes, Usage)> {
+    let anvil = start_anvil(case, keys).await?;
+    let mut run = bed.run(&format!("anvil-{}-{}", case.submitters, case.window), &anvil.url()).await?;
+    run.set("nonce.max_in_flight", case.window);
+    if case.window > 1 {
+        run.set("nonce.release_at", "mined");
+    }
+    let mut api = run.start_api().await?;
+    let mut worker = run.start_worker(keys).await?;
+    let calls = worker.rpc_calls().await?;
+    let meter = run.meter(&[&api], &[&worker]).await?;
+    let count = case.submitters * case.each;
+    let senders = keys.to_vec();
+    let body = move |number: usize| senders[number % senders.len()].request(&format!("a-{number}"));
+    load::post(api.port(), CLIENTS.min(count), Until::Count(count), body).await?;
+    run.wait_settled(LIMIT).await?;
+    let stopped = meter.stop();
+    let calls = worker.rpc_calls().await? - calls;
+    worker.stop().await?;
+    api.stop().await?;
+    let mut usage = stopped.usage(&run.monitor).await?;
+    usage.rpc_calls = Some(calls);
+    let lifetimes = run.lifetimes(count).await?;
+    run.finish().await?;
+    Ok((lifetimes, usage))
+}

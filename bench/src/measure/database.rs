@@ -1,0 +1,120 @@
+//! What the server counts by itself. Asked from another database, so that the question is not counted.
+
+use anyhow::{Context, Result};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+
+/// The counters of one database.
+#[derive(Clone, Debug)]
+pub(crate) struct Monitor {
+    pool: PgPool,
+    database: String,
+    has_statements: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counters {
+    /// Transactions, read-only ones included.
+    pub(crate) commits: f64,
+    /// `None`: the server has no pg_stat_statements.
+    pub(crate) statements: Option<f64>,
+    /// Of the whole server.
+    pub(crate) wal_bytes: f64,
+}
+
+/// A statement by the name it begins with.
+#[derive(Clone, Debug)]
+pub(crate) struct Statement {
+    pub(crate) name: String,
+    pub(crate) calls: f64,
+    pub(crate) rows: f64,
+    pub(crate) exec_ms: f64,
+}
+
+impl Monitor {
+    pub(crate) async fn connect(monitor_url: &str, database: &str, has_statements: bool) -> Result<Monitor> {
+        let pool = PgPoolOptions::new().max_connections(1).connect(monitor_url).await?;
+        if has_statements {
+            sqlx::query("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&pool).await?;
+        }
+        Ok(Monitor { pool, database: database.to_owned(), has_statements })
+    }
+
+    pub(crate) async fn counters(&self) -> Result<Counters> {
+        let (commits, wal_bytes): (f64, f64) = sqlx::query_as(
+            "SELECT (xact_commit + xact_rollback)::FLOAT8, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::FLOAT8
+             FROM pg_stat_database
+             WHERE datname = $1",
+        )
+        .bind(&self.database)
+        .fetch_one(&self.pool)
+        .await
+        .context("the server's statistics")?;
+        let statements = match self.has_statements {
+            true => Some(
+                sqlx::query_scalar(
+                    "SELECT coalesce(sum(s.calls), 0)::FLOAT8
+                     FROM pg_stat_statements s
+                     JOIN pg_database d ON d.oid = s.dbid
+                     WHERE d.datname = $1",
+                )
+                .bind(&self.database)
+                .fetch_one(&self.pool)
+                .await?,
+            ),
+            false => None,
+        };
+        Ok(Counters { commits, statements, wal_bytes })
+    }
+
+    pub(crate) async fn version(self) -> Result<String> {
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
+        self.pool.close().await;
+        Ok(version.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    /// Counts statements from here on: what preparing took is nobody's cost.
+    pub(crate) async fn forget_statements(&self) -> Result<()> {
+        if self.has_statements {
+            let forget =
+                "SELECT pg_stat_statements_reset(0, d.oid, 0) FROM pg_database d WHERE d.datname = $1";
+            sqlx::query(forget).bind(&self.database).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    /// The statements that took the server longest, most expensive first.
+    pub(crate) async fn top(&self, count: i64) -> Result<Vec<Statement>> {
+        if !self.has_statements {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<(String, f64, f64, f64)> = sqlx::query_as(
+            "SELECT split_part(ltrim(split_part(s.query, E'\\n', 1), '- '), ':', 1) AS name,
+                    sum(s.calls)::FLOAT8, sum(s.rows)::FLOAT8, sum(s.total_exec_time)::FLOAT8
+             FROM pg_stat_statements s
+             JOIN pg_database d ON d.oid = s.dbid
+             WHERE d.datname = $1
+             GROUP BY 1
+             ORDER BY 4 DESC
+             LIMIT $2",
+        )
+        .bind(&self.database)
+        .bind(count)
+        .fetch_all(&self.pool)
+        .await?;
+        let named = |(name, calls, rows, exec_ms): (String, f64, f64, f64)| Statement {
+            name: name.chars().take(40).collect(),
+            calls,
+            rows,
+            exec_ms,
+        };
+        Ok(rows.into_iter().map(named).collect())
+    }
+
+    /// The database is no longer needed. Its name is one of ours, a plain identifier.
+    pub(crate) async fn drop_database(self, database: &str) -> Result<()> {
+        let statement = format!("DROP DATABASE {database} WITH (FORCE)");
+        sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&self.pool).await?;
+        self.pool.close().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! What a run costs: processor time of each party, memory, and what the database and the chain had to do.
+
+mod database;
+mod latency;
+mod process;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+pub(crate) use database::{Counters, Monitor, Statement};
+pub(crate) use latency::Latencies;
+pub(crate) use process::own_cpu_seconds;
+use process::{cpu_seconds, resident_mb};
+
+use crate::report::Row;
+
+/// The processes of each party.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parties {
+    pub(crate) api: Vec<u32>,
+    pub(crate) worker: Vec<u32>,
+    pub(crate) postgres: u32,
+}
+
+/// Processor seconds of each party so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpu {
+    api: f64,
+    worker: f64,
+    postgres: f64,
+    /// This program: the in-process chain and whoever makes the load.
+    bench: f64,
+}
+
+impl Parties {
+    fn cpu(&self) -> Cpu {
+        Cpu {
+            api: self.api.iter().map(|pid| cpu_seconds(*pid)).sum(),
+            worker: self.worker.iter().map(|pid| cpu_seconds(*pid)).sum(),
+            postgres: cpu_seconds(self.postgres),
+            bench: own_cpu_seconds(),
+        }
+    }
+}
+
+/// A measurement under way.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    parties: Parties,
+    begun: Instant,
+    cpu: Cpu,
+    counters: Counters,
+}
+
+/// A measurement whose clock has stopped. The database's counters are read when its clients are gone: sessions report
+/// theirs when they end.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    meter: Meter,
+    wall: Duration,
+    cpu: Cpu,
+    api_mb: f64,
+    worker_mb: f64,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) wall: Duration,
+    pub(crate) api_cpu: f64,
+    pub(crate) worker_cpu: f64,
+    pub(crate) postgres_cpu: f64,
+    pub(crate) bench_cpu: f64,
+    pub(crate) api_mb: f64,
+    pub(crate) worker_mb: f64,
+    pub(crate) commits: f64,
+    pub(crate) statements: Option<f64>,
+    pub(crate) wal_bytes: f64,
+    /// Set by whoever counted them.
+    pub(crate) rpc_calls: Option<f64>,
+}
+
+impl Meter {
+    pub(crate) async fn begin(monitor: &Monitor, parties: Parties) -> Result<Meter> {
+        let counters = monitor.counters().await?;
+        Ok(Meter { begun: Instant::now(), cpu: parties.cpu(), parties, counters })
+    }
+
+    pub(crate) fn stop(self) -> Stopped {
+        let memory = |pids: &[u32]| pids.iter().map(|pid| resident_mb(*pid)).sum();
+        Stopped {
+            wall: self.begun.elapsed(),
+            cpu: self.parties.cpu(),
+            api_mb: memory(&self.parties.api),
+            worker_mb: memory(&self.parties.worker),
+            meter: self,
+        }
+    }
+}
+
+impl Stopped {
+    pub(crate) async fn usage(self, monitor: &Monitor) -> Result<Usage> {
+        let (before, after) = (self.meter.counters, monitor.counters().await?);
+        let statements = after.statements.zip(before.statements).map(|(after, before)| after - before);
+        Ok(Usage {
+            wall: self.wall,
+            api_cpu: self.cpu.api - self.meter.cpu.api,
+            worker_cpu: self.cpu.worker - self.meter.cpu.worker,
+            postgres_cpu: self.cpu.postgres - self.meter.cpu.postgres,
+            bench_cpu: self.cpu.bench - self.meter.cpu.bench,
+            api_mb: self.api_mb,
+            worker_mb: self.worker_mb,
+            commits: after.commits - before.commits,
+            statements,
+            wal_bytes: after.wal_bytes - before.wal_bytes,
+            rpc_calls: None,
+        })
+    }
+}
+
+impl Usage {
+    /// Milliseconds of processor time of the product and its database, for each of `count`.
+    pub(crate) fn cpu_ms_per(&self, count: f64) -> f64 {
+        (self.api_cpu + self.worker_cpu + self.postgres_cpu) * 1000.0 / count
+    }
+
+    pub(crate) fn commits_per(&self, count: f64) -> f64 {
+        self.commits / count
+    }
+
+    pub(crate) fn wal_per(&self, count: f64) -> f64 {
+        self.wal_bytes / count
+    }
+
+    pub(crate) fn rpc_per(&self, count: f64) -> Option<f64> {
+        self.rpc_calls.map(|calls| calls / count)
+    }
+
+    /// The columns every benchmark has, for each of `count` transactions.
+    pub(crate) fn columns(&self, row: Row, count: f64) -> Row {
+        let ms = |seconds: f64| seconds * 1000.0 / count;
+        let mut row = row;
+        if self.api_mb > 0.0 {
+            row = row.number("API ms/tx", ms(self.api_cpu), 3);
+        }
+        if self.worker_mb > 0.0 {
+            row = row.number("worker ms/tx", ms(self.worker_cpu), 3);
+        }
+        row = row
+            .number("PG ms/tx", ms(self.postgres_cpu), 3)
+            .number("bench ms/tx", ms(self.bench_cpu), 3)
+            .number("commits/tx", self.commits_per(count), 3)
+            .maybe("SQL/tx", self.statements.map(|statements| statements / count), 3)
+            .number("WAL B/tx", self.wal_per(count), 0);
+        if self.rpc_calls.is_some() {
+            row = row.maybe("RPC/tx", self.rpc_per(count), 2);
+        }
+        if self.api_mb > 0.0 {
+            row = row.number("API MB", self.api_mb, 0);
+        }
+        if self.worker_mb > 0.0 {
+            row = row.number("worker MB", self.worker_mb, 0);
+        }
+        row
+    }
+}

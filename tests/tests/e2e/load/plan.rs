@@ -1,0 +1,76 @@
+//! What the database does for a statement of the store: which scans, and how many rows of `managed_tx` they touch.
+//! Counted by EXPLAIN ANALYZE, so that a loaded machine changes nothing.
+
+use gapless_tests::Stack;
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
+
+/// The sources of the statements that look for work and claim it.
+const SOURCES: [&str; 3] = [
+    include_str!("../../../../shared/src/store/fleet.rs"),
+    include_str!("../../../../shared/src/store/lease.rs"),
+    include_str!("../../../../shared/src/store/load.rs"),
+];
+
+/// The SQL that begins with the name of its function.
+fn statement(name: &str) -> &'static str {
+    let opening = format!("\"-- {name}\n");
+    let source = SOURCES.iter().find_map(|source| source.split_once(opening.as_str()));
+    let (_, rest) = source.unwrap_or_else(|| panic!("the store has no statement `{name}`"));
+    rest.split('"').next().expect("a statement ends")
+}
+
+/// What was touched of `managed_tx`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Touched {
+    pub(super) rows: u64,
+    /// Scans of the whole table.
+    pub(super) whole: u64,
+}
+
+/// Runs a statement of the store and takes it back. `args` are SQL literals. Twice: with a plan made for them, and with
+/// the plan for any arguments that a session keeps after a few runs. Answers the worse.
+pub(super) async fn touched(stack: &Stack, name: &str, args: &str) -> Touched {
+    let mut worst = Touched { rows: 0, whole: 0 };
+    for mode in ["force_custom_plan", "force_generic_plan"] {
+        let found = explained(stack, statement(name), args, mode).await;
+        worst = Touched { rows: worst.rows.max(found.rows), whole: worst.whole.max(found.whole) };
+    }
+    worst
+}
+
+/// The same for a statement of the test's own.
+pub(super) async fn touched_by(stack: &Stack, sql: &str) -> Touched {
+    explained(stack, sql, "", "auto").await
+}
+
+async fn explained(stack: &Stack, sql: &str, args: &str, mode: &str) -> Touched {
+    let mut tx = stack.db().begin().await.unwrap();
+    let prepare = format!("SET LOCAL plan_cache_mode = {mode}; PREPARE looked_at AS {sql}");
+    sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *tx).await.unwrap();
+    let call = if args.is_empty() { String::new() } else { format!("({args})") };
+    let explain = format!("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE looked_at{call}");
+    let plan: Value =
+        sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_one(&mut *tx).await.unwrap();
+    sqlx::raw_sql("DEALLOCATE looked_at").execute(&mut *tx).await.unwrap();
+    tx.rollback().await.unwrap();
+    let mut touched = Touched { rows: 0, whole: 0 };
+    add(&plan[0]["Plan"], &mut touched);
+    touched
+}
+
+fn add(node: &Value, touched: &mut Touched) {
+    let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
+    let is_scan = node["Relation Name"] == "managed_tx" && node["Node Type"] != "ModifyTable";
+    if is_scan && number("Actual Loops") > 0.0 {
+        let each = number("Actual Rows")
+            + number("Rows Removed by Filter")
+            + number("Rows Removed by Index Recheck");
+        // Rounded for each loop by the server: a loop that finds one row in three shows none.
+        touched.rows += (each * number("Actual Loops")).ceil() as u64;
+        touched.whole += u64::from(node["Node Type"] == "Seq Scan");
+    }
+    for child in node["Plans"].as_array().into_iter().flatten() {
+        add(child, touched);
+    }
+}
