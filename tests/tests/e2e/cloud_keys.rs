@@ -324,8 +324,8 @@ async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
     stack.finish().await;
 }
 
-/// Scenario 25, with a key in the cloud: killed after the signature, after the commit and after the send, each time in
-/// the middle of three intents. Exactly one effect each.
+/// Scenario 25, with a key in the cloud: a worker is killed after the signature, one after the commit and one after the
+/// send. Each intent has exactly one effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_with_a_cloud_key_may_die_anywhere() {
     let stack = stack().short_lease().start().await;
