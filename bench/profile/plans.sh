@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows the plans of the statements that look for work, read and renew, on a database as it is. They are read from
-# the sources, run with the submitters of that database, and taken back.
+# Shows the plans of the statements that look for work, claim it and read it, on a database as it is. They are read from
+# the sources, run with the submitters of that database, and taken back. The claim locks free leases for a moment.
 #   bench/profile/plans.sh "$DATABASE_URL"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
