@@ -174,7 +174,7 @@ async fn announce(
                 key: SubmitterKey { chain_id: *chain_id, address: *address },
                 signer: signers.get(address).map_or("unknown", |signer| signer.kind()),
                 shared: chain.config.is_shared(address),
-                low_level: chain.config.nonce.low_level.applies_to(address),
+                low_level: chain.config.is_low_level(address),
             });
         }
     }

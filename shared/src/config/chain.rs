@@ -48,6 +48,12 @@ impl ChainConfig {
         !own.unwrap_or(self.nonce.strict.enabled)
     }
 
+    /// Whether the low-level hook gives the nonces of this submitter.
+    pub fn is_low_level(&self, submitter: &Address) -> bool {
+        let own = self.submitters.get(submitter).and_then(|settings| settings.nonce.low_level.enabled);
+        own.unwrap_or(self.nonce.low_level.enabled)
+    }
+
     pub(super) fn from_table(name: String, table: ChainTable) -> Result<ChainConfig, ConfigError> {
         let bad = |key: &str, problem: String| {
             Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem })

@@ -11,8 +11,8 @@ use super::chain::ReleaseAt;
 use super::cloud_keys::{AwsKms, GcpKms};
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
+use crate::domain::Finality;
 use crate::domain::stuck::StuckAction;
-use crate::domain::{Address, Finality};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -294,14 +294,6 @@ pub struct Nonce {
 #[serde(default, deny_unknown_fields)]
 pub struct LowLevel {
     pub enabled: bool,
-    /// Which submitters; empty: all of the chain.
-    pub submitters: Vec<Address>,
-}
-
-impl LowLevel {
-    pub fn applies_to(&self, submitter: &Address) -> bool {
-        self.enabled && (self.submitters.is_empty() || self.submitters.contains(submitter))
-    }
 }
 
 /// How far Gapless may go to keep a sequence moving.

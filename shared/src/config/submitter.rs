@@ -14,13 +14,14 @@ pub struct SubmitterSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubmitterNonce {
-    pub strict: SubmitterStrict,
+    pub strict: OwnSwitch,
+    pub low_level: OwnSwitch,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct SubmitterStrict {
-    /// Absent: what `nonce.strict.enabled` of the chain says.
+pub struct OwnSwitch {
+    /// Absent: what the same key of the chain says.
     pub enabled: Option<bool>,
 }
 

@@ -28,12 +28,12 @@ fn signed(stack: &Stack, by: &Submitter, nonce: u64, to: Address) -> gapless::do
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submitter_is_low_level_or_has_a_queue_and_never_both() {
-    let stack = low_level().submitters(2).start().await;
+    let stack = stack().submitters(2).start().await;
     let other = stack.submitter(1).text();
     stack.start_api().await;
     // Only the first is low-level; both workers would say the same.
-    let only_first = vec![json!(stack.submitter(0).text())];
-    stack.worker().set("nonce.low_level.submitters", only_first).start().await;
+    let only_first = format!("submitter.{}.nonce.low_level.enabled", stack.submitter(0).text());
+    stack.worker().set(&only_first, true).start().await;
     let gapless = stack.gapless().await;
     let client = stack.client();
     let low = client.admin_get(&format!("/api/v1/submitters/{}", stack.submitter(0).text())).await;
