@@ -27,7 +27,7 @@ pub use sections::{
     LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck,
     Worker,
 };
-pub use submitter::{SubmitterNonce, SubmitterSettings, SubmitterStrict};
+pub use submitter::{OwnSwitch, SubmitterNonce, SubmitterSettings};
 
 use std::collections::BTreeMap;
 
