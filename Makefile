@@ -6,7 +6,7 @@ ARGS ?=
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test lint clean-data
+.PHONY: help up build test test-nodes lint clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,9 +21,12 @@ build: ## build the binaries into target/release
 test: ## run all tests, on a real PostgreSQL and a real anvil that they start themselves
 	$(CARGO) test --workspace
 
+test-nodes: ## run the core scenarios on Hardhat and geth as well (builds geth if Go is installed)
+	@CARGO="$(CARGO)" tools/test-nodes
+
 lint: ## check format and lints
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features gapless-tests/every-node -- -D warnings
 
 clean-data: ## remove database, chain and keys of `make up`
 	@if [ -f $(DATA)/postgres.path ]; then rm -rf -- "$$(cat $(DATA)/postgres.path)"; fi

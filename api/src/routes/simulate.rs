@@ -3,7 +3,7 @@
 
 use gapless::chain::fees::scale;
 use gapless::chain::{BlockTag, CallOutcome, ChainConnector};
-use gapless::domain::gas::intrinsic_gas;
+use gapless::domain::gas::{intrinsic_gas, with_margin};
 use gapless::domain::intent::check_request_id;
 use gapless::domain::{Address, Fees, Payload, RequestedTx, U256};
 use poem::web::Data;
@@ -109,8 +109,9 @@ async fn execute(node: &Node, from: Address, payload: &Payload) -> Result<CallOu
     })
 }
 
+/// As a worker would choose it, but for the gas limit of the block, which is not asked for here.
 fn sent_limit(gas: U256, multiplier: f64) -> U256 {
-    if gas == U256::from(TRANSFER_GAS) { gas } else { scale(gas, multiplier) }
+    if gas == U256::from(TRANSFER_GAS) { gas } else { with_margin(gas, scale(gas, multiplier), U256::MAX) }
 }
 
 fn priced(gas: U256, gas_limit: U256, fees: Fees, base_fee: Option<U256>) -> Simulation {

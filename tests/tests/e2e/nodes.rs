@@ -72,6 +72,7 @@ mod geth {
     );
 }
 
+/// Anvil knows no limit for one transaction.
 #[cfg(feature = "every-node")]
 mod anvil {
     on!(Anvil:
@@ -90,7 +91,6 @@ mod anvil {
         losses::a_key_used_outside_is_noticed,
         prices::a_replacement_is_taken_and_mined,
         prices::a_cancelled_transaction_is_replaced_by_a_placeholder,
-        prices::more_gas_than_one_transaction_may_have_fails_with_the_reason,
         prices::an_estimate_near_the_limit_of_one_transaction_is_not_lifted_above_it,
         prices::a_submitter_without_funds_waits_until_it_has_some,
     );

@@ -71,12 +71,13 @@ pub(super) async fn what_would_revert_fails_without_a_nonce_and_with_the_reason(
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa1));
     let reasoned = stack.chain(0).deploy(&reverts_with("not on a Sunday")).await;
     let silent = stack.chain(0).deploy("0x60006000fd").await;
-    let endless = stack.chain(0).deploy("0x5b600056").await;
+    // PUSH1 1, PUSH4 2^28 - 1, MSTORE: memory that no block has the gas for.
+    let greedy = stack.chain(0).deploy("0x6001630fffffff5200").await;
     let before = stack.create(submitter, "before", &payload(to, 1)).await;
     let doomed = [
         (stack.create(submitter, "reasoned", &payload(reasoned, 0)).await, "not on a Sunday"),
         (stack.create(submitter, "silent", &payload(silent, 0)).await, "revert"),
-        (stack.create(submitter, "endless", &payload(endless, 0)).await, "gas"),
+        (stack.create(submitter, "greedy", &payload(greedy, 0)).await, "gas"),
     ];
     let after = stack.create(submitter, "after", &payload(to, 1)).await;
     stack.wait_confirmed(&[before, after]).await;
