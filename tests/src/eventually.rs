@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// Generous: a loaded machine is no failure. What is wrong usually shows much sooner.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Looks until `look` answers `Ok`. `Err` is what it saw instead, and is shown when `LIMIT` is over.

@@ -1,5 +1,5 @@
 //! What a failed execution returned: bytes, kept as they are, and what they mean, worked out when they are read
-//! (docs/adr/0016).
+//! (docs/adr/0015).
 
 use ethers_core::types::{Bytes, U256};
 use serde::{Deserialize, Serialize};

@@ -20,8 +20,9 @@ pub enum EmbedError {
     /// The bytes are not a transaction of this submitter at this nonce. Nothing was recorded; the hold goes on.
     #[error("the signed bytes do not count: {0}")]
     BadBytes(String),
-    /// No nonce is used: nothing was sent, and nothing will be.
-    #[error("no nonce was given in time; none is used")]
+    /// Nothing of the caller's was sent, and nothing will be. A nonce that was given at that very moment is consumed by its
+    /// placeholder.
+    #[error("no nonce was given in time")]
     NoNonceInTime { tx_id: TxId },
     #[error("it ended as {state} without a nonce: {reason}")]
     Ended { tx_id: TxId, state: TxState, reason: String },

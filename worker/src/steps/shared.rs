@@ -1,4 +1,4 @@
-//! Keys that others use as well (docs/adr/0014): their nonces are stepped over and noted, and an intent that loses its
+//! Keys that others use as well (docs/adr/0013): their nonces are stepped over and noted, and an intent that loses its
 //! nonce to one of them makes way by itself. What stays: bytes that could still be mined are never given a second nonce.
 
 use std::time::{Duration, Instant};
