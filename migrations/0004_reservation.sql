@@ -34,7 +34,7 @@ CREATE TABLE nonce_reservation (
         (state <> 'USED' OR answer_payload IS NOT NULL OR answer_raw IS NOT NULL),
     CONSTRAINT nonce_reservation_settled_iff_over CHECK ((settled_at IS NOT NULL) = (state IN ('USED', 'RECYCLABLE')))
 ) WITH (fillfactor = 80);
-CREATE UNIQUE INDEX nonce_reservation_nonce_is_unique ON nonce_reservation (chain_id, submitter, nonce) WHERE nonce IS NOT NULL;
+CREATE UNIQUE INDEX nonce_reservation_nonce_is_unique ON nonce_reservation (chain_id, submitter, nonce) WHERE state = 'RESERVED';
 CREATE INDEX nonce_reservation_pending ON nonce_reservation (chain_id, submitter)
     WHERE state = 'RESERVED' AND answered_at IS NOT NULL AND noted_at IS NULL;
 COMMENT ON TABLE nonce_reservation IS 'A nonce held for code outside of the worker. The caller asks and answers; the lane gives the nonce and decides.';

@@ -88,12 +88,6 @@ impl ChainConfig {
         if table.nonce.profile == Profile::StabilityFirst && table.gasbump.enabled {
             return bad("gasbump.enabled", "nonce.profile = \"stability_first\" forbids replacement".into());
         }
-        if table.nonce.profile == Profile::StabilityFirst && table.nonce.low_level.enabled {
-            return bad(
-                "nonce.low_level.enabled",
-                "nonce.profile = \"stability_first\" forbids the placeholders that held nonces need".into(),
-            );
-        }
         if table.gasbump.multiplier < 1.1 {
             return bad(
                 "gasbump.multiplier",
@@ -114,6 +108,14 @@ impl ChainConfig {
             Ok(submitters) => submitters,
             Err((key, problem)) => return bad(&key, problem),
         };
+        let low_level = table.nonce.low_level.enabled
+            || submitters.values().any(|own| own.nonce.low_level.enabled == Some(true));
+        if table.nonce.profile == Profile::StabilityFirst && low_level {
+            return bad(
+                "nonce.low_level.enabled",
+                "nonce.profile = \"stability_first\" forbids the placeholders that held nonces need".into(),
+            );
+        }
         let urls = if table.rpc.urls.is_empty() {
             table.rpc.url.clone().into_iter().collect()
         } else {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::error::EmbedError;
 use super::{Gapless, Looks};
 use crate::domain::intent::check_request_id;
+use crate::domain::words::storable;
 use crate::domain::{Answer, Event, EventKind, Nonce, ReservationState, SubmitterKey, TxId, Via};
 use crate::store::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, StoreError};
 
@@ -113,7 +114,13 @@ impl Held {
             }
             if !looks.pause().await {
                 self.give_up("the caller waited no longer for its nonce").await;
-                return Err(EmbedError::NoNonceInTime { tx_id });
+                // It may have been given in between, and is consumed by its placeholder then.
+                return match self.gapless.store.reservation(tx_id).await {
+                    Ok(Some(view)) if view.state != ReservationState::Requested => {
+                        Err(EmbedError::TooLate { tx_id, state: view.state })
+                    }
+                    _ => Err(EmbedError::NoNonceInTime { tx_id }),
+                };
             }
         }
     }
@@ -210,7 +217,7 @@ async fn give_up(gapless: &Gapless, tx_id: TxId, owner: HoldOwner, reason: &str)
 pub(super) fn shortened(reason: &str) -> String {
     match reason.trim() {
         "" => "no reason was given".to_owned(),
-        reason => reason.chars().take(MAX_REASON_CHARS).collect(),
+        reason => storable(reason).chars().take(MAX_REASON_CHARS).collect(),
     }
 }
 

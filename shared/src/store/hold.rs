@@ -143,7 +143,10 @@ pub(super) async fn write_holds(tx: &mut Tx, live: &[&FencedWrite]) -> Result<()
             expires_at = CASE
                 WHEN u.hold IS NULL THEN r.expires_at
                 ELSE clock_timestamp() + make_interval(secs => u.hold) END,
-            noted_at = CASE WHEN r.answered_at IS NULL THEN r.noted_at ELSE coalesce(r.noted_at, clock_timestamp()) END,
+            -- An answer from before the nonce was given is not known to the lane: it is still to be noted.
+            noted_at = CASE
+                WHEN r.answered_at IS NULL OR u.from_state = 'REQUESTED' THEN r.noted_at
+                ELSE coalesce(r.noted_at, clock_timestamp()) END,
             settled_at = CASE WHEN u.to_state IN ('USED', 'RECYCLABLE') THEN clock_timestamp() END,
             fencing_token = u.token
         FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::BIGINT[], $7::FLOAT8[], $8::BOOLEAN[])

@@ -14,7 +14,7 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::reservation::reservation_hash;
 use crate::domain::{
-    Answer, EventKind, Nonce, Payload, ReservationState, SubmitterKey, TxId, TxState, U256, Via,
+    Answer, EventKind, Nonce, Payload, ReservationState, SubmitterKey, TxId, TxKind, TxState, U256, Via,
 };
 
 /// Names one call: whoever knows it owns the reservation.
@@ -115,7 +115,9 @@ impl Store {
 
     async fn insert_reservation(&self, new: &NewReservation, outbox: bool) -> Result<bool, StoreError> {
         let accepted = EventKind::Accepted;
-        let nothing = Payload::transfer(new.submitter.address, U256::zero());
+        // Legacy: every chain takes it, and the placeholder has to be mined wherever the caller's transaction could be.
+        let nothing =
+            Payload { kind: TxKind::Legacy, ..Payload::transfer(new.submitter.address, U256::zero()) };
         let inserted: Option<Uuid> = sqlx::query_scalar(
             "-- request_reservation
             WITH accepted AS (

@@ -179,6 +179,29 @@ impl Stack {
     pub async fn restart_postgres(&self) {
         self.own_postgres().lock().await.restart().await.expect("PostgreSQL starts again");
     }
+
+    /// The SQLSTATE with which the database refuses a statement.
+    pub async fn refusal(&self, statement: &'static str) -> String {
+        let error = sqlx::query(statement).execute(self.db()).await.expect_err(statement);
+        let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
+        refused.code().unwrap_or_default().into_owned()
+    }
+
+    /// Until no transaction of a worker is open: one in which somebody's answer is waited for would stay.
+    pub async fn wait_no_open_transaction(&self) {
+        eventually("no transaction of a worker is open", async || {
+            let open: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name LIKE 'gapless-worker%'
+                   AND state LIKE 'idle in%'",
+            )
+            .fetch_one(self.db())
+            .await
+            .expect("the database answers");
+            if open == 0 { Ok(()) } else { Err(open) }
+        })
+        .await;
+    }
 }
 
 /// Requests, through the first API that runs.

@@ -232,7 +232,7 @@ async fn replacement_underpriced_leaves_the_earlier_attempt_alive() {
     cast.stack.wait_pending(tx_ids.len() as u64).await;
     cast.refuse_all(None);
     for tx_id in &tx_ids {
-        let path = format!("/api/v1/tx/{tx_id}/speed-up");
+        let path = format!("/api/v1/tx/{tx_id}/speed-up?wait=60s");
         let answer = cast.stack.client().admin_post(&path, &json!({ "reason": "a customer waits" })).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(cast.stack.wait_attempts(*tx_id, 2).await[1].kind, "REPLACEMENT");
@@ -292,7 +292,11 @@ async fn trouble_that_passes_is_waited_for_with_the_same_bytes() {
         SubmitClass::Unavailable,
     ];
     let cast = Cast::of(&passing, |stack| stack).await;
-    cast.back_off_and_go_on(complains(None)).await.finish().await;
+    let understood = |said: Said, row: &TxRow| {
+        let limit = said.class == SubmitClass::DelegatedLimit.as_str();
+        complains(limit.then_some("delegated_limit"))(said, row)
+    };
+    cast.back_off_and_go_on(understood).await.finish().await;
 }
 
 /// Scenario 33: what nobody understands is kept, looked up, counted, logged with its words, and tried again.

@@ -368,14 +368,7 @@ async fn a_service_that_never_answers_holds_no_database_transaction_and_no_lease
     kms.wait_asked_to_sign(0).await;
     let free = stack.create(local, "free", &payload(to, 1)).await;
     stack.wait_for(free, TxState::Confirmed).await;
-    let open: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND application_name LIKE 'gapless-worker%' AND state LIKE 'idle in%'",
-    )
-    .fetch_one(stack.db())
-    .await
-    .unwrap();
-    assert_eq!(open, 0, "a transaction is open while the service thinks");
+    stack.wait_no_open_transaction().await;
     let row = stack.row(held).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None));
     let owner = stack.lease(remote).await.and_then(|lease| lease.owner);

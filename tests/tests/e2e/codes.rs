@@ -93,7 +93,7 @@ async fn why_an_intent_was_given_up_is_known_to_the_next_owner() {
     let refused = stack.create(refused, "refused", &payload(to, 1)).await;
     stack.wait_attempts(refused, 2).await;
     let soon: String = sqlx::query_scalar(
-        "SELECT to_char((clock_timestamp() + interval '6 s') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
+        "SELECT to_char((clock_timestamp() + interval '15 s') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
     )
     .fetch_one(stack.db())
     .await

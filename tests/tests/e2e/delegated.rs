@@ -3,18 +3,14 @@
 use std::collections::HashSet;
 
 use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
-use serde_json::Value;
 
+use crate::shared_keys::shown;
 use crate::stack;
 
 /// Intents of a submitter that hold a nonce and are not final.
 async fn in_flight(stack: &Stack, submitter: &Submitter) -> Vec<TxId> {
     let rows = stack.rows(submitter).await;
     rows.iter().filter(|row| row.state.is_open()).map(|row| row.tx_id).collect()
-}
-
-async fn shown(stack: &Stack, submitter: &Submitter) -> Value {
-    stack.client().get(&format!("/api/v1/submitters/{}", submitter.text())).await.body
 }
 
 /// Mines whatever waits until nothing is left to do; `look` has a look before each block.
@@ -36,7 +32,7 @@ async fn mine_until_final(stack: &Stack, look: impl AsyncFn()) {
 /// The same window of 16 for two accounts; one of them is delegated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delegated_account_has_one_transaction_on_its_way_whatever_the_window_is() {
-    const INTENTS: u64 = 40;
+    const INTENTS: u64 = 20;
     let stack = stack().window(16).submitters(2).mining(Mining::Manual).start().await;
     let (delegated, plain) = (stack.submitter(0), stack.submitter(1));
     let (to, delegate) = (Address::repeat_byte(0x70), Address::repeat_byte(0xde));

@@ -105,12 +105,12 @@ async fn a_nonce_that_is_marked_recyclable_is_consumed_and_given_to_nobody_again
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not_count() {
-    let stack = low_level().set("nonce.max_hold", "3s").up().await;
+    let stack = low_level().set("nonce.max_hold", "6s").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let gapless = stack.gapless().await;
     // The operator's limit binds, whatever the caller wants.
     let allocation = allocate(&stack).await;
-    assert!(allocation.time_left() <= Duration::from_secs(3));
+    assert!(allocation.time_left() <= Duration::from_secs(6));
     stack.wait_reservation(submitter, ReservationState::Recyclable).await;
     let late = gapless.mark_used(&allocation, signed(&stack, submitter, 0, to)).await.unwrap_err();
     assert!(matches!(late, EmbedError::TooLate { state: ReservationState::Recyclable, .. }), "{late:?}");
@@ -174,12 +174,6 @@ async fn the_audit_catches_a_used_nonce_that_never_had_a_placeholder() {
     stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
 }
 
-async fn refusal(stack: &Stack, statement: &'static str) -> String {
-    let error = sqlx::query(statement).execute(stack.db()).await.expect_err(statement);
-    let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
-    refused.code().unwrap_or_default().into_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
     let stack = stack().up().await;
@@ -196,7 +190,7 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
                 ("23514", "UPDATE nonce_reservation SET answered_at = now()"),
                 ("23514", "UPDATE nonce_reservation SET gave_up = 'x'"),
             ] {
-                assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+                assert_eq!(stack.refusal(statement).await, code, "{statement}");
             }
             Ok::<_, String>(transfer(to, 1))
         })
@@ -207,7 +201,7 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
         ("GL002", "UPDATE nonce_reservation SET state = 'RESERVED', settled_at = NULL"),
         ("GL002", "UPDATE nonce_reservation SET state = 'RECYCLABLE'"),
     ] {
-        assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+        assert_eq!(stack.refusal(statement).await, code, "{statement}");
     }
     // A nonce for a caller whose placeholder is nowhere.
     stack.operate(stack.submitter(0), "pause", "so that nobody gives it one").await;
@@ -219,7 +213,7 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
     let shown =
         "UPDATE nonce_reservation SET state = 'RESERVED', nonce = 1, expires_at = now(), fencing_token = 9
                  WHERE state = 'REQUESTED'";
-    assert_eq!(refusal(&stack, shown).await, "GL006");
+    assert_eq!(stack.refusal(shown).await, "GL006");
     call.abort();
     stack.operate(stack.submitter(0), "resume", "done").await;
     stack.wait_all_terminal().await;

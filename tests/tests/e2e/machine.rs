@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gapless_tests::{Address, Mining, Stack, TxState, payload};
+use gapless_tests::{Address, Mining, TxState, payload};
 
 use crate::stack;
 
@@ -82,13 +82,6 @@ async fn every_table_and_every_column_says_what_it_is_for() {
     stack.finish().await;
 }
 
-/// The SQLSTATE with which the database refuses a statement.
-async fn refusal(stack: &Stack, statement: &'static str) -> String {
-    let error = sqlx::query(statement).execute(stack.db()).await.expect_err(statement);
-    let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
-    refused.code().unwrap_or_default().into_owned()
-}
-
 /// The last line of defence: even a session with all rights and a wrong idea is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
@@ -116,7 +109,7 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
     ] {
-        assert_eq!(refusal(&stack, statement).await, code, "{statement}");
+        assert_eq!(stack.refusal(statement).await, code, "{statement}");
     }
     let after = stack.row(first).await;
     assert_eq!(
@@ -126,7 +119,8 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
     assert_eq!(
-        refusal(&stack, "UPDATE managed_tx SET state = 'SUBMITTED', finished_at = NULL, confirmed_at = NULL")
+        stack
+            .refusal("UPDATE managed_tx SET state = 'SUBMITTED', finished_at = NULL, confirmed_at = NULL")
             .await,
         "GL002"
     );

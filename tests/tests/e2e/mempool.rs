@@ -31,7 +31,7 @@ async fn wait_verdict(stack: &Stack, tx_id: TxId, verdict: &str) -> Value {
 /// The same bytes, now.
 async fn rebroadcast(stack: &Stack, tx_id: TxId) {
     let asked = json!({ "action": "rebroadcast", "reason": "it was lost" });
-    let answer = stack.client().admin_post(&format!("/api/v1/tx/{tx_id}/resolve"), &asked).await;
+    let answer = stack.client().admin_post(&format!("/api/v1/tx/{tx_id}/resolve?wait=60s"), &asked).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
@@ -99,6 +99,7 @@ async fn a_stranger_at_the_same_nonce_is_said_and_nothing_is_done_about_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_pool_to_show_still_leads_to_a_verdict() {
     let stack = diagnosing().proxied().up().await;
+    stack.proxy().always(CONTENT, Fault::Error { code: -32601, message: "Method not found".into() });
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let tx_id = stack.create(submitter, "hidden", &payload(to, 1)).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
@@ -151,7 +152,7 @@ async fn a_transaction_behind_a_missing_nonce_is_said_to_be_held_back() {
 /// Several nodes: one that has it is enough; "nobody knows it" must be everybody's word.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_nodes_are_heard_each() {
-    let stack = diagnosing().set("rpc.timeout", "1s").start().await;
+    let stack = diagnosing().start().await;
     let (one, two) = (Proxy::start(stack.anvil().url()).await, Proxy::start(stack.anvil().url()).await);
     two.always(BY_HASH, Fault::Result(Value::Null));
     one.show_pool();

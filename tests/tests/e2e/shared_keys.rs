@@ -27,7 +27,7 @@ async fn foreign(stack: &Stack, submitter: &Submitter) -> Vec<(i64, i64, String)
     .unwrap()
 }
 
-async fn shown(stack: &Stack, submitter: &Submitter) -> Value {
+pub(crate) async fn shown(stack: &Stack, submitter: &Submitter) -> Value {
     stack.client().get(&format!("/api/v1/submitters/{}", submitter.text())).await.body
 }
 
@@ -37,15 +37,15 @@ async fn send(stack: &Stack, request_id: &str, to: Address) -> TxId {
 
 /// Others use the key at what the node says is next, until the node took it so many times and the last of it is mined.
 async fn others_send(submitter: &Submitter, node: &Node, transactions: u64) {
-    let (mut taken, mut last) = (0, 0);
-    while taken < transactions {
-        let nonce = node.count(submitter.address(), "pending").await;
-        let (_, raw) = submitter.sign_transfer(node.chain_id(), nonce, theirs(), 1);
-        // Whoever is faster has it; the others try again.
-        if node.try_rpc("eth_sendRawTransaction", json!([raw])).await.is_ok() {
-            taken += 1;
-            last = nonce;
-        }
+    let mut last = 0;
+    for _ in 0..transactions {
+        last = eventually("the node takes a transaction of others", async || {
+            let nonce = node.count(submitter.address(), "pending").await;
+            let (_, raw) = submitter.sign_transfer(node.chain_id(), nonce, theirs(), 1);
+            // Whoever is faster has it; the others try again.
+            node.try_rpc("eth_sendRawTransaction", json!([raw])).await.map(|_| nonce)
+        })
+        .await;
     }
     eventually("the transactions of others are mined", async || {
         let count = node.count(submitter.address(), "latest").await;
@@ -338,12 +338,6 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.finish().await;
 }
 
-/// The SQLSTATE with which the database refuses a statement.
-async fn refusal(stack: &Stack, statement: &'static str) -> String {
-    let error = sqlx::query(statement).execute(stack.db()).await.expect_err(statement);
-    error.as_database_error().and_then(|refused| refused.code()).unwrap_or_default().into_owned()
-}
-
 /// The control: strict is the default, the database insists on it, and the audit notices where neither helped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
@@ -353,10 +347,10 @@ async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
     stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.workers()[0].stop_sigterm().await;
     let skip = "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1";
-    assert_eq!(refusal(&stack, skip).await, "GL005");
+    assert_eq!(stack.refusal(skip).await, "GL005");
     let note = "INSERT INTO foreign_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
          SELECT chain_id, submitter, next_nonce, next_nonce, 'STEPPED_OVER', fencing_token FROM submitter_nonce_cursor";
-    assert_eq!(refusal(&stack, note).await, "GL005");
+    assert_eq!(stack.refusal(note).await, "GL005");
     // A program that skips, and a database that lets it.
     stack.sql("ALTER TABLE submitter_nonce_cursor DISABLE TRIGGER submitter_nonce_cursor_guard").await;
     assert_eq!(stack.sql(skip).await, 1);

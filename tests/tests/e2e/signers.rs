@@ -240,14 +240,7 @@ async fn a_silent_signer_holds_no_database_transaction_and_no_lease() {
     service.wait_asked("POST /sign").await;
     let free = stack.create(local, "free", &payload(to, 1)).await;
     stack.wait_for(free, TxState::Confirmed).await;
-    let open: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity
-         WHERE datname = current_database() AND application_name LIKE 'gapless-worker%' AND state LIKE 'idle in%'",
-    )
-    .fetch_one(stack.db())
-    .await
-    .unwrap();
-    assert_eq!(open, 0, "a transaction is open while the signer thinks");
+    stack.wait_no_open_transaction().await;
     let row = stack.row(held).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None));
     let took = first.stop_sigterm().await;

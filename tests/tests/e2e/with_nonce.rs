@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gapless::config::{Secret, Signer as SignerConfig};
-use gapless::domain::{Fees, RequestedTx, ReservationState};
+use gapless::domain::{Fees, RequestedTx, ReservationState, TxKind};
 use gapless::embed::{Accepted, EmbedError, NonceContext, Wanted, WithNonceError};
 use gapless::signer::{SignerSet, keystore};
 use gapless_tests::{Address, Stack, TxId, TxState, U256, payload};
@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::stack;
 
 /// Longer than a loaded machine needs.
-const PATIENT: Duration = Duration::from_secs(60);
+const PATIENT: Duration = Duration::from_secs(300);
 
 /// A transfer, as a handler returns it.
 pub(crate) fn transfer(to: Address, value: u64) -> RequestedTx {
@@ -134,7 +134,7 @@ async fn a_handler_that_panics_leaves_a_placeholder() {
 async fn a_handler_that_hangs_leaves_a_placeholder_when_its_hold_ends() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
-    let call = gapless.call(stack.key(0)).hold(Duration::from_secs(3));
+    let call = gapless.call(stack.key(0)).hold(Duration::from_secs(6));
     let hung = call.run(async |_: NonceContext| std::future::pending::<Result<RequestedTx, String>>().await);
     let hung = hung.await.unwrap_err();
     let WithNonceError::HoldEnded { tx_id } = hung else { panic!("{hung:?}") };
@@ -263,11 +263,33 @@ async fn a_request_id_runs_its_handler_once_and_is_shared_with_the_api() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_may_want_exactly_what_the_placeholder_does() {
     let stack = stack().up().await;
-    let accepted = send(&stack, 0, transfer(stack.submitter(0).address(), 0)).await.unwrap();
+    let nothing = transfer(stack.submitter(0).address(), 0);
+    let twin = RequestedTx { kind: Some(TxKind::Legacy), ..nothing };
+    let accepted = send(&stack, 0, twin).await.unwrap();
     stack.wait_for(accepted.tx_id, TxState::Confirmed).await;
     let attempts = stack.attempts(accepted.tx_id).await;
     assert_eq!(attempts.len(), 2);
     assert_ne!(attempts[0].tx_hash, attempts[1].tx_hash);
+    stack.finish().await;
+}
+
+/// Scenario 12, on a chain from before EIP-1559: the placeholder is of a kind that every chain takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_chain_without_eip_1559_a_held_nonce_is_consumed_too() {
+    let stack = stack().anvil_args(&["--hardfork", "berlin"]).set("fees.policy", "gas_price").up().await;
+    let to = Address::repeat_byte(0xa9);
+    let failed = stack
+        .gapless()
+        .await
+        .with_nonce(stack.key(0), async |_: NonceContext| {
+            Err::<RequestedTx, _>("nothing is in stock".to_owned())
+        })
+        .await;
+    let Err(WithNonceError::Handler { tx_id, .. }) = failed else { panic!("{failed:?}") };
+    failed_by_placeholder(&stack, tx_id, "nothing is in stock").await;
+    let legacy = RequestedTx { kind: Some(TxKind::Legacy), ..transfer(to, 1) };
+    let accepted = send(&stack, 0, legacy).await.unwrap();
+    assert_eq!(stack.wait_for(accepted.tx_id, TxState::Confirmed).await.nonce, Some(1));
     stack.finish().await;
 }
 

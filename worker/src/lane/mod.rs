@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gapless::config::Profile;
-use gapless::domain::{Address, Event, EventKind, TxId};
+use gapless::domain::{Address, Event, EventKind, Nonce, TxId};
 use gapless::signer::Signer;
 use gapless::store::{DoneAction, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote};
 use tokio::sync::{mpsc, watch};
@@ -60,8 +60,8 @@ pub(crate) struct Lane {
     pub(crate) funds: Option<Funds>,
     /// No preparing before this: funds, signer or node are not there.
     pub(crate) hold_until: Option<Instant>,
-    /// Since when the node has refused to estimate the head of the queue.
-    pub(crate) refused_since: Option<Instant>,
+    /// For which nonce the node refuses to estimate, and since when.
+    pub(crate) refused_since: Option<(Nonce, Instant)>,
     /// The chain's count was compared with the sequence since the rows were read.
     pub(crate) key_checked: bool,
     /// When the chain's count was first seen above the sequence.

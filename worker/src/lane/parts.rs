@@ -60,6 +60,8 @@ pub(crate) struct Sharing {
     pub(crate) known: Vec<ForeignNonces>,
     /// Found, and not on disk yet.
     pub(crate) found: Vec<ForeignNonces>,
+    /// A count far beyond the sequence, and when it was first seen.
+    pub(crate) far: Option<(u64, Instant)>,
     /// A nonce of others that the node knows nothing of, and since when.
     pub(crate) vacant: Option<(Nonce, Instant)>,
     /// It stayed vacant: the next intent takes it, or all that is behind it waits for ever.

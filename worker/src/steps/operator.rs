@@ -95,9 +95,9 @@ async fn final_count(lane: &Lane) -> Result<Result<u64, String>, StepError> {
     let (connector, address) = (&lane.chain.connector, lane.address());
     let view = connector.consumed_nonce(address, lane.chain.finality(), &[]).await?;
     let pending = connector.transaction_count(address, BlockTag::Pending).await?;
-    let ours =
-        lane.open.iter().filter(|tx| tx.state() != TxState::Protect && tx.intent.receipt.is_none()).count()
-            as u64;
+    let in_pool =
+        |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_held();
+    let ours = lane.open.iter().filter(in_pool).count() as u64;
     if pending > view.latest_count + ours {
         let others = pending - view.latest_count - ours;
         return Ok(Err(format!(

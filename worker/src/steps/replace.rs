@@ -144,7 +144,7 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         tx.replace_at = Some(Instant::now() + RETRY);
         return Ok(());
     };
-    let unsigned = UnsignedTx {
+    let mut unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
         from: lane.address(),
         nonce: tx.intent.nonce,
@@ -152,7 +152,12 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         fees,
         payload,
     };
-    let draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+    let mut draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+    if lane.open[index].hashes().contains(&draft.tx_hash) {
+        // The very bytes of the placeholder that was kept back. One wei makes them an attempt of their own.
+        unsigned.fees = fees.one_wei_more();
+        draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+    }
     let interval = lane.chain.config.resubmit.interval;
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %lane.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
@@ -182,9 +187,8 @@ async fn price(
     // the chain binds both.
     let own = tx.intent.payload.max_fee_per_gas.filter(|_| kind != AttemptKind::Placeholder);
     let limit = own.into_iter().chain(lane.chain.config.fees.max_fee_per_gas).min();
-    // A placeholder that was kept back is in no pool, and a replacement need not outbid it. Another placeholder must, or it
-    // would have the same bytes.
-    let skipped = if kind == AttemptKind::Placeholder { 0 } else { tx.kept_back() };
+    // A placeholder that was kept back while others followed is in no pool: there is nothing to outbid.
+    let skipped = tx.kept_back().min(tx.intent.attempts.len().saturating_sub(1));
     let previous = tx.intent.attempts.iter().skip(skipped).map(Attempt::fees).max_by_key(Fees::cap);
     let multiplier = lane.chain.config.gasbump.multiplier;
     let fees = previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit));

@@ -49,6 +49,10 @@ async fn look_at(lane: &mut Lane, index: usize) {
         Some(Answer::GaveUp(reason)) => {
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, reason), false);
         }
+        Some(_) if held.answer_expires.is_some_and(|at| at <= now) => {
+            let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it was sent");
+            end(lane, index, TxState::Cancelled, error, false);
+        }
         Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
         Some(answer) => take(lane, index, answer).await,
         None if held.over => {
@@ -73,6 +77,8 @@ async fn take(lane: &mut Lane, index: usize, answer: Answer) {
         Answer::Signed(raw) => draft::of_signed(lane, &raw, nonce, &recorded).await,
         Answer::GaveUp(_) => return,
     };
+    // What it costs was left out of what is owed: nothing behind it may rely on that sum.
+    lane.funds = None;
     match drafted {
         Ok((draft, payload)) => {
             let interval = lane.chain.config.resubmit.interval;

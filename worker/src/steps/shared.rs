@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::chain::BlockTag;
-use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
+use gapless::domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{ForeignCause, ForeignNonces};
 
@@ -14,6 +14,8 @@ use crate::lane::{Lane, OpenTx, StepError};
 
 /// While something is unmined, and the head has moved, the chain's counts are looked at this often.
 const LOOK: Duration = Duration::from_secs(1);
+/// More than others are likely to send between two looks.
+const FAR: u64 = 1_000;
 /// A nonce of others that no node knows anything of for this long is not coming: their transaction was dropped.
 const VACANT_FOR: Duration = Duration::from_secs(3);
 
@@ -62,6 +64,10 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
         return Ok(true);
     }
     let counts = ask_counts(lane).await?;
+    if !is_believable(lane, counts) {
+        lane.hold_until = Some(Instant::now() + RECHECK);
+        return Ok(false);
+    }
     step_over(lane, counts);
     look_for_vacancy(lane, counts);
     if lane.sharing.vacant.is_some() && lane.sharing.free.is_none() {
@@ -69,6 +75,22 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
         return Ok(false);
     }
     Ok(true)
+}
+
+/// A cursor never falls again, so a count far beyond it is believed only if it is still there a moment later.
+fn is_believable(lane: &mut Lane, counts: Counts) -> bool {
+    let next = lane.sequence.as_ref().map_or(counts.pending, |sequence| sequence.next.0);
+    if counts.pending <= next.saturating_add(FAR) {
+        lane.sharing.far = None;
+        return true;
+    }
+    match lane.sharing.far {
+        Some((count, since)) if count <= counts.pending => since.elapsed() >= RECHECK,
+        _ => {
+            lane.sharing.far = Some((counts.pending, Instant::now()));
+            false
+        }
+    }
 }
 
 /// The chain is ahead of the cursor: everything of ours is below the cursor, so what is above it is not ours.
@@ -244,6 +266,11 @@ fn judge_later(lane: &mut Lane) {
 
 /// Back to the queue: its bytes are dead, so its effect can still happen once.
 pub(super) fn displace(tx: &mut OpenTx) {
+    if tx.intent.held.is_some() {
+        // Its caller made it for the nonce that it saw.
+        let reason = "the nonce that its caller was shown was taken from outside".to_owned();
+        tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::NonceTaken, reason });
+    }
     tx.enter(TxState::Queued);
     tx.intent.gas_params = None;
     tx.complain(

@@ -11,7 +11,7 @@ use crate::lane::{Lane, OpenTx};
 
 pub(crate) fn alarm(lane: &mut Lane) {
     let now = Instant::now();
-    for index in 0..lane.open.len() {
+    for index in 0..sent(lane).count() {
         let Some(reason) = too_long(lane, &lane.open[index], now) else { continue };
         let tx = &mut lane.open[index];
         let facts = StuckFacts {
@@ -36,13 +36,17 @@ pub(crate) fn alarm(lane: &mut Lane) {
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let quiet = lane.open.iter().filter(|tx| can_be_stuck(tx));
+    let quiet = sent(lane).filter(|tx| can_be_stuck(tx));
     quiet.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
 }
 
-/// A nonce that a caller holds is not unmined, it is unsent.
+/// From a nonce that a caller holds on, nothing is unmined: it is unsent.
+fn sent(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
+    lane.open.iter().take_while(|tx| !tx.is_held())
+}
+
 fn can_be_stuck(tx: &OpenTx) -> bool {
-    matches!(tx.state(), TxState::InFlight | TxState::Submitted) && !tx.is_held()
+    matches!(tx.state(), TxState::InFlight | TxState::Submitted)
 }
 
 fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {

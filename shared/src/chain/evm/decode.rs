@@ -27,7 +27,9 @@ pub(super) struct Count(pub(super) u64);
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Quantity(wide) = Quantity::deserialize(deserializer)?;
-        u64::try_from(wide).map(Count).map_err(|_| de::Error::custom("a count above 64 bits"))
+        // What the database cannot hold, no chain reaches either.
+        let count = u64::try_from(wide).ok().filter(|count| i64::try_from(*count).is_ok());
+        count.map(Count).ok_or_else(|| de::Error::custom("a count that no chain reaches"))
     }
 }
 

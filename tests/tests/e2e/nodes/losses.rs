@@ -170,7 +170,7 @@ pub(super) async fn a_key_used_outside_is_noticed(kind: NodeKind) {
     stack.start_worker().await;
     stack.wait_for(tx_id, TxState::Protect).await;
     stack.wait_protected(submitter).await;
-    let answer = stack.operate(submitter, "adopt", "the stranger is known").await;
+    let answer = stack.operate(submitter, "adopt?wait=60s", "the stranger is known").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
     assert_eq!(stack.chain(0).balance(to).await, 7.into(), "once");

@@ -218,7 +218,8 @@ fn not_estimated(lane: &mut Lane, error: RpcError, nonce: Nonce) -> Verdict {
         lane.refused_since = None;
         return error.into();
     }
-    let since = *lane.refused_since.get_or_insert_with(Instant::now);
+    let earlier = lane.refused_since.filter(|(refused, _)| *refused == nonce);
+    let (_, since) = *lane.refused_since.insert(earlier.unwrap_or((nonce, Instant::now())));
     if since.elapsed() < REFUSED_FOR_GOOD || earlier_is_unmined(lane, nonce) {
         return error.into();
     }

@@ -24,6 +24,10 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.paused || lane.hold_until.is_some_and(|until| Instant::now() < until) {
         return Ok(false);
     }
+    // A caller's answer that waits for funds or for a node comes first.
+    if lane.open.iter().any(|tx| tx.is_held() && tx.answer_at.is_some()) {
+        return Ok(false);
+    }
     lane.hold_until = None;
     let mut ready = false;
     // Bounded: a long run of intents that can never be sent must not keep the lane from its open ones.
@@ -67,7 +71,10 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
 async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError> {
     // What was read ahead does not know whether a caller that waits is still there.
     let old = |intent: &QueuedIntent| {
-        intent.caller.as_ref().is_some_and(|caller| caller.read_at.elapsed() > CALLER_FRESH)
+        intent.caller.as_ref().is_some_and(|caller| {
+            let lapsed = caller.read_at < caller.wanted_until && caller.wanted_until <= Instant::now();
+            lapsed || caller.read_at.elapsed() > CALLER_FRESH
+        })
     };
     if lane.queue.front().is_some_and(old) {
         lane.queue.clear();
