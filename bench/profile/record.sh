@@ -27,8 +27,8 @@ done
 sleep 2 # under way
 
 perf record -F 499 -g --call-graph dwarf,16384 -p "$pid" -o "$out/$program.data" -- sleep "$seconds"
-perf report -i "$out/$program.data" --no-children --percent-limit 0.5 --stdio >"$out/$program.txt" 2>/dev/null
+perf report -i "$out/$program.data" --no-inline --no-children --percent-limit 0.5 -g none --stdio >"$out/$program.txt" 2>/dev/null
 if command -v inferno-collapse-perf >/dev/null; then
-  perf script -i "$out/$program.data" | inferno-collapse-perf | inferno-flamegraph >"$out/$program.svg"
+  perf script -i "$out/$program.data" --no-inline | inferno-collapse-perf | inferno-flamegraph >"$out/$program.svg"
 fi
 ls "$out"

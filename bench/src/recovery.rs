@@ -67,7 +67,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     table.rows.push(line("a joining worker: has its half").number("ms", share.as_secs_f64() * 1000.0, 0));
     let handed_over_ms = handed_over.as_secs_f64() * 1000.0;
     table.rows.push(line("SIGTERM: all its submitters have a new owner").number("ms", handed_over_ms, 0));
-    table.rows.push(after_stop.columns(line("SIGTERM: next broadcast of each")));
+    table.rows.push(after_stop.columns(line("SIGTERM: next broadcast of each, by anybody")));
     table.rows.push(after_kill.columns(line("kill -9: next broadcast of each")));
     report.table("recovery", table);
     report.goal(

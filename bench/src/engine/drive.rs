@@ -69,8 +69,8 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     let mut usage = stopped.usage(&run.monitor).await?;
     usage.rpc_calls = Some(calls);
     let confirmed = if drive.ballast.is_queued() { 1 } else { wanted };
-    let driven =
-        Driven { count, lifetimes: run.lifetimes(confirmed).await?, usage, top: run.monitor.top(TOP).await? };
+    let top = run.monitor.top(TOP).await?;
+    let driven = Driven { count, lifetimes: run.lifetimes(confirmed).await?, usage, top };
     run.finish().await?;
     Ok(driven)
 }

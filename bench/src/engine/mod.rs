@@ -100,7 +100,8 @@ fn top_table(statements: &[Statement], count: f64) -> Table {
                 .text("statement", &statement.name)
                 .number("calls/tx", statement.calls / count, 4)
                 .number("rows/tx", statement.rows / count, 2)
-                .number("ms/tx", statement.exec_ms / count, 4),
+                .number("ms/tx", statement.exec_ms / count, 4)
+                .number("WAL B/tx", statement.wal_bytes / count, 0),
         );
     }
     table

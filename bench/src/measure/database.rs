@@ -28,6 +28,7 @@ pub(crate) struct Statement {
     pub(crate) calls: f64,
     pub(crate) rows: f64,
     pub(crate) exec_ms: f64,
+    pub(crate) wal_bytes: f64,
 }
 
 impl Monitor {
@@ -87,9 +88,10 @@ impl Monitor {
         if !self.has_statements {
             return Ok(Vec::new());
         }
-        let rows: Vec<(String, f64, f64, f64)> = sqlx::query_as(
+        let rows: Vec<(String, f64, f64, f64, f64)> = sqlx::query_as(
             "SELECT split_part(ltrim(split_part(s.query, E'\\n', 1), '- '), ':', 1) AS name,
-                    sum(s.calls)::FLOAT8, sum(s.rows)::FLOAT8, sum(s.total_exec_time)::FLOAT8
+                    sum(s.calls)::FLOAT8, sum(s.rows)::FLOAT8, sum(s.total_exec_time)::FLOAT8,
+                    sum(s.wal_bytes)::FLOAT8
              FROM pg_stat_statements s
              JOIN pg_database d ON d.oid = s.dbid
              WHERE d.datname = $1
@@ -101,11 +103,12 @@ impl Monitor {
         .bind(count)
         .fetch_all(&self.pool)
         .await?;
-        let named = |(name, calls, rows, exec_ms): (String, f64, f64, f64)| Statement {
+        let named = |(name, calls, rows, exec_ms, wal_bytes): (String, f64, f64, f64, f64)| Statement {
             name: name.chars().take(40).collect(),
             calls,
             rows,
             exec_ms,
+            wal_bytes,
         };
         Ok(rows.into_iter().map(named).collect())
     }
