@@ -171,21 +171,7 @@ impl Lane {
 }
 
 fn change(tx_id: TxId, from: TxState, to: TxState, nonce: Nonce) -> Move {
-    Move {
-        tx_id,
-        from,
-        to,
-        sub_state: None,
-        nonce: Some(nonce),
-        tx_hash: None,
-        last_error: None,
-        gas_params: None,
-        receipt: None,
-        replaced_by: None,
-        ending: None,
-        sends: 0,
-        resubmit_in: None,
-    }
+    Move { nonce: Some(nonce), ..Move::new(tx_id, from, to) }
 }
 
 fn draft(nonce: Nonce, tx_hash: H256, raw: Bytes) -> SignedDraft {

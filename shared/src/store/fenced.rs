@@ -36,6 +36,27 @@ pub struct Move {
     pub resubmit_in: Option<Duration>,
 }
 
+impl Move {
+    /// From one state to another, with nothing else to say.
+    pub fn new(tx_id: TxId, from: TxState, to: TxState) -> Move {
+        Move {
+            tx_id,
+            from,
+            to,
+            sub_state: None,
+            nonce: None,
+            tx_hash: None,
+            last_error: None,
+            gas_params: None,
+            receipt: None,
+            replaced_by: None,
+            ending: None,
+            sends: 0,
+            resubmit_in: None,
+        }
+    }
+}
+
 /// Where the sequence stands, compared and set.
 #[derive(Clone, Debug)]
 pub struct CursorWrite {

@@ -1,4 +1,4 @@
-//! What a lane reads: its submitter as the last owner left it, and the head of its queue.
+//! What a lane reads first: its submitter as the last owner left it.
 //!
 //! Reads need no fence. The claim came first, and a claim waits for every write of the owner before. A lane that
 //! reads again after a lost COMMIT may read too early; then its next write finds other rows than it expects and fails.
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::attempt::Attempt;
 use super::error::StoreError;
 use super::foreign::ForeignNonces;
-use super::hold::{HeldNonce, HeldRow, WaitingCaller, WaitingRow};
+use super::hold::{HeldNonce, HeldRow};
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
@@ -54,22 +54,6 @@ pub struct OpenIntent {
     pub held: Option<HeldNonce>,
     /// In the order they were made; never empty.
     pub attempts: Vec<Attempt>,
-}
-
-/// An intent that waits for a nonce.
-#[derive(Clone, Debug)]
-pub struct QueuedIntent {
-    pub tx_id: TxId,
-    pub payload: Payload,
-    pub sub_state: Option<String>,
-    pub last_error: Option<TxError>,
-    /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
-    pub expires: Option<Instant>,
-    /// It was given up before its nonce was taken from it: it must not happen any more.
-    pub ending: Option<Ending>,
-    pub trace_context: Option<String>,
-    /// A caller outside waits for the nonce.
-    pub caller: Option<WaitingCaller>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,24 +137,6 @@ struct SubmitterRow {
     delegated: Option<bool>,
 }
 
-#[derive(sqlx::FromRow)]
-struct QueuedRow {
-    chain_id: i64,
-    submitter: String,
-    tx_id: Uuid,
-    payload: serde_json::Value,
-    sub_state: Option<String>,
-    last_error: Option<String>,
-    error: Option<serde_json::Value>,
-    expires_in: Option<f64>,
-    ending: Option<String>,
-    ending_reason: Option<String>,
-    ending_code: Option<String>,
-    trace_context: Option<String>,
-    #[sqlx(flatten)]
-    caller: WaitingRow,
-}
-
 impl TryFrom<AttemptRow> for Attempt {
     type Error = StoreError;
     fn try_from(row: AttemptRow) -> Result<Self, StoreError> {
@@ -236,7 +202,7 @@ impl OpenRow {
     }
 }
 
-fn ending(
+pub(super) fn ending(
     id: &str,
     state: Option<String>,
     reason: Option<String>,
@@ -377,62 +343,5 @@ impl Store {
             lanes.entry(key).or_default().open.push(open.into_intent(own, last)?);
         }
         Ok(())
-    }
-
-    /// The first eligible intents of several queues. Reading needs no lease; giving one of them a nonce does.
-    pub async fn queue_heads(
-        &self,
-        wanted: &[(SubmitterKey, u32)],
-    ) -> Result<HashMap<SubmitterKey, Vec<QueuedIntent>>, StoreError> {
-        let (chains, submitters) = columns(&wanted.iter().map(|(key, _)| *key).collect::<Vec<_>>());
-        let read_at = Instant::now();
-        let limits: Vec<i64> = wanted.iter().map(|(_, limit)| i64::from(*limit)).collect();
-        let rows: Vec<QueuedRow> = sqlx::query_as(
-            "-- queue_heads
-            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
-                   q.ending_code, q.error, q.trace_context, q.hold_seconds, q.wanted_for, q.gave_up
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
-            CROSS JOIN LATERAL (
-                SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
-                       t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,
-                       extract(epoch FROM r.wanted_until - clock_timestamp())::FLOAT8 AS wanted_for,
-                       extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
-                FROM managed_tx t
-                LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id AND r.state = 'REQUESTED'
-                WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
-                  AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
-                ORDER BY t.seq
-                LIMIT u.wanted
-            ) q
-            ORDER BY q.chain_id, q.submitter, q.seq",
-        )
-        .bind(chains)
-        .bind(submitters)
-        .bind(limits)
-        .fetch_all(&self.pool)
-        .await
-        .map_err(StoreError::db("queue_heads"))?;
-        let mut heads: HashMap<SubmitterKey, Vec<QueuedIntent>> = HashMap::new();
-        for queued in rows {
-            let key = row::key("managed_tx", queued.chain_id, &queued.submitter)?;
-            let id = queued.tx_id.to_string();
-            let payload = Cell { table: "managed_tx", column: "payload", id: &id }.json(queued.payload)?;
-            heads.entry(key).or_default().push(QueuedIntent {
-                tx_id: TxId(queued.tx_id),
-                payload,
-                last_error: TxError::from_row(
-                    queued.last_error,
-                    queued.error,
-                    TxState::Queued,
-                    queued.sub_state.as_deref(),
-                ),
-                sub_state: queued.sub_state,
-                expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
-                ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
-                trace_context: queued.trace_context,
-                caller: queued.caller.into_caller(read_at),
-            });
-        }
-        Ok(heads)
     }
 }

@@ -180,6 +180,17 @@ impl Stack {
         self.own_postgres().lock().await.restart().await.expect("PostgreSQL starts again");
     }
 
+    /// The database's time after this interval, as clients write it.
+    pub async fn database_time_in(&self, interval: &str) -> String {
+        sqlx::query_scalar(
+            "SELECT to_char((clock_timestamp() + $1::TEXT::INTERVAL) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
+        )
+        .bind(interval)
+        .fetch_one(self.db())
+        .await
+        .expect("the database answers")
+    }
+
     /// The SQLSTATE with which the database refuses a statement.
     pub async fn refusal(&self, statement: &'static str) -> String {
         let error = sqlx::query(statement).execute(self.db()).await.expect_err(statement);

@@ -92,12 +92,7 @@ async fn why_an_intent_was_given_up_is_known_to_the_next_owner() {
     stack.proxy().next(1, SEND, Fault::error("intrinsic gas too low"));
     let refused = stack.create(refused, "refused", &payload(to, 1)).await;
     stack.wait_attempts(refused, 2).await;
-    let soon: String = sqlx::query_scalar(
-        "SELECT to_char((clock_timestamp() + interval '15 s') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
-    )
-    .fetch_one(stack.db())
-    .await
-    .unwrap();
+    let soon = stack.database_time_in("15 s").await;
     let limited = json!({ "to": format!("{to:#x}"), "value": "1", "deadline": soon });
     let late = stack.create(late, "late", &limited).await;
     let attempts = [stack.wait_attempts(late, 2).await, stack.wait_attempts(refused, 2).await];

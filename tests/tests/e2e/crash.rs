@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::stack;
 
 /// A fresh address per point, so that its balance counts the effects.
-fn target(index: usize) -> Address {
+pub(crate) fn target(index: usize) -> Address {
     Address::repeat_byte(0x60 + index as u8)
 }
 
@@ -60,7 +60,12 @@ async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
 
 /// On a loaded machine a transaction may be mined before it is known to be SUBMITTED, and pass by a point: then another
 /// one follows.
-async fn until_it_dies(stack: &Stack, worker: &Service, index: usize, mut tx_ids: Vec<TxId>) -> Vec<TxId> {
+pub(crate) async fn until_it_dies(
+    stack: &Stack,
+    worker: &Service,
+    index: usize,
+    mut tx_ids: Vec<TxId>,
+) -> Vec<TxId> {
     eventually(&format!("{} dies", worker.name()), async || {
         if !worker.is_running() {
             return Ok(());

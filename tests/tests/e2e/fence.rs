@@ -12,7 +12,7 @@ use gapless::store::{
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
 
-use self::desk::{Desk, change, keep};
+use self::desk::{Desk, keep};
 
 /// One of each kind of write there is.
 async fn every_write(
@@ -27,7 +27,7 @@ async fn every_write(
         write
     };
     let error = || Some(TxError::new(ErrorCode::Invalid, "too late"));
-    let dead = || Move { last_error: error(), ..change(queued, TxState::Queued, TxState::Failed) };
+    let dead = || Move { last_error: error(), ..Move::new(queued, TxState::Queued, TxState::Failed) };
     let stuck = || EventKind::Stuck { code: ErrorCode::Stuck, reason: "no".into() };
     let event = || Event { submitter: lease.key(), tx_id: None, kind: stuck() };
     let protect = || CursorWrite {

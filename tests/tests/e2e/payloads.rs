@@ -35,12 +35,7 @@ async fn what_has_no_nonce_by_its_deadline_is_cancelled_without_one() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x08));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Submitted).await;
-    let due: String = sqlx::query_scalar(
-        "SELECT to_char((clock_timestamp() + interval '1 s') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
-    )
-    .fetch_one(stack.db())
-    .await
-    .unwrap();
+    let due = stack.database_time_in("1 s").await;
     let with = |deadline: &str| json!({ "to": format!("{to:#x}"), "value": "1", "deadline": deadline });
     let late = stack.create(submitter, "late", &with(&due)).await;
     let patient = stack.create(submitter, "patient", &with("2999-01-01T00:00:00Z")).await;

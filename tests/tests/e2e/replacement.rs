@@ -178,12 +178,7 @@ async fn what_no_node_will_ever_take_fails_and_its_nonce_is_consumed() {
 async fn a_deadline_that_passes_in_flight_ends_in_a_placeholder() {
     let stack = stack().mining(Mining::Manual).up().await;
     let to = Address::repeat_byte(0xe8);
-    let soon: String = sqlx::query_scalar(
-        "SELECT to_char((clock_timestamp() + interval '3 s') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
-    )
-    .fetch_one(stack.db())
-    .await
-    .unwrap();
+    let soon = stack.database_time_in("3 s").await;
     let limited = json!({ "to": format!("{to:#x}"), "value": "1", "deadline": soon });
     let tx_id = stack.create(stack.submitter(0), "in-time", &limited).await;
     let attempts = stack.wait_attempts(tx_id, 2).await;

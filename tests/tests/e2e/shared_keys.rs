@@ -205,6 +205,21 @@ async fn a_lagging_node_that_counts_less_leads_to_no_second_use_of_a_nonce() {
     stack.finish().await;
 }
 
+/// A cursor never falls again: one absurd answer must not move it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_far_beyond_the_sequence_is_not_believed_at_one_look() {
+    let stack = shared_stack().proxied().up().await;
+    let to = Address::repeat_byte(0x8b);
+    let first = send(&stack, "first", to).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    stack.proxy().next(2, "eth_getTransactionCount", Fault::Result(json!("0xf4240")));
+    let tx_id = send(&stack, "second", to).await;
+    assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(stack.proxy().rules_left(), 0, "it was told so");
+    assert!(foreign(&stack, stack.submitter(0)).await.is_empty());
+    stack.finish().await;
+}
+
 /// It shows the nonce of others as if it had been vacated. The guess is wrong, and costs nothing but time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lagging_node_that_hides_the_transaction_of_others_leads_to_no_second_effect() {

@@ -312,6 +312,22 @@ async fn an_answer_that_cannot_be_paid_for_waits_at_its_nonce_until_it_can() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_deadline_passes_while_it_waits_is_given_up() {
+    let stack = stack().balance(10u64.pow(17)).up().await;
+    let to = Address::repeat_byte(0xaa);
+    let soon = stack.database_time_in("6 s").await;
+    let unpaid = RequestedTx { deadline: Some(soon.parse().unwrap()), ..transfer(to, 10u64.pow(18)) };
+    let accepted = send(&stack, 0, unpaid).await.unwrap();
+    let row = stack.wait_for(accepted.tx_id, TxState::Cancelled).await;
+    assert_eq!((row.nonce, row.sub_state.as_deref()), (Some(0), Some("placeholder")));
+    assert!(row.last_error.unwrap().contains("deadline"));
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 1, "the placeholder that was there all the time");
+    let next = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1));
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_callers_and_requests_share_one_gapless_sequence() {
     let stack = stack().window(4).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa8));

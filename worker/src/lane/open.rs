@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{Confirmation, Ending, H256, Receipt, SignedDraft, TxError, TxState, U256};
+use gapless::domain::{Confirmation, Ending, ErrorCode, H256, Receipt, SignedDraft, TxError, TxState, U256};
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 
 pub(crate) use held::HoldChange;
@@ -171,6 +171,13 @@ impl OpenTx {
 
     pub(crate) fn state(&self) -> TxState {
         self.intent.state
+    }
+
+    /// A transaction from outside consumed its nonce.
+    pub(crate) fn lose_nonce(&mut self, words: &str, now: Instant) {
+        self.enter(TxState::Protect);
+        self.lose_hold(now);
+        self.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
     }
 
     /// Has bytes, and is in no block.

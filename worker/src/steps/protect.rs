@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use gapless::chain::BlockTag;
-use gapless::domain::{ErrorCode, EventKind, Nonce, TxError, TxState};
+use gapless::domain::{EventKind, Nonce, TxState};
 
 use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
@@ -123,11 +123,8 @@ pub(crate) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
         return shared::lose(lane, index).await;
     }
     let tx_id = tx.intent.tx_id;
-    tx.enter(TxState::Protect);
-    tx.lose_hold(Instant::now());
     let detail = format!("the nonce of intent {tx_id} was consumed by an unknown transaction");
-    let error = TxError::new(ErrorCode::NonceTaken, detail.clone());
-    lane.open[index].complain(Some("nonce_taken"), Some(error));
+    tx.lose_nonce(&detail, Instant::now());
     protect(lane, USED_OUTSIDE, &detail);
     lane.flush().await
 }
@@ -155,10 +152,7 @@ pub(super) async fn judge_open(lane: &mut Lane) -> Result<(), StepError> {
     let watcher = lane.chain.watcher.clone();
     for tx in lane.open.iter_mut().filter(|tx| unmined(tx) && tx.state() != TxState::Protect) {
         if tx.intent.nonce.0 < view.count_at_depth && !watcher.saw_any(&tx.hashes()) {
-            tx.enter(TxState::Protect);
-            tx.lose_hold(Instant::now());
-            let words = "its nonce was consumed by an unknown transaction";
-            tx.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
+            tx.lose_nonce("its nonce was consumed by an unknown transaction", Instant::now());
         }
     }
     lane.flush().await

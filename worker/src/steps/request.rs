@@ -65,21 +65,8 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     lane.queue.retain(|intent| intent.tx_id != request.tx_id);
     let error = TxError::new(ErrorCode::Cancelled, request.reason.clone());
     lane.tell(Some(request.tx_id), EventKind::ended(TxState::Cancelled, &error));
-    let change = Move {
-        tx_id: request.tx_id,
-        from: TxState::Queued,
-        to: TxState::Cancelled,
-        sub_state: None,
-        nonce: None,
-        tx_hash: None,
-        last_error: Some(error),
-        gas_params: None,
-        receipt: None,
-        replaced_by: None,
-        ending: None,
-        sends: 0,
-        resubmit_in: None,
-    };
+    let change =
+        Move { last_error: Some(error), ..Move::new(request.tx_id, TxState::Queued, TxState::Cancelled) };
     lane.queued_moves.push(QueuedMove { change, trace: None });
     Ok(CANCELLED.to_owned())
 }
@@ -88,7 +75,7 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
         Some(tx) if tx.is_held() => Err(HELD.to_owned()),
-        Some(tx) if matches!(tx.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck) => {
+        Some(tx) if tx.is_unmined() => {
             tx.send_now(Instant::now());
             Ok("the same bytes go out again".to_owned())
         }

@@ -3,16 +3,14 @@
 //!
 //! The database's time decides. When a hold seems over, the rows are read again first: an answer that came in time counts.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gapless::domain::{Answer, Ending, ErrorCode, TxError, TxState};
 
+use super::prepare::HOLD;
 use super::prepare::draft::{self, Verdict};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
-
-/// A transaction that has to wait for funds, a signer or a node is looked at again this often.
-const HOLD: Duration = Duration::from_secs(1);
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {

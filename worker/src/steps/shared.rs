@@ -182,12 +182,7 @@ pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError>
     let tx = &mut lane.open[index];
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "its nonce was used by others of a shared key");
-    tx.enter(TxState::Protect);
-    tx.lose_hold(Instant::now());
-    tx.complain(
-        Some("nonce_taken"),
-        Some(TxError::new(ErrorCode::NonceTaken, "its nonce was consumed by a transaction of others")),
-    );
+    tx.lose_nonce("its nonce was consumed by a transaction of others", Instant::now());
     lane.moved = true;
     Ok(())
 }

@@ -115,6 +115,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counts_that_no_chain_reaches_are_refused() {
+        let read = |text: &str| serde_json::from_str::<Count>(text).map(|count| count.0);
+        assert_eq!(read(r#""0x7fffffffffffffff""#).unwrap(), i64::MAX as u64);
+        assert!(read(r#""0x8000000000000000""#).is_err());
+        assert!(read(r#""0x10000000000000000""#).is_err());
+    }
+
+    #[test]
     fn quantities_are_strict() {
         let read = |text: &str| serde_json::from_str::<Quantity>(text).map(|q| q.0);
         assert_eq!(read(r#""0x0""#).unwrap(), U256::zero());

@@ -106,7 +106,7 @@ impl Desk {
             delegated: false,
         });
         let (tx_hash, gas_params) = (Some(draft.tx_hash), Some(draft.gas_params()));
-        let given = change(tx_id, TxState::Queued, TxState::InFlight);
+        let given = Move::new(tx_id, TxState::Queued, TxState::InFlight);
         write.change(Move { nonce: Some(nonce), tx_hash, gas_params, sends: 1, ..given });
         write.record(tx_id, AttemptKind::Original, draft);
         write
@@ -161,24 +161,6 @@ impl Desk {
     }
 }
 
-pub(super) fn change(tx_id: TxId, from: TxState, to: TxState) -> Move {
-    Move {
-        tx_id,
-        from,
-        to,
-        sub_state: None,
-        nonce: None,
-        tx_hash: None,
-        last_error: None,
-        gas_params: None,
-        receipt: None,
-        replaced_by: None,
-        ending: None,
-        sends: 0,
-        resubmit_in: None,
-    }
-}
-
 /// A move that keeps nonce and hash.
 pub(super) fn keep(open: &OpenIntent, to: TxState) -> Move {
     let gas_params = open.gas_params.clone();
@@ -186,7 +168,7 @@ pub(super) fn keep(open: &OpenIntent, to: TxState) -> Move {
         nonce: Some(open.nonce),
         tx_hash: Some(open.tx_hash),
         gas_params,
-        ..change(open.tx_id, open.state, to)
+        ..Move::new(open.tx_id, open.state, to)
     }
 }
 

@@ -6,10 +6,11 @@ use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
 /// The sources of the statements that look for work and claim it.
-const SOURCES: [&str; 3] = [
+const SOURCES: [&str; 4] = [
     include_str!("../../../../shared/src/store/fleet.rs"),
     include_str!("../../../../shared/src/store/lease.rs"),
     include_str!("../../../../shared/src/store/load.rs"),
+    include_str!("../../../../shared/src/store/queue.rs"),
 ];
 
 /// The SQL that begins with the name of its function.

@@ -4,6 +4,7 @@ use futures::future::join_all;
 use gapless_tests::{Address, Fault, Mining, Node, NodeKind, NodeOptions, Stack, TxState, payload};
 
 use super::held;
+use crate::crash::{target, until_it_dies};
 use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
@@ -46,7 +47,6 @@ pub(super) async fn a_lost_answer_is_already_known_when_the_bytes_go_out_again(k
 /// Scenario 25: a worker for each point, which has one key and dies there; then one that has all keys.
 pub(super) async fn a_worker_killed_at_any_step_leaves_exactly_one_effect(kind: NodeKind) {
     let points = ["signed", "committed", "sent", "submitted", "included", "tracking", "final"];
-    let target = |index: usize| Address::repeat_byte(0x60 + index as u8);
     // By the clock and with depth: what is mined at once is never SUBMITTED, what is final at once never TRACKING.
     let stack = stack().node(kind).mining(Mining::Interval(1.0)).confirmations(2);
     let stack = stack.short_lease().submitters(points.len());
@@ -65,8 +65,9 @@ pub(super) async fn a_worker_killed_at_any_step_leaves_exactly_one_effect(kind: 
         }
         tx_ids.push(own);
     }
+    let died = doomed.iter().zip(tx_ids).enumerate();
+    let tx_ids = join_all(died.map(|(index, (worker, own))| until_it_dies(&stack, worker, index, own))).await;
     for (point, worker) in points.iter().zip(&doomed) {
-        worker.wait_exit().await;
         assert!(worker.log().contains("failpoint: killing"), "killed at {point}");
     }
     stack.start_worker().await;
@@ -77,7 +78,7 @@ pub(super) async fn a_worker_killed_at_any_step_leaves_exactly_one_effect(kind: 
             assert_eq!(stack.attempts(*tx_id).await.len(), 1, "after {point}: the same bytes");
         }
         let effects = stack.chain(0).balance(target(index)).await;
-        assert_eq!(effects, 2.into(), "after {point}: one effect each");
+        assert_eq!(effects, tx_ids[index].len().into(), "after {point}: one effect each");
     }
     stack.finish().await;
 }

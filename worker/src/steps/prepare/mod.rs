@@ -17,7 +17,7 @@ const READ_AHEAD: u32 = 16;
 /// Callers are gone from one moment to the next; a nonce for one that is gone costs a placeholder.
 const CALLER_FRESH: Duration = Duration::from_millis(500);
 /// A lane that waits for funds, a signer or a node looks again this often.
-const HOLD: Duration = Duration::from_secs(1);
+pub(super) const HOLD: Duration = Duration::from_secs(1);
 
 /// Fills the window from the queue and commits. True: there is more to do at once.
 pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
@@ -162,19 +162,10 @@ fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, erro
 
 fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, error: TxError) -> QueuedMove {
     let change = Move {
-        tx_id: intent.tx_id,
-        from: TxState::Queued,
-        to,
         sub_state: Some(sub_state.to_owned()),
-        nonce: None,
-        tx_hash: None,
         last_error: Some(error),
-        gas_params: None,
-        receipt: None,
-        replaced_by: None,
         ending: intent.ending.clone(),
-        sends: 0,
-        resubmit_in: None,
+        ..Move::new(intent.tx_id, TxState::Queued, to)
     };
     QueuedMove { change, trace: intent.trace_context.clone() }
 }
