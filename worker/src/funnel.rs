@@ -1,12 +1,20 @@
 //! Many callers, few flushes: a queue that batches by itself.
 //!
-//! A flusher takes whatever waits, up to a limit, and runs it as one batch; the next batch is what came meanwhile.
-//! No timer: a batch of one when idle, of hundreds under load.
+//! A flusher takes whatever waits, up to a limit, and runs it as one batch; the next batch is what came meanwhile. A second
+//! flush beside one that is under way begins only when there is enough for it, or when that one takes unusually long.
+//! Nothing waits when idle: a batch of one then, of hundreds under load.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+
+/// Enough for a flush beside another: below it, one flush of twice the size is cheaper than two.
+const WORTH_A_FLUSH: usize = 100;
+/// A flush that takes longer than this waits for something, a lock or the disk, and what came meanwhile need not wait for it.
+const UNUSUAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Request<Q, A> {
@@ -57,16 +65,14 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
         R: Future<Output = ()> + Send,
     {
         let (queue, waiting) = mpsc::unbounded_channel();
-        let waiting = Arc::new(Mutex::new(waiting));
+        let intake =
+            Arc::new(Intake { waiting: Mutex::new(waiting), busy: AtomicUsize::new(0), done: Notify::new() });
         for _ in 0..flushers {
-            let (waiting, flush) = (waiting.clone(), flush.clone());
+            let (intake, flush) = (intake.clone(), flush.clone());
             tokio::spawn(async move {
-                loop {
-                    let mut batch = Vec::new();
-                    if waiting.lock().await.recv_many(&mut batch, limit).await == 0 {
-                        return;
-                    }
+                while let Some(batch) = intake.next_batch(limit).await {
                     flush(batch).await;
+                    intake.flushed();
                 }
             });
         }
@@ -77,6 +83,50 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
         let (answer, wait) = oneshot::channel();
         self.queue.send(Request { question, answer }).map_err(|_| Closed)?;
         wait.await.map_err(|_| Closed)
+    }
+}
+
+/// Where the flushers of a funnel take their batches from, one at a time.
+#[derive(Debug)]
+struct Intake<Q, A> {
+    waiting: Mutex<mpsc::UnboundedReceiver<Request<Q, A>>>,
+    /// Flushes under way.
+    busy: AtomicUsize,
+    /// One of them is done.
+    done: Notify,
+}
+
+impl<Q, A> Intake<Q, A> {
+    /// `None`: the funnel is closed.
+    async fn next_batch(&self, limit: usize) -> Option<Vec<Request<Q, A>>> {
+        let mut waiting = self.waiting.lock().await;
+        let mut batch = Vec::new();
+        if waiting.recv_many(&mut batch, limit).await == 0 {
+            return None;
+        }
+        let unusual = tokio::time::Instant::now() + UNUSUAL;
+        // Relaxed: a count that is a moment old only makes a batch a little smaller or later.
+        while self.busy.load(Ordering::Relaxed) > 0 && batch.len() < WORTH_A_FLUSH.min(limit) {
+            let room = limit - batch.len();
+            tokio::select! {
+                () = self.done.notified() => {}
+                more = waiting.recv_many(&mut batch, room) => if more == 0 { break },
+                () = tokio::time::sleep_until(unusual) => break,
+            }
+        }
+        // What came in the moment the other one ended comes along.
+        while batch.len() < limit
+            && let Ok(request) = waiting.try_recv()
+        {
+            batch.push(request);
+        }
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Some(batch)
+    }
+
+    fn flushed(&self) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.done.notify_one();
     }
 }
 

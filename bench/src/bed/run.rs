@@ -167,8 +167,8 @@ impl<'a> Run<'a> {
         let deadline = Instant::now() + limit;
         loop {
             let busy: bool = sqlx::query_scalar(
-                "SELECT EXISTS (SELECT 1 FROM managed_tx WHERE state = 'QUEUED')
-                     OR EXISTS (SELECT 1 FROM managed_tx WHERE finished_at IS NULL AND nonce IS NOT NULL)",
+                "SELECT EXISTS (SELECT 1 FROM managed_tx WHERE queued)
+                     OR EXISTS (SELECT 1 FROM submitter_nonce_cursor WHERE has_open)",
             )
             .fetch_one(&self.db)
             .await?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use ethers_core::types::{Bytes, H256, U256};
 use gapless::config;
 use gapless::domain::{Fees, NodeId, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState};
-use gapless::store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, SentNote, Store};
+use gapless::store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
 use tokio::task::JoinSet;
 
 use crate::bed::{Bed, CHAIN_ID, GAS, Key};
@@ -141,7 +141,6 @@ impl Lane {
             let gas_params = Some(draft(attempt.nonce(), attempt.tx_hash(), Bytes::new()).gas_params());
             let (tx_hash, receipt) = (Some(attempt.tx_hash()), Some(receipt.clone()));
             write.change(Move { tx_hash, receipt, gas_params, ..done });
-            write.sent(SentNote { attempt_id: attempt.id(), outcome: "accepted" });
         }
         let tx_id = self.queue.pop_front();
         let nonce = self.next;
@@ -162,6 +161,7 @@ impl Lane {
             start: Nonce(0),
             next: self.next,
             in_flight: tx_id.map(|tx_id| (tx_id, nonce)),
+            open_from: nonce,
             protect: None,
             max_in_flight: 1,
             delegated: false,

@@ -198,10 +198,14 @@ fn nothing_is_lost(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
     let with_bytes: BTreeSet<(&str, u64)> =
         live(facts).map(|attempt| (attempt.tx_id.as_str(), attempt.nonce)).collect();
     let queued_with_bytes: BTreeSet<&str> = live(facts).map(|attempt| attempt.tx_id.as_str()).collect();
+    let open_from = facts.cursor.as_ref().map_or(0, |cursor| cursor.open_from);
     let mut violations = Vec::new();
     for intent in &facts.intents {
         let (tx_id, state) = (intent.tx_id.as_str(), intent.state);
         let problem = match intent.nonce {
+            Some(nonce) if state.is_open() && nonce < open_from => Some(format!(
+                "is {state} at nonce {nonce}, but its cursor says that nothing below {open_from} is open"
+            )),
             Some(nonce) if !with_bytes.contains(&(tx_id, nonce)) => {
                 Some(format!("has nonce {nonce} without bytes"))
             }

@@ -26,7 +26,7 @@ fn sound() -> SubmitterFacts {
     intents.push(IntentFacts { tx_id: "d".into(), state: TxState::Queued, nonce: None });
     SubmitterFacts {
         address: "0x1".into(),
-        cursor: Some(CursorFacts { start: 0, next: 3, protect: None }),
+        cursor: Some(CursorFacts { start: 0, next: 3, open_from: 3, protect: None }),
         shared: false,
         foreign: Vec::new(),
         intents,
@@ -84,6 +84,7 @@ fn each_kind_of_damage_is_found() {
     breaks(|f| f.intents[0].state = TxState::Failed, "final states");
     breaks(|f| f.attempts[0].fencing_token = 2, "tokens");
     breaks(|f| f.intents[3].state = TxState::Submitted, "worked on");
+    breaks(|f| f.intents[2].state = TxState::Tracking, "worked on");
     breaks(
         |f| {
             let again = AttemptFacts { displaced: true, ..attempt("a", 1) };
@@ -171,7 +172,7 @@ fn a_shared_key_may_be_ahead_of_its_lane_and_nothing_else_is_excused() {
 #[test]
 fn an_adopted_sequence_is_checked_from_its_new_start() {
     let mut facts = sound();
-    facts.cursor = Some(CursorFacts { start: 5, next: 6, protect: None });
+    facts.cursor = Some(CursorFacts { start: 5, next: 6, open_from: 6, protect: None });
     facts.chain_count = 6;
     facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block("0xstranger", 4)]);
     let fresh = attempt("e", 5);

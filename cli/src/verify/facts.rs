@@ -42,6 +42,8 @@ pub(super) struct InBlock {
 pub(super) struct CursorFacts {
     pub(super) start: u64,
     pub(super) next: u64,
+    /// Nothing below it should be open.
+    pub(super) open_from: u64,
     /// The submitter has stopped and says why.
     pub(super) protect: Option<String>,
 }

@@ -85,6 +85,7 @@ fn submitter_facts(
         cursor: rows.cursor.map(|cursor| CursorFacts {
             start: cursor.start.0,
             next: cursor.next.0,
+            open_from: cursor.open_from.0,
             protect: cursor.protect,
         }),
         shared: rows.shared,

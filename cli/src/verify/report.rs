@@ -158,7 +158,7 @@ mod tests {
         let intent = IntentFacts { tx_id: "a".into(), state: TxState::Queued, nonce: None };
         let facts = SubmitterFacts {
             address: "0x1".into(),
-            cursor: Some(CursorFacts { start: 0, next, protect: None }),
+            cursor: Some(CursorFacts { start: 0, next, open_from: 0, protect: None }),
             shared: false,
             foreign: Vec::new(),
             intents: vec![intent],

@@ -89,14 +89,14 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                 "-- write_cursors: create
                 INSERT INTO submitter_nonce_cursor
                     (chain_id, submitter, fencing_token, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce,
-                     in_flight_state, protect_reason, max_in_flight, delegated)
+                     in_flight_state, protect_reason, max_in_flight, delegated, open_from)
                 SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
-                       u.state, u.reason, u.max_in_flight, u.delegated
+                       u.state, u.reason, u.max_in_flight, u.delegated, u.open_from
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
                             $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
-                            $13::BOOLEAN[])
+                            $13::BOOLEAN[], $14::BIGINT[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight, expect_protected, delegated)
+                        max_in_flight, expect_protected, delegated, open_from)
                 ON CONFLICT (chain_id, submitter) DO NOTHING",
             ),
             &new,
@@ -120,12 +120,13 @@ async fn write_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreEr
                     protect_reason = u.reason,
                     max_in_flight = u.max_in_flight,
                     delegated = u.delegated,
+                    open_from = u.open_from,
                     updated_at = clock_timestamp()
                 FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
                             $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
-                            $13::BOOLEAN[])
+                            $13::BOOLEAN[], $14::BIGINT[])
                   AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
-                        max_in_flight, expect_protected, delegated)
+                        max_in_flight, expect_protected, delegated, open_from)
                 WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.next_nonce = u.expect_next
                   AND (c.in_flight_state = 'PROTECT') = u.expect_protected",
             ),
@@ -171,6 +172,7 @@ fn bind_cursors<'q>(query: Query<'q>, cursors: &[(&Fence, &CursorWrite)]) -> Que
         )
         .bind(cursors.iter().map(|(_, cursor)| cursor.expect_protected).collect::<Vec<_>>())
         .bind(cursors.iter().map(|(_, cursor)| cursor.delegated).collect::<Vec<_>>())
+        .bind(column(|_, cursor| cursor.open_from.as_i64()))
 }
 
 fn cursor_state(cursor: &CursorWrite) -> &'static str {
@@ -306,9 +308,10 @@ async fn note_sent(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError>
         SET first_sent_at = coalesce(a.first_sent_at, clock_timestamp()),
             last_sent_at = clock_timestamp(),
             last_outcome = u.outcome
-        FROM unnest($1::UUID[], $2::TEXT[]) AS u (attempt_id, outcome)
-        WHERE a.attempt_id = u.attempt_id",
+        FROM unnest($1::UUID[], $2::UUID[], $3::TEXT[]) AS u (tx_id, attempt_id, outcome)
+        WHERE a.tx_id = u.tx_id AND a.attempt_id = u.attempt_id",
     )
+    .bind(notes.iter().map(|note| note.tx_id.0).collect::<Vec<_>>())
     .bind(notes.iter().map(|note| note.attempt_id.0).collect::<Vec<_>>())
     .bind(notes.iter().map(|note| note.outcome).collect::<Vec<_>>())
     .execute(&mut **tx)

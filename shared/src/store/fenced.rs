@@ -66,6 +66,8 @@ pub struct CursorWrite {
     pub start: Nonce,
     pub next: Nonce,
     pub in_flight: Option<(TxId, Nonce)>,
+    /// No intent below it is open; `next` if none is.
+    pub open_from: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
     /// The account has delegated code (EIP-7702).
@@ -75,6 +77,7 @@ pub struct CursorWrite {
 /// How a node answered a send of an attempt.
 #[derive(Clone, Debug)]
 pub struct SentNote {
+    pub tx_id: TxId,
     pub attempt_id: AttemptId,
     pub outcome: &'static str,
 }

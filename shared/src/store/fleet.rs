@@ -35,35 +35,22 @@ pub struct Peer {
 }
 
 impl Store {
-    /// Submitters with open or eligible intents, or with an operator's request. Two loose index scans: the cost grows
-    /// with the number of busy submitters, not with the length of their queues nor with what is finished.
+    /// Submitters with open or eligible intents, or with an operator's request. A loose index scan: the cost grows with the
+    /// number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
         type Row = (i64, String, bool, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
                 (SELECT chain_id, submitter FROM managed_tx
-                 WHERE state = 'QUEUED'
+                 WHERE queued
                  ORDER BY chain_id, submitter LIMIT 1)
                 UNION ALL
                 SELECT n.chain_id, n.submitter
                 FROM queued q
                 CROSS JOIN LATERAL (
                     SELECT t.chain_id, t.submitter FROM managed_tx t
-                    WHERE t.state = 'QUEUED' AND (t.chain_id, t.submitter) > (q.chain_id, q.submitter)
-                    ORDER BY t.chain_id, t.submitter LIMIT 1
-                ) n
-            ), open AS (
-                (SELECT chain_id, submitter FROM managed_tx
-                 WHERE finished_at IS NULL AND nonce IS NOT NULL
-                 ORDER BY chain_id, submitter LIMIT 1)
-                UNION ALL
-                SELECT n.chain_id, n.submitter
-                FROM open o
-                CROSS JOIN LATERAL (
-                    SELECT t.chain_id, t.submitter FROM managed_tx t
-                    WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL
-                      AND (t.chain_id, t.submitter) > (o.chain_id, o.submitter)
+                    WHERE t.queued AND (t.chain_id, t.submitter) > (q.chain_id, q.submitter)
                     ORDER BY t.chain_id, t.submitter LIMIT 1
                 ) n
             ), busy AS (
@@ -72,7 +59,7 @@ impl Store {
                 FROM (
                     SELECT chain_id, submitter, TRUE AS queued, FALSE AS open, FALSE AS action FROM queued
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, TRUE, FALSE FROM open
+                    SELECT chain_id, submitter, FALSE, TRUE, FALSE FROM submitter_nonce_cursor WHERE has_open
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
                     UNION ALL
@@ -89,7 +76,7 @@ impl Store {
                    -- long queue makes the planner believe that any row will do.
                    b.queued AND s.status = 'ACTIVE' AND (
                        SELECT t.seq FROM managed_tx t
-                       WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.state = 'QUEUED'
+                       WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
                          AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
                        ORDER BY t.seq LIMIT 1) IS NOT NULL AS queued,
                    b.open, b.action,

@@ -60,6 +60,8 @@ pub struct OpenIntent {
 pub struct Cursor {
     pub start: Nonce,
     pub next: Nonce,
+    /// No intent below it is open.
+    pub open_from: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
     /// The account has delegated code, as the last lane saw.
@@ -131,6 +133,7 @@ struct SubmitterRow {
     max_in_flight: Option<i32>,
     start_nonce: Option<i64>,
     next_nonce: Option<i64>,
+    open_from: Option<i64>,
     in_flight_state: Option<String>,
     protect_reason: Option<String>,
     cursor_window: Option<i32>,
@@ -245,8 +248,8 @@ impl Store {
         let (chains, submitters) = columns(keys);
         let rows: Vec<SubmitterRow> = sqlx::query_as(
             "-- load_submitters
-            SELECT s.chain_id, s.submitter, s.status, s.shared, s.max_in_flight, c.start_nonce, c.next_nonce, c.in_flight_state,
-                   c.protect_reason, c.max_in_flight AS cursor_window, c.delegated
+            SELECT s.chain_id, s.submitter, s.status, s.shared, s.max_in_flight, c.start_nonce, c.next_nonce, c.open_from,
+                   c.in_flight_state, c.protect_reason, c.max_in_flight AS cursor_window, c.delegated
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
@@ -259,10 +262,11 @@ impl Store {
         for found in rows {
             let key = row::key("submitter", found.chain_id, &found.submitter)?;
             let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
-            let cursor = match (found.start_nonce, found.next_nonce) {
-                (Some(start), Some(next)) => Some(Cursor {
+            let cursor = match (found.start_nonce, found.next_nonce, found.open_from) {
+                (Some(start), Some(next), Some(open_from)) => Some(Cursor {
                     start: row::nonce(cell("start_nonce"), start)?,
                     next: row::nonce(cell("next_nonce"), next)?,
+                    open_from: row::nonce(cell("open_from"), open_from)?,
                     protect: match found.in_flight_state.as_deref() {
                         Some("PROTECT") => Some(found.protect_reason.unwrap_or_default()),
                         _ => None,
@@ -304,9 +308,17 @@ impl Store {
                    extract(epoch FROM (r.answer_payload ->> 'deadline')::TIMESTAMPTZ - clock_timestamp())::FLOAT8
                        AS answer_expires_in
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
-            JOIN managed_tx t ON t.chain_id = u.chain_id AND t.submitter = u.submitter
+            JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.has_open
+            -- In the order of the index and not more than there can be: so by it, whatever the planner believes of a range.
+            CROSS JOIN LATERAL (
+                SELECT t.*
+                FROM managed_tx t
+                WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce >= c.open_from
+                ORDER BY t.nonce
+                LIMIT c.next_nonce - c.open_from
+            ) t
             LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id
-            WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL
+            WHERE t.finished_at IS NULL
             ORDER BY t.chain_id, t.submitter, t.nonce",
         )
         .bind(chains)

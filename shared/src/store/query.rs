@@ -155,8 +155,11 @@ impl Store {
             query.push(" AND t.submitter = ").push_bind(submitter.address_text());
         }
         if let Some(state) = filter.state {
-            // A literal, from our own list of words: the partial indexes name states.
+            // A literal, from our own list of words. What is queued has an index of its own.
             query.push(" AND t.state = '").push(state.as_str()).push("'");
+            if state == TxState::Queued {
+                query.push(" AND t.queued");
+            }
         }
         if let Some(after) = filter.created_after {
             query.push(" AND t.created_at >= ").push_bind(after);

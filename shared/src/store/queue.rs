@@ -68,7 +68,7 @@ impl Store {
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
                 FROM managed_tx t
                 LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id AND r.state = 'REQUESTED'
-                WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.state = 'QUEUED'
+                WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.queued
                   AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
                 ORDER BY t.seq
                 LIMIT u.wanted

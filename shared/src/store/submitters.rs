@@ -72,19 +72,23 @@ macro_rules! select_submitter {
                 FROM (
                     SELECT
                     FROM managed_tx t
-                    WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.state = 'QUEUED'
+                    WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued
                     LIMIT $1) capped) q
             LEFT JOIN LATERAL (
                 SELECT extract(epoch FROM clock_timestamp() - t.created_at)::FLOAT8 AS oldest_age
                 FROM managed_tx t
-                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.state = 'QUEUED'
+                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued
                 ORDER BY t.seq
                 LIMIT 1) h ON TRUE
             CROSS JOIN LATERAL (
                 SELECT count(*) AS in_flight
-                FROM managed_tx t
-                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter
-                    AND t.finished_at IS NULL AND t.nonce IS NOT NULL) f
+                FROM (
+                    SELECT t.finished_at
+                    FROM managed_tx t
+                    WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.nonce >= c.open_from
+                    ORDER BY t.nonce
+                    LIMIT c.next_nonce - c.open_from) t
+                WHERE t.finished_at IS NULL) f
             ",
             $rest
         )

@@ -27,19 +27,24 @@ pub struct IdleSequence {
     pub protected: bool,
 }
 
-impl Store {
-    /// Removes some finished intents older than the retention, with their attempts. Zero: none are left.
-    pub async fn prune_finished(&self, retention: Duration) -> Result<u64, StoreError> {
-        let removed: i64 = sqlx::query_scalar(
-            "-- prune_finished
-            WITH old AS (
-                SELECT tx_id FROM managed_tx
-                WHERE finished_at < clock_timestamp() - make_interval(secs => $1)
-                -- oldest first: what is left of a sequence has no holes
-                ORDER BY finished_at
-                LIMIT 1000
-                FOR UPDATE SKIP LOCKED
-            ), attempts AS (
+/// What one step of pruning did.
+#[derive(Clone, Copy, Debug)]
+pub struct Pruned {
+    pub removed: u64,
+    /// The last submitter it looked at; `None`: there was none left to look at.
+    pub upto: Option<SubmitterKey>,
+}
+
+/// Deletes the intents of `old`, which comes first, with all that belongs to them, and answers.
+macro_rules! delete_old {
+    ($name:literal, $old:literal, $answer:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
+            WITH ",
+            $old,
+            ", attempts AS (
                 DELETE FROM tx_attempt a USING old WHERE a.tx_id = old.tx_id
             ), requests AS (
                 DELETE FROM tx_request r USING old WHERE r.tx_id = old.tx_id
@@ -49,12 +54,80 @@ impl Store {
                 DELETE FROM managed_tx t USING old WHERE t.tx_id = old.tx_id
                 RETURNING 1
             )
-            SELECT count(*) FROM intents",
+            ",
+            $answer
         )
+    };
+}
+
+impl Store {
+    /// Removes the oldest intents of some submitters that finished before the retention, with their attempts. The next
+    /// step begins after `after`. In the order of nonces, and never beyond one that is kept: what is left of a sequence has
+    /// no holes.
+    pub async fn prune_sequences(
+        &self,
+        retention: Duration,
+        after: Option<SubmitterKey>,
+    ) -> Result<Pruned, StoreError> {
+        let (removed, chain_id, submitter): (i64, Option<i64>, Option<String>) = sqlx::query_as(delete_old!(
+            "prune_sequences",
+            "page AS (
+                SELECT chain_id, submitter, open_from
+                FROM submitter_nonce_cursor
+                WHERE (chain_id, submitter) > ($2, $3)
+                ORDER BY chain_id, submitter
+                LIMIT 50
+            ), old AS (
+                SELECT o.tx_id
+                FROM page p
+                CROSS JOIN LATERAL (
+                    SELECT h.tx_id, bool_and(h.is_old) OVER (ORDER BY h.nonce) AS is_old
+                    FROM (
+                        SELECT t.tx_id, t.nonce,
+                               coalesce(t.finished_at < clock_timestamp() - make_interval(secs => $1), FALSE) AS is_old
+                        FROM managed_tx t
+                        WHERE t.chain_id = p.chain_id AND t.submitter = p.submitter AND t.nonce < p.open_from
+                        ORDER BY t.nonce
+                        LIMIT 100
+                    ) h
+                ) o
+                WHERE o.is_old
+            )",
+            "SELECT (SELECT count(*) FROM intents), p.chain_id, p.submitter
+            FROM (SELECT 1) one
+            LEFT JOIN (SELECT chain_id, submitter FROM page ORDER BY chain_id DESC, submitter DESC LIMIT 1) p ON TRUE"
+        ))
+        .bind(retention.as_secs_f64())
+        .bind(after.map_or(0, |key| key.chain_id.as_i64()))
+        .bind(after.map_or_else(String::new, |key| key.address_text()))
+        .fetch_one(&self.pool)
+        .await
+        .map_err(StoreError::db("prune_sequences"))?;
+        let upto = chain_id.zip(submitter);
+        let upto = upto.map(|(chain, submitter)| row::key("submitter_nonce_cursor", chain, &submitter));
+        Ok(Pruned { removed: removed.unsigned_abs(), upto: upto.transpose()? })
+    }
+
+    /// Removes some intents that ended without a nonce before the retention. Zero: none are left. Ids begin with the time
+    /// they were made at, by the clock of an API; an hour is more than clocks differ.
+    pub async fn prune_unsent(&self, retention: Duration) -> Result<u64, StoreError> {
+        let removed: i64 = sqlx::query_scalar(delete_old!(
+            "prune_unsent",
+            "old AS (
+                SELECT tx_id
+                FROM managed_tx
+                WHERE nonce IS NULL AND finished_at < clock_timestamp() - make_interval(secs => $1)
+                  AND tx_id < (lpad(to_hex(floor(1000 * (extract(epoch FROM clock_timestamp()) + 3600 - $1))::BIGINT), 12, '0')
+                               || repeat('0', 20))::UUID
+                ORDER BY tx_id
+                LIMIT 1000
+            )",
+            "SELECT count(*) FROM intents"
+        ))
         .bind(retention.as_secs_f64())
         .fetch_one(&self.pool)
         .await
-        .map_err(StoreError::db("prune_finished"))?;
+        .map_err(StoreError::db("prune_unsent"))?;
         Ok(removed.unsigned_abs())
     }
 
@@ -131,7 +204,7 @@ impl Store {
             LEFT JOIN (
                 SELECT chain_id, count(*) AS queued, min(created_at) AS oldest
                 FROM managed_tx
-                WHERE state = 'QUEUED'
+                WHERE queued
                 GROUP BY chain_id
             ) q ON q.chain_id = s.chain_id
             LEFT JOIN (
@@ -141,10 +214,16 @@ impl Store {
                 GROUP BY chain_id
             ) p ON p.chain_id = s.chain_id
             LEFT JOIN (
-                SELECT chain_id, count(*) AS stuck
-                FROM managed_tx
-                WHERE finished_at IS NULL AND nonce IS NOT NULL AND state = 'STUCK'
-                GROUP BY chain_id
+                SELECT c.chain_id, count(*) AS stuck
+                FROM submitter_nonce_cursor c
+                CROSS JOIN LATERAL (
+                    SELECT t.state
+                    FROM managed_tx t
+                    WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce >= c.open_from
+                    ORDER BY t.nonce
+                    LIMIT c.next_nonce - c.open_from) t
+                WHERE c.has_open AND t.state = 'STUCK'
+                GROUP BY c.chain_id
             ) o ON o.chain_id = s.chain_id",
         )
         .fetch_all(&self.pool)

@@ -33,6 +33,8 @@ pub struct AuditedSubmitter {
 pub struct AuditedCursor {
     pub start: Nonce,
     pub next: Nonce,
+    /// No intent below it should be open.
+    pub open_from: Nonce,
     /// Stopped, and why.
     pub protect: Option<String>,
 }
@@ -68,6 +70,7 @@ struct SubmitterRow {
     submitter: String,
     start_nonce: Option<i64>,
     next_nonce: Option<i64>,
+    open_from: Option<i64>,
     protect_reason: Option<String>,
     shared: Option<bool>,
 }
@@ -134,7 +137,7 @@ async fn read_submitters(
 ) -> Result<(), StoreError> {
     let rows: Vec<SubmitterRow> = sqlx::query_as(
         "-- audit_cursors
-        SELECT submitter, c.start_nonce, c.next_nonce, c.protect_reason, s.shared
+        SELECT submitter, c.start_nonce, c.next_nonce, c.open_from, c.protect_reason, s.shared
         FROM (SELECT chain_id, submitter, shared FROM submitter WHERE chain_id = $1) s
         FULL JOIN (SELECT * FROM submitter_nonce_cursor WHERE chain_id = $1) c USING (chain_id, submitter)",
     )
@@ -145,10 +148,11 @@ async fn read_submitters(
     for found in rows {
         let key = row::key("submitter_nonce_cursor", chain_id.as_i64(), &found.submitter)?;
         let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
-        let cursor = match (found.start_nonce, found.next_nonce) {
-            (Some(start), Some(next)) => Some(AuditedCursor {
+        let cursor = match (found.start_nonce, found.next_nonce, found.open_from) {
+            (Some(start), Some(next), Some(open_from)) => Some(AuditedCursor {
                 start: row::nonce(cell("start_nonce"), start)?,
                 next: row::nonce(cell("next_nonce"), next)?,
+                open_from: row::nonce(cell("open_from"), open_from)?,
                 protect: found.protect_reason,
             }),
             _ => None,

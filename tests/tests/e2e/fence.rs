@@ -7,12 +7,12 @@ use gapless::domain::mempool::{PoolSurvey, diagnose};
 use gapless::domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
 use gapless::store::{
     Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ForeignCause, ForeignNonces,
-    IntakeOutcome, Lease, Move, NewIntent, OpenIntent, SentNote, StoreError,
+    IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
 
-use self::desk::{Desk, keep};
+use self::desk::{Desk, keep, sent};
 
 /// One of each kind of write there is.
 async fn every_write(
@@ -36,12 +36,13 @@ async fn every_write(
         start: Nonce(0),
         next: open.nonce.next(),
         in_flight: None,
+        open_from: open.nonce,
         protect: Some("no".into()),
         max_in_flight: 1,
         delegated: false,
     };
     let others = || ForeignNonces { first: Nonce(7), last: Nonce(7), cause: ForeignCause::SteppedOver };
-    let note = || SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" };
+    let note = || sent(open);
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
     let diagnosis = || diagnose(open.nonce, &[open.tx_hash], &PoolSurvey::default());
     let replacement = || desk.sign(0, open.nonce, TxId::new());

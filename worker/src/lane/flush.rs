@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use gapless::domain::{FencingToken, TxState};
-use gapless::store::{CursorWrite, FencedWrite};
+use gapless::store::{CursorWrite, FencedWrite, SentNote};
 
 use super::error::StepError;
 use super::open::{HoldChange, OpenTx};
@@ -104,7 +104,8 @@ impl Lane {
             }
         }
         self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
-        self.sent_notes.iter().for_each(|note| write.sent(note.clone()));
+        let told = |note: &&SentNote| self.open.iter().any(|tx| tx.ends_by(note.attempt_id));
+        self.sent_notes.iter().filter(|note| !told(note)).for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         self.sharing.found.iter().for_each(|range| write.foreign(*range));
         if self.shared.events.wants_outbox() {
@@ -120,6 +121,7 @@ impl Lane {
                 start: sequence.start,
                 next: sequence.next,
                 in_flight: sequence.in_flight,
+                open_from: sequence.open_from,
                 protect: sequence.protect.clone(),
                 max_in_flight: sequence.max_in_flight,
                 delegated: sequence.delegated,

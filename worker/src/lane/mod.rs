@@ -86,8 +86,8 @@ pub(crate) struct Lane {
 
 /// A node or a database that is away for long is not asked more often than this by each lane.
 const LONGEST_RETRY: Duration = Duration::from_secs(15);
-/// How long a write that can wait waits for company.
-const LAZY: Duration = Duration::from_millis(25);
+/// How long a write that can wait waits for company. On most chains it is mined in less, and needs no write of its own.
+const LAZY: Duration = Duration::from_secs(1);
 
 impl Lane {
     pub(crate) fn new(
@@ -257,16 +257,22 @@ impl Lane {
         self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.open.iter_mut().for_each(OpenTx::note_answer);
+        let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
         self.sequence = rows.cursor.map(|cursor| Sequence {
             start: cursor.start,
             next: cursor.next,
             protect: cursor.protect,
             max_in_flight: cursor.max_in_flight,
             in_flight: None,
+            open_from: cursor.open_from,
             delegated: cursor.delegated,
         });
         self.settle_in_flight();
         self.stored_sequence = self.sequence.clone();
+        // A bound that lags is mended: it says that there is work.
+        if let (Some(stored), Some(on_disk)) = (&mut self.stored_sequence, open_from) {
+            stored.open_from = on_disk;
+        }
         self.funds = None;
         self.hold_until = None;
         self.key_checked = false;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{Confirmation, Ending, ErrorCode, H256, Receipt, SignedDraft, TxError, TxState, U256};
+use gapless::domain::{
+    AttemptId, Confirmation, Ending, ErrorCode, H256, Receipt, SignedDraft, TxError, TxState, U256,
+};
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 
 pub(crate) use held::HoldChange;
@@ -201,6 +203,14 @@ impl OpenTx {
 
     pub(crate) fn draft(&self) -> Option<&(AttemptKind, SignedDraft)> {
         self.draft.as_ref()
+    }
+
+    /// Whether it is final by these bytes: that they were sent needs no word any more.
+    pub(crate) fn ends_by(&self, attempt: AttemptId) -> bool {
+        let mined = self.intent.receipt.as_ref().filter(|_| self.state().is_terminal());
+        mined.is_some_and(|receipt| {
+            self.intent.attempts.iter().any(|own| own.id() == attempt && own.tx_hash() == receipt.tx_hash)
+        })
     }
 
     /// Whether it still counts against the window.

@@ -47,6 +47,8 @@ pub(crate) struct Sequence {
     pub(crate) protect: Option<String>,
     pub(crate) max_in_flight: u32,
     pub(crate) in_flight: Option<(TxId, Nonce)>,
+    /// No intent below it is open; `next` if none is.
+    pub(crate) open_from: Nonce,
     /// The account has delegated code (EIP-7702): nodes take one transaction at a time.
     pub(crate) delegated: bool,
 }

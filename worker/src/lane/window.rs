@@ -41,13 +41,13 @@ impl Lane {
         self.sharing.free.unwrap_or(next)
     }
 
-    /// Makes the sequence's oldest open nonce agree with the window.
+    /// Makes the sequence agree with what is open: the oldest nonce that holds the window, and the oldest of all.
     pub(crate) fn settle_in_flight(&mut self) {
         let release_at = self.chain.config.nonce.release_at;
-        let oldest = self.open.iter().find(|tx| tx.holds_window(release_at));
-        let oldest = oldest.map(|tx| (tx.intent.tx_id, tx.intent.nonce));
-        if let Some(sequence) = &mut self.sequence {
-            sequence.in_flight = oldest;
-        }
+        let Some(sequence) = &mut self.sequence else { return };
+        let holding = self.open.iter().find(|tx| tx.holds_window(release_at));
+        sequence.in_flight = holding.map(|tx| (tx.intent.tx_id, tx.intent.nonce));
+        let oldest = self.open.iter().find(|tx| tx.state().is_open());
+        sequence.open_from = oldest.map_or(sequence.next, |tx| tx.intent.nonce);
     }
 }

@@ -77,6 +77,7 @@ async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
         protect: None,
         max_in_flight: lane.window(),
         in_flight: None,
+        open_from: Nonce(latest),
         delegated: false,
     };
     let sequence = lane.sequence.get_or_insert(start);

@@ -78,6 +78,7 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
         protect: None,
         max_in_flight: lane.window(),
         in_flight: None,
+        open_from: start,
         delegated: false,
     });
     lane.key_checked = true;

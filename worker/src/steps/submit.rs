@@ -113,7 +113,8 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
                 fencing_token = lane.lease.token().0, class = outcome.class.as_str(), answer = outcome.message,
                 "sent");
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
-            lane.sent_notes.push(SentNote { attempt_id: attempt.id(), outcome: outcome.class.as_str() });
+            let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
+            lane.sent_notes.push(SentNote { tx_id, attempt_id, outcome: outcome.class.as_str() });
             answered(lane, index, outcome).await
         }
         Err(error) => {

@@ -101,6 +101,7 @@ impl Desk {
             start: Nonce(0),
             next: nonce.next(),
             in_flight: Some((tx_id, nonce)),
+            open_from: nonce,
             protect: None,
             max_in_flight: 1,
             delegated: false,
@@ -134,7 +135,7 @@ impl Desk {
         let mut write = FencedWrite::new(lease);
         let done = Move { receipt: Some(receipt_of(&receipt)), ..keep(open, TxState::Confirmed) };
         write.change(done);
-        write.sent(SentNote { attempt_id: open.attempts[0].id(), outcome: "accepted" });
+        write.sent(sent(open));
         self.must_apply(write).await;
     }
 
@@ -185,4 +186,9 @@ pub(super) fn receipt_of(receipt: &Value) -> Receipt {
         effective_gas_price: None,
         contract_address: None,
     }
+}
+
+/// A node's word that it has the first bytes of an intent.
+pub(super) fn sent(open: &OpenIntent) -> SentNote {
+    SentNote { tx_id: open.tx_id, attempt_id: open.attempts[0].id(), outcome: "accepted" }
 }
