@@ -26,7 +26,11 @@ DROP INDEX managed_tx_open;
 DROP INDEX managed_tx_finished;
 
 -- Room on the page for the two or three versions that follow the first.
-ALTER TABLE managed_tx SET (fillfactor = 40);
+ALTER TABLE managed_tx SET (fillfactor = 30);
+
+-- What other columns or other tables say is not written twice.
+COMMENT ON COLUMN managed_tx.receipt IS 'Receipt as last read, without what has a column: block_number, block_hash, tx_hash.';
+COMMENT ON COLUMN managed_tx.last_gas_params IS 'Not written any more: tx_attempt.gas_params has them.';
 
 -- Attempts are always looked for by their intent.
 ALTER TABLE tx_attempt DROP CONSTRAINT tx_attempt_pkey;

@@ -64,9 +64,17 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
         F: Fn(Vec<Request<Q, A>>) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = ()> + Send,
     {
+        Funnel::with_patience(UNUSUAL, flushers, limit, flush)
+    }
+
+    fn with_patience<F, R>(unusual: Duration, flushers: usize, limit: usize, flush: F) -> Self
+    where
+        F: Fn(Vec<Request<Q, A>>) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = ()> + Send,
+    {
         let (queue, waiting) = mpsc::unbounded_channel();
-        let intake =
-            Arc::new(Intake { waiting: Mutex::new(waiting), busy: AtomicUsize::new(0), done: Notify::new() });
+        let (waiting, busy, done) = (Mutex::new(waiting), AtomicUsize::new(0), Notify::new());
+        let intake = Arc::new(Intake { waiting, busy, done, unusual });
         for _ in 0..flushers {
             let (intake, flush) = (intake.clone(), flush.clone());
             tokio::spawn(async move {
@@ -94,6 +102,7 @@ struct Intake<Q, A> {
     busy: AtomicUsize,
     /// One of them is done.
     done: Notify,
+    unusual: Duration,
 }
 
 impl<Q, A> Intake<Q, A> {
@@ -104,7 +113,7 @@ impl<Q, A> Intake<Q, A> {
         if waiting.recv_many(&mut batch, limit).await == 0 {
             return None;
         }
-        let unusual = tokio::time::Instant::now() + UNUSUAL;
+        let unusual = tokio::time::Instant::now() + self.unusual;
         // Relaxed: a count that is a moment old only makes a batch a little smaller or later.
         while self.busy.load(Ordering::Relaxed) > 0 && batch.len() < WORTH_A_FLUSH.min(limit) {
             let room = limit - batch.len();
@@ -173,5 +182,57 @@ mod tests {
             assert_eq!(task.await.unwrap(), n * 2);
         }
         assert_eq!(sizes.recv().await, Some(10));
+    }
+
+    /// A funnel of two flushers whose first flush never ends; what comes back is the size of each batch.
+    fn held_up(unusual: Duration) -> (Funnel<usize, ()>, mpsc::UnboundedReceiver<usize>) {
+        let (sizes_in, sizes) = mpsc::unbounded_channel();
+        let first = Arc::new(AtomicUsize::new(0));
+        let funnel = Funnel::with_patience(unusual, 2, 500, move |batch: Vec<Request<usize, ()>>| {
+            let (first, sizes_in) = (first.clone(), sizes_in.clone());
+            async move {
+                sizes_in.send(batch.len()).unwrap();
+                if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                    std::future::pending::<()>().await;
+                }
+                Request::split(batch).1.into_iter().for_each(|reply| reply.send(()));
+            }
+        });
+        (funnel, sizes)
+    }
+
+    fn crowd(funnel: &Funnel<usize, ()>, count: usize) -> tokio::task::JoinSet<Result<(), Closed>> {
+        let mut asking = tokio::task::JoinSet::new();
+        for number in 0..count {
+            let funnel = funnel.clone();
+            asking.spawn(async move { funnel.ask(number).await });
+        }
+        asking
+    }
+
+    #[tokio::test]
+    async fn a_few_wait_for_the_flush_that_is_under_way_and_many_do_not() {
+        let (funnel, mut sizes) = held_up(Duration::from_secs(3600));
+        let _first = crowd(&funnel, 1);
+        assert_eq!(sizes.recv().await, Some(1));
+        let few = crowd(&funnel, WORTH_A_FLUSH - 1);
+        // Every task has asked when all have run as far as they can: this one is the last in the line.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(sizes.try_recv().is_err(), "too few for a flush of their own");
+        let one_more = crowd(&funnel, 1);
+        assert_eq!(sizes.recv().await, Some(WORTH_A_FLUSH));
+        assert!(
+            few.join_all().await.into_iter().chain(one_more.join_all().await).all(|answer| answer.is_ok())
+        );
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_flush_that_is_held_up() {
+        let (funnel, mut sizes) = held_up(Duration::from_millis(20));
+        let _first = crowd(&funnel, 1);
+        assert_eq!(sizes.recv().await, Some(1));
+        assert!(crowd(&funnel, 3).join_all().await.into_iter().all(|answer| answer.is_ok()));
     }
 }

@@ -138,9 +138,8 @@ impl Lane {
             let nonce = usize::try_from(attempt.nonce().0)?;
             let (_, _, receipt) = self.signed.get(nonce).context("a nonce that was never signed")?;
             let done = change(attempt.tx_id(), TxState::InFlight, TxState::Confirmed, attempt.nonce());
-            let gas_params = Some(draft(attempt.nonce(), attempt.tx_hash(), Bytes::new()).gas_params());
             let (tx_hash, receipt) = (Some(attempt.tx_hash()), Some(receipt.clone()));
-            write.change(Move { tx_hash, receipt, gas_params, ..done });
+            write.change(Move { tx_hash, receipt, ..done });
         }
         let tx_id = self.queue.pop_front();
         let nonce = self.next;
@@ -150,8 +149,8 @@ impl Lane {
             let draft = draft(nonce, *hash, raw.clone());
             let given = change(tx_id, TxState::Queued, TxState::InFlight, nonce);
             let resubmit_in = Some(Duration::from_secs(60));
-            let (tx_hash, gas_params) = (Some(*hash), Some(draft.gas_params()));
-            write.change(Move { tx_hash, gas_params, sends: 1, resubmit_in, ..given });
+            let tx_hash = Some(*hash);
+            write.change(Move { tx_hash, sends: 1, resubmit_in, ..given });
             write.record(tx_id, AttemptKind::Original, draft);
             self.next = nonce.next();
         }

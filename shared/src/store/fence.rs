@@ -16,6 +16,7 @@ use super::foreign::note_foreign;
 use super::hold;
 use super::lease::Fence;
 use super::pool::Store;
+use super::receipt::receipt_json;
 use super::row::hash_text;
 use crate::domain::{Event, Nonce, Receipt, SubmitterKey, TxError};
 
@@ -201,7 +202,6 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             tx_hash = u.tx_hash,
             last_error = u.last_error,
             error = u.error,
-            last_gas_params = u.gas_params,
             receipt = u.receipt,
             replaced_by_hash = u.replaced_by,
             ending = u.ending,
@@ -225,10 +225,10 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
             fencing_token = u.token,
             updated_at = clock_timestamp()
         FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[], $8::TEXT[],
-                    $9::TEXT[], $10::JSONB[], $11::JSONB[], $12::BIGINT[], $13::TEXT[], $14::INT[], $15::FLOAT8[],
-                    $16::TEXT[], $17::TEXT[], $18::TEXT[], $19::JSONB[], $20::TEXT[])
+                    $9::TEXT[], $10::JSONB[], $11::BIGINT[], $12::TEXT[], $13::INT[], $14::FLOAT8[],
+                    $15::TEXT[], $16::TEXT[], $17::TEXT[], $18::JSONB[], $19::TEXT[])
           AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
-                last_error, gas_params, receipt, block_number, block_hash, sends, resubmit_in,
+                last_error, receipt, block_number, block_hash, sends, resubmit_in,
                 replaced_by, ending, ending_reason, error, ending_code)
         WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state",
     )
@@ -241,8 +241,7 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
     .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
     .bind(text(|change| change.tx_hash.map(hash_text)))
     .bind(text(|change| change.last_error.as_ref().map(|error| error.message.clone())))
-    .bind(moves.iter().map(|(_, change)| change.gas_params.clone()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(receipt_json)).collect::<Vec<_>>())
+    .bind(moves.iter().map(|(_, change)| receipt_json(change)).collect::<Vec<_>>())
     .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(block_number)).collect::<Vec<_>>())
     .bind(text(|change| change.receipt.as_ref().map(|receipt| hash_text(receipt.block_hash))))
     .bind(moves.iter().map(|(_, change)| i32::try_from(change.sends).unwrap_or(i32::MAX)).collect::<Vec<_>>())
@@ -256,11 +255,6 @@ async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreErro
     .await
     .map_err(StoreError::db("write_moves"))?;
     ensure_rows("write_moves", moves.len(), done.rows_affected() as usize)
-}
-
-fn receipt_json(receipt: &Receipt) -> serde_json::Value {
-    // Unwrap safety: plain data with string keys.
-    serde_json::to_value(receipt).expect("a receipt serialises")
 }
 
 fn block_number(receipt: &Receipt) -> i64 {

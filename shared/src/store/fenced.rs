@@ -24,7 +24,6 @@ pub struct Move {
     pub nonce: Option<Nonce>,
     pub tx_hash: Option<H256>,
     pub last_error: Option<TxError>,
-    pub gas_params: Option<serde_json::Value>,
     pub receipt: Option<Receipt>,
     /// The attempt that took the nonce instead of the first, once that is decided.
     pub replaced_by: Option<H256>,
@@ -47,7 +46,6 @@ impl Move {
             nonce: None,
             tx_hash: None,
             last_error: None,
-            gas_params: None,
             receipt: None,
             replaced_by: None,
             ending: None,

@@ -16,6 +16,7 @@ use super::hold::{HeldNonce, HeldRow};
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
+use super::receipt::{Mined, read_receipt};
 use super::row::{self, Cell};
 use crate::domain::{
     AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
@@ -97,8 +98,9 @@ struct OpenRow {
     tx_hash: String,
     last_error: Option<String>,
     error: Option<serde_json::Value>,
-    last_gas_params: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
+    block_number: Option<i64>,
+    block_hash: Option<String>,
     submit_attempts: i32,
     resubmit_in: Option<f64>,
     age: Option<f64>,
@@ -159,11 +161,13 @@ impl TryFrom<AttemptRow> for Attempt {
     }
 }
 
-/// What a lane wants to know of the newest bytes.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a lane wants to know of the newest bytes, and of the most expensive.
+#[derive(Clone, Debug, Default)]
 struct LastAttempt {
     age: Duration,
     sent: bool,
+    gas_params: Option<serde_json::Value>,
+    max_cost: U256,
 }
 
 impl OpenRow {
@@ -176,7 +180,13 @@ impl OpenRow {
         let ending = ending(&id, self.ending, self.ending_reason, self.ending_code)?;
         let state = cell("state").parse(&self.state)?;
         let held = self.held.into_held(&id, Instant::now())?;
-        let max_cost = self.last_gas_params.as_ref().and_then(|params| params.get("maxCost")).cloned();
+        let mined = Mined {
+            tx_hash: Some(&self.tx_hash),
+            block_number: self.block_number,
+            block_hash: self.block_hash.as_deref(),
+        };
+        let receipt =
+            self.receipt.map(|receipt| read_receipt(cell("receipt"), receipt, mined)).transpose()?;
         Ok(OpenIntent {
             tx_id: TxId(self.tx_id),
             payload: cell("payload").json(self.payload)?,
@@ -185,12 +195,9 @@ impl OpenRow {
             sub_state: self.sub_state,
             nonce: row::nonce(cell("nonce"), self.nonce)?,
             tx_hash: row::hash(cell("tx_hash"), &self.tx_hash)?,
-            max_cost: max_cost
-                .map(|cost| cell("last_gas_params").json(cost))
-                .transpose()?
-                .unwrap_or_default(),
-            gas_params: self.last_gas_params,
-            receipt: self.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
+            max_cost: last.max_cost,
+            gas_params: last.gas_params,
+            receipt,
             resubmit_in: seconds(self.resubmit_in),
             age: seconds(self.age),
             sends: self.submit_attempts.max(0).unsigned_abs(),
@@ -297,7 +304,7 @@ impl Store {
         let rows: Vec<OpenRow> = sqlx::query_as(
             "-- load_open
             SELECT t.chain_id, t.submitter, t.tx_id, t.payload, t.state, t.sub_state, t.nonce, t.tx_hash, t.last_error,
-                   t.last_gas_params, t.receipt, t.trace_context, t.submit_attempts, t.ending, t.ending_reason,
+                   t.receipt, t.block_number, t.block_hash, t.trace_context, t.submit_attempts, t.ending, t.ending_reason,
                    t.ending_code, t.error,
                    extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                    extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
@@ -346,7 +353,15 @@ impl Store {
         let mut attempts: HashMap<Uuid, (Vec<Attempt>, LastAttempt)> = HashMap::new();
         for found in attempt_rows {
             let (own, last) = attempts.entry(found.tx_id).or_default();
-            *last = LastAttempt { age: seconds(found.age), sent: found.sent };
+            let cost = found.gas_params.get("maxCost").cloned();
+            // Absent in attempts that were not made by a lane.
+            let cost = cost.and_then(|cost| serde_json::from_value(cost).ok()).unwrap_or_default();
+            *last = LastAttempt {
+                age: seconds(found.age),
+                sent: found.sent,
+                gas_params: Some(found.gas_params.clone()),
+                max_cost: last.max_cost.max(cost),
+            };
             own.push(found.try_into()?);
         }
         for open in rows {

@@ -21,6 +21,7 @@ mod pending;
 mod pool;
 mod query;
 mod queue;
+mod receipt;
 mod reservation;
 mod row;
 mod submitters;

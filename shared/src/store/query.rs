@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::diagnosis::DiagnosisView;
 use super::error::StoreError;
 use super::pool::Store;
+use super::receipt::{Mined, read_receipt};
 use super::row::{self, Cell};
 use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState};
 
@@ -205,6 +206,12 @@ impl TryFrom<TxRow> for TxView {
         let state: TxState = cell("state").parse(&row.state)?;
         // Once it is mined the advice is history. And advice in words of a later release must not hide the transaction.
         let mempool = row.last_mempool_diag.filter(|_| state.is_open() && state != TxState::Tracking);
+        let mined = Mined {
+            tx_hash: row.tx_hash.as_deref(),
+            block_number: row.block_number,
+            block_hash: row.block_hash.as_deref(),
+        };
+        let receipt = row.receipt.map(|receipt| read_receipt(cell("receipt"), receipt, mined)).transpose()?;
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
@@ -218,7 +225,7 @@ impl TryFrom<TxRow> for TxView {
             replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
             submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
             last_submit_at: row.last_submit_at,
-            receipt: row.receipt.map(|receipt| cell("receipt").json(receipt)).transpose()?,
+            receipt,
             block_number: number("block_number", row.block_number)?,
             block_hash: hash("block_hash", row.block_hash)?,
             canonical_hash: hash("canonical_hash", row.canonical_hash)?,

@@ -343,7 +343,6 @@ impl OpenTx {
             nonce: (!queued).then_some(self.intent.nonce),
             tx_hash: (!queued).then_some(self.intent.tx_hash),
             last_error: self.intent.last_error.clone(),
-            gas_params: self.intent.gas_params.clone(),
             receipt: self.intent.receipt.clone(),
             replaced_by: self.replaced_by(),
             ending: self.intent.ending.clone(),

@@ -106,9 +106,9 @@ impl Desk {
             max_in_flight: 1,
             delegated: false,
         });
-        let (tx_hash, gas_params) = (Some(draft.tx_hash), Some(draft.gas_params()));
+        let tx_hash = Some(draft.tx_hash);
         let given = Move::new(tx_id, TxState::Queued, TxState::InFlight);
-        write.change(Move { nonce: Some(nonce), tx_hash, gas_params, sends: 1, ..given });
+        write.change(Move { nonce: Some(nonce), tx_hash, sends: 1, ..given });
         write.record(tx_id, AttemptKind::Original, draft);
         write
     }
@@ -164,13 +164,7 @@ impl Desk {
 
 /// A move that keeps nonce and hash.
 pub(super) fn keep(open: &OpenIntent, to: TxState) -> Move {
-    let gas_params = open.gas_params.clone();
-    Move {
-        nonce: Some(open.nonce),
-        tx_hash: Some(open.tx_hash),
-        gas_params,
-        ..Move::new(open.tx_id, open.state, to)
-    }
+    Move { nonce: Some(open.nonce), tx_hash: Some(open.tx_hash), ..Move::new(open.tx_id, open.state, to) }
 }
 
 pub(super) fn receipt_of(receipt: &Value) -> Receipt {
