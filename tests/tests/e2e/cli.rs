@@ -1,6 +1,6 @@
 //! The command line tool, and the audit that must be able to fail.
 
-use gapless_tests::{Address, TxState, payload};
+use gapless_tests::{Address, Mining, TxState, eventually, payload};
 
 use crate::stack;
 
@@ -18,4 +18,39 @@ async fn the_audit_finds_a_transaction_whose_attempt_was_removed() {
     assert_eq!(text.code, 1, "{text:?}");
     assert!(text.stdout.contains("nonce 1: consumed on chain, and not by us"), "{}", text.stdout);
     stack.finish_unsound("every transaction in the blocks is recorded").await;
+}
+
+/// The control for the bound that open intents are found by: a cursor that hides one is called unsound.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_finds_an_open_intent_that_its_cursor_hides() {
+    let stack = stack().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let tx_id = stack.create(stack.submitter(0), "open", &payload(Address::repeat_byte(0x62), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    worker.stop_sigterm().await;
+    assert!(stack.verify().await.sound);
+    // The database refuses it; without its constraint the audit is left.
+    const HIDE: &str = "UPDATE submitter_nonce_cursor SET open_from = next_nonce";
+    assert_eq!(stack.refusal(HIDE).await, "23514");
+    stack.sql("ALTER TABLE submitter_nonce_cursor DROP CONSTRAINT cursor_in_flight_is_open").await;
+    assert_eq!(stack.sql(HIDE).await, 1);
+    assert!(!stack.verify().await.sound);
+    // A bound that is too low is merely slow: the next owner reads what is finished, too, and mends it.
+    const LOWER: &str = "UPDATE submitter_nonce_cursor SET open_from = 0";
+    assert_eq!(stack.sql(LOWER).await, 1);
+    assert!(stack.verify().await.sound);
+    stack.start_worker().await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.sql(LOWER).await, 1);
+    eventually("the bound is mended", async || {
+        let open: i64 = sqlx::query_scalar("SELECT count(*) FROM submitter_nonce_cursor WHERE has_open")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+        if open == 0 { Ok(()) } else { Err(open) }
+    })
+    .await;
+    stack.finish().await;
 }

@@ -19,7 +19,8 @@ pub(crate) fn target(index: usize) -> Address {
 /// A worker for each point, which has one key and dies there; then one that has all keys.
 async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
     let stack = stack().short_lease().window(window).confirmations(2).submitters(points.len());
-    let stack = stack.mining(Mining::Interval(0.5)).start().await;
+    // Longer than SUBMITTED waits for company: mined sooner, it would never be written alone.
+    let stack = stack.mining(Mining::Interval(2.0)).start().await;
     stack.start_api().await;
     let doomed = points.iter().enumerate();
     let doomed =

@@ -91,23 +91,27 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     let before = stack.row(first).await;
     for (code, statement) in [
         ("GL001", "UPDATE managed_tx SET fencing_token = fencing_token - 1"),
-        ("GL001", "UPDATE managed_tx SET fencing_token = NULL"),
         ("GL001", "UPDATE submitter_nonce_cursor SET fencing_token = fencing_token - 1"),
         ("GL001", "UPDATE submitter_lease SET fencing_token = fencing_token - 1"),
         ("GL002", "UPDATE managed_tx SET state = 'QUEUED', nonce = NULL"),
         ("GL002", "UPDATE managed_tx SET state = 'IN_FLIGHT'"),
         ("GL003", "UPDATE managed_tx SET nonce = nonce + 1"),
         ("GL003", "UPDATE managed_tx SET nonce = NULL, state = 'FAILED', finished_at = now()"),
-        ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
+        ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1, open_from = next_nonce - 1,
+             in_flight_state = 'IDLE', in_flight_tx_id = NULL, in_flight_nonce = NULL"),
         ("GL004", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1"),
-        // Constraints: a second intent at the nonce, a state without its nonce, an end that is none.
+        // Constraints: a second intent at the nonce, a state without its nonce, an end that is none, work without an owner, a
+        // nonce in flight that was not given or that counts as done.
         ("23505", "INSERT INTO managed_tx
                  (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, fencing_token)
              SELECT gen_random_uuid(), chain_id, submitter, 'other', payload, payload_hash, state, nonce, fencing_token
              FROM managed_tx"),
         ("23514", "UPDATE managed_tx SET state = 'FAILED'"),
         ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
+        ("23514", "UPDATE managed_tx SET fencing_token = NULL"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
+        ("23514", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
+        ("23514", "UPDATE submitter_nonce_cursor SET open_from = next_nonce"),
     ] {
         assert_eq!(stack.refusal(statement).await, code, "{statement}");
     }

@@ -101,7 +101,7 @@ impl Desk {
             start: Nonce(0),
             next: nonce.next(),
             in_flight: Some((tx_id, nonce)),
-            open_from: nonce,
+            open_from: Nonce(0),
             protect: None,
             max_in_flight: 1,
             delegated: false,
