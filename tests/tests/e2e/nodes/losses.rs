@@ -48,7 +48,7 @@ pub(super) async fn a_lost_answer_is_already_known_when_the_bytes_go_out_again(k
 pub(super) async fn a_worker_killed_at_any_step_leaves_exactly_one_effect(kind: NodeKind) {
     let points = ["signed", "committed", "sent", "submitted", "included", "tracking", "final"];
     // By the clock and with depth: what is mined at once is never SUBMITTED, what is final at once never TRACKING.
-    let stack = stack().node(kind).mining(Mining::Interval(1.0)).confirmations(2);
+    let stack = stack().node(kind).mining(Mining::Interval(2.0)).confirmations(2);
     let stack = stack.short_lease().submitters(points.len());
     let stack = stack.start().await;
     stack.start_api().await;
