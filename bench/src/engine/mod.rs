@@ -10,6 +10,7 @@ pub(crate) use drive::{Drive, Driven, drive};
 
 use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
+use crate::chain::Calls;
 use crate::measure::{Statement, own_cpu_seconds};
 use crate::report::{Report, Row, Table, Verdict};
 use ceiling::Ceiling;
@@ -44,11 +45,12 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         if submitters >= JUDGED_FROM || args.has_size() {
             judge(report, submitters, &driven, &ceiling, estimate);
         }
-        top = Some((driven.count, driven.top));
+        top = Some((driven.count, driven.top, driven.calls));
     }
     report.table(NAME, table);
-    if let Some((count, statements)) = top {
+    if let Some((count, statements, calls)) = top {
         report.table(NAME, top_table(&statements, count));
+        report.table(NAME, calls_table(&calls, count));
     }
     let mut table = Table::new("Signing: one signature and its check, on one core");
     let row = Row::default().number("signature ms", sign_ms, 3).number("check ms", check_ms, 3);
@@ -104,6 +106,14 @@ fn cpu_ms(mut call: impl FnMut(u32) -> bool) -> f64 {
         count += 20;
     }
     (own_cpu_seconds() - begun) * 1000.0 / f64::from(count)
+}
+
+fn calls_table(calls: &Calls, count: f64) -> Table {
+    let mut table = Table::new("Engine: what the chain is asked, in the last size");
+    for (method, calls) in calls {
+        table.rows.push(Row::default().text("method", method).number("calls/tx", *calls as f64 / count, 4));
+    }
+    table
 }
 
 fn top_table(statements: &[Statement], count: f64) -> Table {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::StoreError;
+use super::load::seconds;
 use super::pool::Store;
 use super::row;
 use crate::config;
@@ -14,6 +15,8 @@ pub struct Work {
     pub key: SubmitterKey,
     /// Its lease is free or expired.
     pub claimable: bool,
+    /// When it will be, if nobody renews it.
+    pub free_in: Option<Duration>,
     /// Eligible intents wait for a nonce, and it is not paused.
     pub queued: bool,
     /// Intents with a nonce are open.
@@ -38,7 +41,7 @@ impl Store {
     /// Submitters with open or eligible intents, or with an operator's request. Two loose index scans: the cost grows
     /// with the number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, bool, bool, bool, bool, bool);
+        type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -85,6 +88,8 @@ impl Store {
             )
             SELECT b.chain_id, b.submitter,
                    l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
+                   CASE WHEN isfinite(l.expires_at)
+                        THEN extract(epoch FROM l.expires_at - clock_timestamp())::FLOAT8 + $1 END AS free_in,
                    -- In the order of the index, and so by it: a plain EXISTS is answered by reading the table while one
                    -- long queue makes the planner believe that any row will do.
                    b.queued AND s.status = 'ACTIVE' AND (
@@ -103,22 +108,22 @@ impl Store {
         .await
         .map_err(StoreError::db("find_work"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, claimable, queued, open, action, paused, shared)| {
+            .map(|(chain_id, submitter, claimable, free_in, queued, open, action, paused, shared)| {
                 let key = row::key("submitter", chain_id, &submitter)?;
-                Ok(Work { key, claimable, queued, open, action, paused, shared })
+                let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
+                Ok(Work { key, claimable, free_in, queued, open, action, paused, shared })
             })
             .collect()
     }
 
-    /// Tells the others that this process lives, and hears who else shares its signers.
+    /// Tells the others that this process lives.
     pub async fn heartbeat(
         &self,
         node: &NodeId,
         signer_set: &str,
         lanes: usize,
         max_leases: usize,
-        alive_within: Duration,
-    ) -> Result<Vec<Peer>, StoreError> {
+    ) -> Result<(), StoreError> {
         sqlx::query(
             "-- heartbeat
             INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
@@ -134,6 +139,11 @@ impl Store {
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("heartbeat"))?;
+        Ok(())
+    }
+
+    /// Who was heard of lately and shares these signers.
+    pub async fn peers(&self, signer_set: &str, alive_within: Duration) -> Result<Vec<Peer>, StoreError> {
         let rows: Vec<(String, i32, i32)> = sqlx::query_as(
             "-- peers
             SELECT node_id, lanes, max_leases

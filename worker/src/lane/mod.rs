@@ -140,14 +140,14 @@ impl Lane {
 
     /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
     pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
-        let keep = tokio::select! {
+        let (keep, ordered) = tokio::select! {
             biased;
-            keep = obey(&mut orders) => keep,
-            keep = self.work() => keep,
+            keep = obey(&mut orders) => (keep, true),
+            keep = self.work() => (keep, false),
         };
         self.forget_everything();
         let tag = self.lease.tag();
-        Ended { tag, lease: keep.then_some(self.lease) }
+        Ended { tag, lease: keep.then_some(self.lease), handed_over: keep && ordered }
     }
 
     /// True: the lease is still ours and can be released.
@@ -298,6 +298,7 @@ impl Lane {
                 self.more_queued = true;
                 self.paused = false;
             }
+            News::Look => self.more_queued = true,
             News::Reload => self.reload = true,
             News::Paused(paused) => self.paused = paused,
             News::Shared(shared) => self.reload |= shared != self.sharing.enabled,
