@@ -4,6 +4,7 @@
 //! claim never costs a lease. Lanes that end give their lease back here.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ struct LaneHandle {
     shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
+    /// Has nothing to do, by its own word.
+    rests: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -99,12 +102,12 @@ impl Fleet {
             let started = Instant::now();
             let mut pause = self.config.worker.poll_interval;
             match self.poll(&mut orphans).await {
-                Ok(free_in) => {
+                Ok(due_in) => {
                     if failing {
                         tracing::info!(node.id = %self.shared.node, "the database answers again");
                         failing = false;
                     }
-                    pause = pause.min(free_in.unwrap_or(pause).max(MIN_GAP));
+                    pause = pause.min(due_in.unwrap_or(pause).max(MIN_GAP));
                 }
                 Err(error) => {
                     if !failing {
@@ -123,7 +126,7 @@ impl Fleet {
         }
     }
 
-    /// Answers when a lease of somebody who does not renew it becomes free, if that is before the next poll.
+    /// Answers when there is something to do that nobody will tell of: whoever died does not say so.
     async fn poll(
         self: &Arc<Self>,
         orphans: &mut HashMap<SubmitterKey, Instant>,
@@ -160,10 +163,12 @@ impl Fleet {
             self.claim(&wanted).await?;
         }
         self.shed(shed);
-        Ok(self.next_free(&ours))
+        let others = peers.iter().filter(|peer| peer.node != self.shared.node);
+        let lapse = others.map(|peer| peer.lapses_in).min();
+        Ok(self.next_free(&ours).into_iter().chain(lapse).min())
     }
 
-    /// When the first lease of another worker runs out. Those who live renew theirs long before.
+    /// When the first lease of another worker runs out. Those who live renew theirs long before, as they are heard of.
     fn next_free(&self, ours: &[&Work]) -> Option<Duration> {
         let lanes = self.lanes();
         let of_others = ours.iter().filter(|work| is_busy(work) && !lanes.contains_key(&work.key));
@@ -174,7 +179,7 @@ impl Fleet {
     /// few; a poll finds the rest.
     pub(crate) fn hear_of_work(&self) {
         let lanes = self.lanes();
-        let idle = || lanes.values().filter(|lane| !lane.busy);
+        let idle = || lanes.values().filter(|lane| lane.rests.load(Ordering::Relaxed));
         if idle().take(FEW + 1).count() <= FEW {
             idle().for_each(|lane| lane.mailbox.post(News::Look));
         }
@@ -281,10 +286,11 @@ impl Fleet {
             fencing_token = lease.token().0, "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
+        let rests = lane.rests.clone();
         let (orders, obeyed) = watch::channel(Order::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes()
-            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true });
+            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, rests });
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
             // A lane that panicked took its lease with it: it is renewed no longer and expires.

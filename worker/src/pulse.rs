@@ -56,7 +56,7 @@ impl Pulse {
         if peers.iter().all(|peer| peer.node != self.node) {
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (lanes, max_leases) = (count(lanes), count(self.config.worker.max_leases));
-            peers.push(Peer { node: self.node.clone(), lanes, max_leases });
+            peers.push(Peer { node: self.node.clone(), lanes, max_leases, lapses_in: alive_within });
         }
         Ok(peers)
     }

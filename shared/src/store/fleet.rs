@@ -35,6 +35,8 @@ pub struct Peer {
     pub lanes: u32,
     /// Submitters it may own at once.
     pub max_leases: u32,
+    /// When it counts as gone, if it is not heard of again.
+    pub lapses_in: Duration,
 }
 
 impl Store {
@@ -125,9 +127,11 @@ impl Store {
         max_leases: usize,
     ) -> Result<(), StoreError> {
         sqlx::query(
+            // One that is lost with the database is followed by another: no wait for the disk.
             "-- heartbeat
+            WITH lightly AS (SELECT set_config('synchronous_commit', 'off', TRUE))
             INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
-            VALUES ($1, $2, $3, $4)
+            SELECT $1, $2, $3, $4 FROM lightly
             ON CONFLICT (node_id) DO UPDATE
             SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
                 seen_at = clock_timestamp()",
@@ -144,9 +148,10 @@ impl Store {
 
     /// Who was heard of lately and shares these signers.
     pub async fn peers(&self, signer_set: &str, alive_within: Duration) -> Result<Vec<Peer>, StoreError> {
-        let rows: Vec<(String, i32, i32)> = sqlx::query_as(
+        let rows: Vec<(String, i32, i32, f64)> = sqlx::query_as(
             "-- peers
-            SELECT node_id, lanes, max_leases
+            SELECT node_id, lanes, max_leases,
+                   extract(epoch FROM seen_at - clock_timestamp())::FLOAT8 + $2 AS lapses_in
             FROM worker_node
             WHERE signer_set = $1 AND seen_at > clock_timestamp() - make_interval(secs => $2)
             ORDER BY node_id",
@@ -157,10 +162,11 @@ impl Store {
         .await
         .map_err(StoreError::db("peers"))?;
         let count = |number: i32| number.max(0).unsigned_abs();
-        let peer = |(node, lanes, max): (String, i32, i32)| Peer {
+        let peer = |(node, lanes, max, lapses_in): (String, i32, i32, f64)| Peer {
             node: NodeId(node),
             lanes: count(lanes),
             max_leases: count(max),
+            lapses_in: seconds(Some(lapses_in)),
         };
         Ok(rows.into_iter().map(peer).collect())
     }

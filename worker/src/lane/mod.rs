@@ -11,6 +11,7 @@ mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gapless::config::Profile;
@@ -81,6 +82,8 @@ pub(crate) struct Lane {
     retry_pause: Duration,
     lazy_since: Option<Instant>,
     idle_since: Option<Instant>,
+    /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
+    pub(crate) rests: Arc<AtomicBool>,
     reload: bool,
 }
 
@@ -133,6 +136,7 @@ impl Lane {
             retry_pause: Duration::ZERO,
             lazy_since: None,
             idle_since: None,
+            rests: Arc::default(),
             reload: true,
         };
         (lane, mailbox)
@@ -333,7 +337,9 @@ impl Lane {
         let look = steps::diagnose::next_time(self);
         let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
         let next = next.into_iter().flatten().min();
-        if !self.is_idle() {
+        let idle = self.is_idle();
+        self.rests.store(idle, Ordering::Relaxed);
+        if !idle {
             self.idle_since = None;
             return Turn::Wait(next);
         }
