@@ -4,6 +4,7 @@
 //! claim never costs a lease. Lanes that end give their lease back here.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
 use crate::lane::{Ended, Lane, Order, Shared};
+use crate::pulse::Pulse;
 use crate::share::{Decision, Facts, decide, fair_share};
 use crate::watcher::{Mailbox, News};
 
@@ -31,6 +33,8 @@ struct LaneHandle {
     shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
+    /// Has nothing to do, by its own word.
+    rests: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -46,6 +50,7 @@ pub(crate) struct Fleet {
     ended: mpsc::UnboundedSender<Ended>,
     /// Something may be there to do: poll now.
     pub(crate) wake: Notify,
+    pulse: Pulse,
 }
 
 /// A free submitter that nobody claims for this many poll intervals is taken by anyone: whoever it falls to may be
@@ -53,6 +58,8 @@ pub(crate) struct Fleet {
 const ORPHAN_POLLS: u32 = 3;
 /// Between two polls, however many notifications come.
 const MIN_GAP: Duration = Duration::from_millis(20);
+/// So many idle lanes look for new work by themselves when there is word of some; of more it takes a poll to tell which.
+const FEW: usize = 32;
 
 impl Fleet {
     pub(crate) fn new(
@@ -65,6 +72,7 @@ impl Fleet {
     ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
         let (ended, endings) = mpsc::unbounded_channel();
         let lanes = Mutex::new(HashMap::new());
+        let pulse = Pulse::new(&config, store.clone(), shared.node.clone());
         (
             Arc::new(Fleet {
                 config,
@@ -76,6 +84,7 @@ impl Fleet {
                 lanes,
                 ended,
                 wake: Notify::new(),
+                pulse,
             }),
             endings,
         )
@@ -91,12 +100,15 @@ impl Fleet {
         let mut failing = false;
         loop {
             let started = Instant::now();
+            let mut pause = self.config.worker.poll_interval;
             match self.poll(&mut orphans).await {
-                Ok(()) if failing => {
-                    tracing::info!(node.id = %self.shared.node, "the database answers again");
-                    failing = false;
+                Ok(due_in) => {
+                    if failing {
+                        tracing::info!(node.id = %self.shared.node, "the database answers again");
+                        failing = false;
+                    }
+                    pause = pause.min(due_in.unwrap_or(pause).max(MIN_GAP));
                 }
-                Ok(()) => {}
                 Err(error) => {
                     if !failing {
                         tracing::warn!(node.id = %self.shared.node, error = %error, "cannot ask for work; trying on");
@@ -108,20 +120,27 @@ impl Fleet {
             let gap = started.elapsed().max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(self.config.worker.poll_interval) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = async { tokio::join!(self.wake.notified(), tokio::time::sleep(gap)); } => {}
             }
         }
     }
 
-    async fn poll(self: &Arc<Self>, orphans: &mut HashMap<SubmitterKey, Instant>) -> Result<(), StoreError> {
+    /// Answers when there is something to do that nobody will tell of: whoever died does not say so.
+    async fn poll(
+        self: &Arc<Self>,
+        orphans: &mut HashMap<SubmitterKey, Instant>,
+    ) -> Result<Option<Duration>, StoreError> {
         let lanes = self.lanes().len();
         metrics::gauge!(m::LANES).set(lanes as f64);
-        let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
         let max_leases = self.config.worker.max_leases;
-        let peers =
-            self.store.heartbeat(&self.shared.node, &self.serves(), lanes, max_leases, alive_within).await?;
-        let work = self.store.find_work(&self.config.lease).await?;
+        let (serves, settings) = (self.serves(), &self.config.lease);
+        // At once: what a client waits for is the work.
+        let ((), peers, work) = tokio::try_join!(
+            self.pulse.beat(&serves, lanes),
+            self.pulse.peers(&serves, lanes),
+            self.store.find_work(settings)
+        )?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
         let held = self.tell_lanes(&ours);
         let busy = ours.iter().filter(|work| is_busy(work)).count();
@@ -144,7 +163,27 @@ impl Fleet {
             self.claim(&wanted).await?;
         }
         self.shed(shed);
-        Ok(())
+        let others = peers.iter().filter(|peer| peer.node != self.shared.node);
+        let lapse = others.map(|peer| peer.lapses_in).min();
+        Ok(self.next_free(&ours).into_iter().chain(lapse).min())
+    }
+
+    /// When the first lease of another worker runs out. Those who live renew theirs long before, as they are heard of.
+    fn next_free(&self, ours: &[&Work]) -> Option<Duration> {
+        let lanes = self.lanes();
+        let of_others = ours.iter().filter(|work| is_busy(work) && !lanes.contains_key(&work.key));
+        of_others.filter_map(|work| work.free_in).min()
+    }
+
+    /// There is word of new work, and nobody said whose. Lanes that have nothing to do look for themselves, if they are
+    /// few; a poll finds the rest.
+    pub(crate) fn hear_of_work(&self) {
+        let lanes = self.lanes();
+        let idle = || lanes.values().filter(|lane| lane.rests.load(Ordering::Relaxed));
+        if idle().take(FEW + 1).count() <= FEW {
+            idle().for_each(|lane| lane.mailbox.post(News::Look));
+        }
+        self.wake.notify_one();
     }
 
     /// Wakes the lanes that have something new; returns how many busy submitters this process owns.
@@ -247,14 +286,15 @@ impl Fleet {
             fencing_token = lease.token().0, "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
+        let rests = lane.rests.clone();
         let (orders, obeyed) = watch::channel(Order::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes()
-            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true });
+            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, rests });
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
             // A lane that panicked took its lease with it: it is renewed no longer and expires.
-            let end = running.await.unwrap_or(Ended { tag: lease_tag, lease: None });
+            let end = running.await.unwrap_or(Ended { tag: lease_tag, lease: None, handed_over: false });
             // The receiver lives until the process stops.
             let _ = ended.send(end);
         });
@@ -275,11 +315,16 @@ impl Fleet {
         let mut batch = Vec::new();
         while endings.recv_many(&mut batch, 1_000).await > 0 {
             let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
+            let handed_over = batch.iter().any(|ended| ended.handed_over);
             let leases: Vec<Lease> = batch.drain(..).filter_map(|ended| ended.lease).collect();
             if !leases.is_empty()
                 && let Err(error) = self.store.release(leases).await
             {
                 tracing::warn!(error = %error, "could not release leases; they will expire");
+            }
+            // The others would find them at their next poll; that is a long time for whoever waits.
+            if handed_over && let Err(error) = self.store.notify_work().await {
+                tracing::debug!(error = %error, "the other workers were not told of released leases");
             }
             // Only now may the submitter be claimed again: one lane per submitter and process.
             let mut lanes = self.lanes();

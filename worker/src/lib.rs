@@ -7,6 +7,7 @@ mod fleet;
 mod funnel;
 mod health;
 mod lane;
+mod pulse;
 mod reader;
 mod share;
 mod steps;
@@ -217,7 +218,7 @@ async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
             let mut listener = store.listen().await?;
             loop {
                 listener.heard().await?;
-                fleet.wake.notify_one();
+                fleet.hear_of_work();
             }
             #[allow(unreachable_code)] // names the error type of the block
             Ok::<(), StoreError>(())

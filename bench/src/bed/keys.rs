@@ -1,10 +1,11 @@
 //! Keys of the benchmarks: the same in every run, and worth nothing anywhere else.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
-use ethers_core::types::{Address, Bytes, Eip1559TransactionRequest, H256, U256};
+use ethers_core::types::{Address, Bytes, Eip1559TransactionRequest, H256, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer};
 use gapless::domain::{ChainId, Payload, SubmitterKey};
+use gapless::signer::is_signature_of;
 
 use super::run::CHAIN_ID;
 
@@ -75,11 +76,14 @@ impl Key {
         (H256(keccak256(&raw)), raw)
     }
 
-    /// What a worker's signer does for one transaction: sign, and check that the signature is its own.
-    pub(crate) fn sign_and_check(&self, nonce: u64) -> bool {
-        let request = Eip1559TransactionRequest::new().from(self.address()).nonce(nonce).chain_id(CHAIN_ID);
-        let typed = TypedTransaction::Eip1559(request);
-        let signature = self.wallet.sign_transaction_sync(&typed).expect("a transfer can be signed");
-        signature.recover(typed.sighash()).is_ok_and(|sender| sender == self.address())
+    /// The first half of what a worker's signer does for one transaction.
+    pub(crate) fn signature(&self, digest: H256) -> Signature {
+        let signature = self.wallet.sign_hash(digest).expect("any hash can be signed");
+        Signature { v: signature.v - 27, ..signature }
+    }
+
+    /// The other half: is it a signature of this key?
+    pub(crate) fn check(&self, digest: H256, signature: &Signature) -> bool {
+        is_signature_of(self.address(), digest, signature)
     }
 }

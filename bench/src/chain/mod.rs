@@ -5,8 +5,7 @@ mod ledger;
 mod rpc;
 mod transaction;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,9 +32,12 @@ pub(crate) enum Mining {
 struct Shared {
     ledger: Mutex<Ledger>,
     mining: Mining,
-    /// JSON-RPC calls, each of a batch counted.
-    calls: AtomicU64,
+    /// JSON-RPC calls by method, each of a batch counted.
+    calls: Mutex<Calls>,
 }
+
+/// How often each method was called.
+pub(crate) type Calls = BTreeMap<String, u64>;
 
 impl Shared {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -54,7 +56,7 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) async fn start(chain_id: u64, mining: Mining) -> Result<Chain> {
         let ledger = Mutex::new(Ledger::new(chain_id));
-        let shared = Arc::new(Shared { ledger, mining, calls: AtomicU64::new(0) });
+        let shared = Arc::new(Shared { ledger, mining, calls: Mutex::default() });
         let acceptor = TcpListener::bind("127.0.0.1:0").into_acceptor().await?;
         let address = acceptor.local_addr().into_iter().find_map(|found| found.as_socket_addr().copied());
         let url = format!("http://{}", address.context("the chain listens nowhere")?);
@@ -81,7 +83,11 @@ impl Chain {
     }
 
     pub(crate) fn calls(&self) -> f64 {
-        self.shared.calls.load(Ordering::Relaxed) as f64
+        self.calls_by_method().values().sum::<u64>() as f64
+    }
+
+    pub(crate) fn calls_by_method(&self) -> Calls {
+        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until so many transactions are mined. Costs the database nothing.
@@ -141,7 +147,6 @@ impl Drop for Chain {
 
 #[handler]
 fn answer(shared: Data<&Arc<Shared>>, body: Vec<u8>) -> Response {
-    let (text, calls) = rpc::answer(&shared.0.ledger, shared.0.mining, &body);
-    shared.0.calls.fetch_add(calls, Ordering::Relaxed);
+    let text = rpc::answer(&shared.0.ledger, &shared.0.calls, shared.0.mining, &body);
     Response::builder().header(header::CONTENT_TYPE, "application/json").body(text)
 }

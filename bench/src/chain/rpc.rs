@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Mining;
 use super::ledger::{Block, Ledger};
 use super::transaction;
+use super::{Calls, Mining};
 
 /// One gwei.
 const BASE_FEE: &str = "0x3b9aca00";
@@ -27,8 +27,8 @@ struct Call<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// The answer to one HTTP request, and how many calls it held.
-pub(super) fn answer(ledger: &Mutex<Ledger>, mining: Mining, body: &[u8]) -> (String, u64) {
+/// The answer to one HTTP request, whose calls are counted.
+pub(super) fn answer(ledger: &Mutex<Ledger>, counts: &Mutex<Calls>, mining: Mining, body: &[u8]) -> String {
     let locked = || ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let is_batch = body.first() == Some(&b'[');
     let calls: Result<Vec<Call<'_>>, _> = if is_batch {
@@ -37,8 +37,9 @@ pub(super) fn answer(ledger: &Mutex<Ledger>, mining: Mining, body: &[u8]) -> (St
         serde_json::from_slice(body).map(|call| vec![call])
     };
     let Ok(calls) = calls else {
-        return (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#.into(), 0);
+        return r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#.into();
     };
+    count(&mut counts.lock().unwrap_or_else(PoisonError::into_inner), &calls);
     let mut out = String::with_capacity(calls.len() * 160);
     for (index, call) in calls.iter().enumerate() {
         if index > 0 {
@@ -65,7 +66,16 @@ pub(super) fn answer(ledger: &Mutex<Ledger>, mining: Mining, body: &[u8]) -> (St
             ledger.mine();
         }
     }
-    (if is_batch { format!("[{out}]") } else { out }, calls.len() as u64)
+    if is_batch { format!("[{out}]") } else { out }
+}
+
+fn count(counts: &mut Calls, calls: &[Call<'_>]) {
+    for call in calls {
+        match counts.get_mut(call.method) {
+            Some(count) => *count += 1,
+            None => drop(counts.insert(call.method.to_owned(), 1)),
+        }
+    }
 }
 
 type Answer = Result<String, (i64, String)>;
@@ -208,13 +218,15 @@ mod tests {
             { "jsonrpc": "2.0", "id": 1, "method": "eth_sendRawTransaction", "params": [raw] },
             { "jsonrpc": "2.0", "id": 2, "method": "eth_nonsense", "params": [] },
         ]);
-        let (text, count) = answer(&ledger, Mining::AtOnce, calls.to_string().as_bytes());
+        let counts = Mutex::default();
+        let text = answer(&ledger, &counts, Mining::AtOnce, calls.to_string().as_bytes());
         let answers: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!((answers[0]["result"].clone(), count), (json!(hash), 2));
+        assert_eq!(answers[0]["result"], json!(hash));
+        assert_eq!(counts.lock().unwrap().values().sum::<u64>(), 2);
         assert_eq!(answers[1]["error"]["code"], -32601);
         let ask = |method: &str, params: Value| -> Value {
             let call = json!({ "jsonrpc": "2.0", "id": 3, "method": method, "params": params });
-            let (text, _) = answer(&ledger, Mining::AtOnce, call.to_string().as_bytes());
+            let text = answer(&ledger, &counts, Mining::AtOnce, call.to_string().as_bytes());
             serde_json::from_str::<Value>(&text).unwrap()["result"].take()
         };
         assert_eq!(ask("eth_getTransactionReceipt", json!([hash]))["blockNumber"], "0x1");

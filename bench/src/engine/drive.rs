@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::bed::{Bed, CHAIN_ID, Key, Lifetimes, Run};
-use crate::chain::{Chain, Mining};
+use crate::chain::{Calls, Chain, Mining};
 use crate::measure::{Statement, Usage};
 use crate::report::Row;
 use crate::scale::Ballast;
@@ -31,6 +31,7 @@ pub(crate) struct Driven {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) usage: Usage,
     pub(crate) top: Vec<Statement>,
+    pub(crate) calls: Calls,
 }
 
 impl<'a> Drive<'a> {
@@ -53,7 +54,7 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
         workers.push(run.start_worker(drive.keys).await?);
     }
     run.monitor.forget_statements().await?;
-    let calls = chain.calls();
+    let calls_before = chain.calls_by_method();
     let meter = run.meter(&[], &workers.iter().collect::<Vec<_>>()).await?;
     run.activate().await?;
     let wanted = drive.keys.len() * drive.each;
@@ -61,16 +62,19 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     if !drive.ballast.is_queued() {
         run.wait_settled(LIMIT).await?;
     }
-    let (count, calls) = (chain.mined() as f64, chain.calls() - calls);
+    let (count, mut calls) = (chain.mined() as f64, chain.calls_by_method());
+    for (method, before) in calls_before {
+        calls.entry(method).and_modify(|count| *count -= before);
+    }
     let stopped = meter.stop();
     for worker in &mut workers {
         worker.stop().await?;
     }
     let mut usage = stopped.usage(&run.monitor).await?;
-    usage.rpc_calls = Some(calls);
+    usage.rpc_calls = Some(calls.values().sum::<u64>() as f64);
     let confirmed = if drive.ballast.is_queued() { 1 } else { wanted };
     let top = run.monitor.top(TOP).await?;
-    let driven = Driven { count, lifetimes: run.lifetimes(confirmed).await?, usage, top };
+    let driven = Driven { count, lifetimes: run.lifetimes(confirmed).await?, usage, top, calls };
     run.finish().await?;
     Ok(driven)
 }

@@ -4,11 +4,13 @@ mod ceiling;
 mod drive;
 
 use anyhow::Result;
+use ethers_core::types::H256;
 
 pub(crate) use drive::{Drive, Driven, drive};
 
 use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
+use crate::chain::Calls;
 use crate::measure::{Statement, own_cpu_seconds};
 use crate::report::{Report, Row, Table, Verdict};
 use ceiling::Ceiling;
@@ -28,7 +30,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     };
     let most = sizes.iter().map(|(submitters, _)| *submitters).max().unwrap_or(1);
     let all = keys(most);
-    let signing_ms = signing_ms(&all);
+    let (sign_ms, check_ms) = signing_ms(&all[0]);
+    let signing_ms = sign_ms + check_ms;
     let mut table = Table::new("Engine: window 1, one confirmation, a chain that mines at once");
     let mut top = None;
     for (submitters, each) in sizes {
@@ -42,14 +45,16 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         if submitters >= JUDGED_FROM || args.has_size() {
             judge(report, submitters, &driven, &ceiling, estimate);
         }
-        top = Some((driven.count, driven.top));
+        top = Some((driven.count, driven.top, driven.calls));
     }
     report.table(NAME, table);
-    if let Some((count, statements)) = top {
+    if let Some((count, statements, calls)) = top {
         report.table(NAME, top_table(&statements, count));
+        report.table(NAME, calls_table(&calls, count));
     }
     let mut table = Table::new("Signing: one signature and its check, on one core");
-    table.rows.push(Row::default().number("ms", signing_ms, 3).number("per s", 1000.0 / signing_ms, 0));
+    let row = Row::default().number("signature ms", sign_ms, 3).number("check ms", check_ms, 3);
+    table.rows.push(row.number("ms", signing_ms, 3).number("per s", 1000.0 / signing_ms, 0));
     report.table(NAME, table);
     Ok(())
 }
@@ -80,16 +85,35 @@ fn judge(report: &mut Report, submitters: usize, driven: &Driven, ceiling: &Ceil
     report.headline(format!("engine {submitters}: {rate:.0} tx/s at {cpu:.2} ms"));
 }
 
-/// Processor time of one signature as a worker makes it.
-fn signing_ms(keys: &[Key]) -> f64 {
+/// Processor time of one signature as a worker makes it, and of its check.
+fn signing_ms(key: &Key) -> (f64, f64) {
+    let digest = |number: u32| H256::from_low_u64_be(u64::from(number) + 1);
+    let sign_ms = cpu_ms(|number| key.signature(digest(number)).s.is_zero());
+    let made = key.signature(digest(0));
+    let check_ms = cpu_ms(|_| !key.check(digest(0), &made));
+    (sign_ms, check_ms)
+}
+
+/// Processor time of one call. `true` would be a failure, and keeps the call from being left out.
+fn cpu_ms(mut call: impl FnMut(u32) -> bool) -> f64 {
     /// Many ticks of the clock that counts it.
     const SECONDS: f64 = 0.3;
     let (begun, mut count) = (own_cpu_seconds(), 0u32);
     // Ends where processor time cannot be read, too.
-    while own_cpu_seconds() - begun < SECONDS && count < 20_000 {
-        count += (0..20).filter(|nonce| keys[0].sign_and_check(*nonce)).count() as u32;
+    while own_cpu_seconds() - begun < SECONDS && count < 50_000 {
+        let failed = (count..count + 20).filter(|number| call(*number)).count();
+        assert_eq!(failed, 0, "a signature of one's own is one's own");
+        count += 20;
     }
     (own_cpu_seconds() - begun) * 1000.0 / f64::from(count)
+}
+
+fn calls_table(calls: &Calls, count: f64) -> Table {
+    let mut table = Table::new("Engine: what the chain is asked, in the last size");
+    for (method, calls) in calls {
+        table.rows.push(Row::default().text("method", method).number("calls/tx", *calls as f64 / count, 4));
+    }
+    table
 }
 
 fn top_table(statements: &[Statement], count: f64) -> Table {

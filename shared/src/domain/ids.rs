@@ -108,7 +108,8 @@ pub struct SubmitterKey {
 impl SubmitterKey {
     /// The address as stored and logged: lower-case, so that a checksummed spelling is the same submitter.
     pub fn address_text(&self) -> String {
-        format!("{:#x}", self.address)
+        // Written for every row and log line; the formatter of the type writes byte by byte.
+        format!("0x{}", hex::encode(self.address))
     }
 }
 

@@ -8,6 +8,7 @@ use ethers_core::types::{Bytes, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_core::utils::rlp::{PayloadInfo, Rlp};
 
+use super::signature::{is_low, is_signature_of};
 use crate::domain::{H256, SignedDraft, UnsignedTx};
 
 /// Names the first field that is not as it was asked for. The values stay out of it: clients read this text.
@@ -32,10 +33,6 @@ const EIP_1559: [&str; 12] = [
     "r",
     "s",
 ];
-
-/// Half of the order of the curve. Of the two values of `s` that fit a signature nodes take only the lower one (EIP-2).
-const HALF_ORDER: [u64; 4] =
-    [0xdfe9_2f46_681b_20a0, 0x5d57_6e73_57a4_501d, 0xffff_ffff_ffff_ffff, 0x7fff_ffff_ffff_ffff];
 
 /// A draft of exactly `tx`, or what is wrong with `raw`.
 pub(super) fn checked(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Difference> {
@@ -69,9 +66,8 @@ pub(super) fn checked(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Differ
     if asked != raw {
         return Err(Difference("raw"));
     }
-    match signature.recover(typed.sighash()) {
-        Ok(sender) if sender == tx.from => {}
-        _ => return Err(Difference("from")),
+    if !is_signature_of(tx.from, typed.sighash(), &signature) {
+        return Err(Difference("from"));
     }
     let tx_hash = H256(keccak256(&raw));
     Ok(SignedDraft { nonce: tx.nonce, raw, tx_hash, gas_limit: tx.gas_limit, fees: tx.fees, max_cost })
@@ -102,7 +98,7 @@ fn signature(fields: &[&[u8]], tx: &UnsignedTx, kind: u8) -> Result<Signature, D
     if r.is_zero() {
         return Err(Difference("r"));
     }
-    if s.is_zero() || s > U256(HALF_ORDER) {
+    if !is_low(s) {
         return Err(Difference("s"));
     }
     Ok(Signature { r, s, v: u64::try_from(v).map_err(|_| Difference("v"))? })

@@ -3,6 +3,7 @@ use ethers_signers::{LocalWallet, Signer as _};
 
 use super::*;
 use crate::domain::{Address, ChainId, Fees, Nonce, TxKind};
+use crate::signer::signature::HALF_ORDER;
 use crate::signer::testing::{each_type, signature, signed, wallet};
 
 fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
@@ -106,7 +107,7 @@ fn another_key_is_found() {
 #[test]
 fn a_signature_that_nodes_would_not_take_is_refused() {
     // Twice the half of the order, rounded up: the order itself.
-    let order = U256(HALF_ORDER) * 2 + 1;
+    let order = HALF_ORDER * 2 + 1;
     for tx in each_type() {
         let good = signature(&wallet(), &tx);
         let encoded = |signature: Signature| tx.typed().rlp_signed(&signature);

@@ -13,6 +13,7 @@ mod own_keys;
 mod read;
 mod remote;
 mod set;
+mod signature;
 mod transport;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ use async_trait::async_trait;
 pub use local::LocalSigner;
 pub use read::{ReadSigned, read_signed};
 pub use set::{SignerProblem, SignerSet};
+pub use signature::is_signature_of;
 
 use crate::domain::{Address, SignedDraft, UnsignedTx};
 

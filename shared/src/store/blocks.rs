@@ -93,6 +93,11 @@ impl Store {
         let Some(last) = blocks.last() else { return Ok(()) };
         let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
         let mut tx = self.pool.begin().await.map_err(StoreError::db("save_blocks"))?;
+        // Whatever is lost here is read from the chain again: no wait for the disk, and none for those who need it.
+        sqlx::query("SET LOCAL synchronous_commit TO OFF")
+            .execute(&mut *tx)
+            .await
+            .map_err(StoreError::db("save_blocks"))?;
         sqlx::query(
             "-- save_blocks: forget what is above or far below
             DELETE FROM chain_block

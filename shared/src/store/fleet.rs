@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::StoreError;
+use super::load::seconds;
 use super::pool::Store;
 use super::row;
 use crate::config;
@@ -14,6 +15,8 @@ pub struct Work {
     pub key: SubmitterKey,
     /// Its lease is free or expired.
     pub claimable: bool,
+    /// When it will be, if nobody renews it.
+    pub free_in: Option<Duration>,
     /// Eligible intents wait for a nonce, and it is not paused.
     pub queued: bool,
     /// Intents with a nonce are open.
@@ -32,13 +35,15 @@ pub struct Peer {
     pub lanes: u32,
     /// Submitters it may own at once.
     pub max_leases: u32,
+    /// When it counts as gone, if it is not heard of again.
+    pub lapses_in: Duration,
 }
 
 impl Store {
     /// Submitters with open or eligible intents, or with an operator's request. A loose index scan: the cost grows with the
     /// number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, bool, bool, bool, bool, bool);
+        type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -72,6 +77,8 @@ impl Store {
             )
             SELECT b.chain_id, b.submitter,
                    l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
+                   CASE WHEN isfinite(l.expires_at)
+                        THEN extract(epoch FROM l.expires_at - clock_timestamp())::FLOAT8 + $1 END AS free_in,
                    -- In the order of the index, and so by it: a plain EXISTS is answered by reading the table while one
                    -- long queue makes the planner believe that any row will do.
                    b.queued AND s.status = 'ACTIVE' AND (
@@ -90,26 +97,28 @@ impl Store {
         .await
         .map_err(StoreError::db("find_work"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, claimable, queued, open, action, paused, shared)| {
+            .map(|(chain_id, submitter, claimable, free_in, queued, open, action, paused, shared)| {
                 let key = row::key("submitter", chain_id, &submitter)?;
-                Ok(Work { key, claimable, queued, open, action, paused, shared })
+                let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
+                Ok(Work { key, claimable, free_in, queued, open, action, paused, shared })
             })
             .collect()
     }
 
-    /// Tells the others that this process lives, and hears who else shares its signers.
+    /// Tells the others that this process lives.
     pub async fn heartbeat(
         &self,
         node: &NodeId,
         signer_set: &str,
         lanes: usize,
         max_leases: usize,
-        alive_within: Duration,
-    ) -> Result<Vec<Peer>, StoreError> {
+    ) -> Result<(), StoreError> {
         sqlx::query(
+            // One that is lost with the database is followed by another: no wait for the disk.
             "-- heartbeat
+            WITH lightly AS (SELECT set_config('synchronous_commit', 'off', TRUE))
             INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
-            VALUES ($1, $2, $3, $4)
+            SELECT $1, $2, $3, $4 FROM lightly
             ON CONFLICT (node_id) DO UPDATE
             SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
                 seen_at = clock_timestamp()",
@@ -121,9 +130,15 @@ impl Store {
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("heartbeat"))?;
-        let rows: Vec<(String, i32, i32)> = sqlx::query_as(
+        Ok(())
+    }
+
+    /// Who was heard of lately and shares these signers.
+    pub async fn peers(&self, signer_set: &str, alive_within: Duration) -> Result<Vec<Peer>, StoreError> {
+        let rows: Vec<(String, i32, i32, f64)> = sqlx::query_as(
             "-- peers
-            SELECT node_id, lanes, max_leases
+            SELECT node_id, lanes, max_leases,
+                   extract(epoch FROM seen_at - clock_timestamp())::FLOAT8 + $2 AS lapses_in
             FROM worker_node
             WHERE signer_set = $1 AND seen_at > clock_timestamp() - make_interval(secs => $2)
             ORDER BY node_id",
@@ -134,10 +149,11 @@ impl Store {
         .await
         .map_err(StoreError::db("peers"))?;
         let count = |number: i32| number.max(0).unsigned_abs();
-        let peer = |(node, lanes, max): (String, i32, i32)| Peer {
+        let peer = |(node, lanes, max, lapses_in): (String, i32, i32, f64)| Peer {
             node: NodeId(node),
             lanes: count(lanes),
             max_leases: count(max),
+            lapses_in: seconds(Some(lapses_in)),
         };
         Ok(rows.into_iter().map(peer).collect())
     }

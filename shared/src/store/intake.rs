@@ -210,8 +210,9 @@ impl Store {
     /// Wakes idle workers. Only shortens their wait: polling is the truth, so a lost notification loses nothing.
     pub async fn notify_work(&self) -> Result<(), StoreError> {
         sqlx::query(
+            // Not worth a wait for the disk: nothing is lost with it.
             "-- notify_work
-            SELECT pg_notify($1, '')",
+            SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify($1, '')",
         )
         .bind(WORK_CHANNEL)
         .execute(&self.pool)

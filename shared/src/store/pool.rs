@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection};
 
 use super::error::StoreError;
 use crate::config::Secret;
@@ -15,6 +15,10 @@ use crate::config::Secret;
 pub struct Store {
     pub(crate) pool: sqlx::PgPool,
 }
+
+/// A connection that was idle for this long is asked whether it is still there before it is used: a round trip, which
+/// those in constant use are spared. One that breaks in between fails its statement, like one that breaks a moment later.
+const ASK_IDLE_FROM: Duration = Duration::from_secs(1);
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
 
@@ -53,6 +57,16 @@ impl Store {
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(timeouts.acquire)
+            // One that was used a moment ago is as good as one that was asked a moment ago.
+            .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for >= ASK_IDLE_FROM {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(options);
         Ok(Store { pool })
     }

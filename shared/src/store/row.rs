@@ -61,5 +61,5 @@ pub(crate) fn token(cell: Cell<'_>, number: i64) -> Result<FencingToken, StoreEr
 }
 
 pub(crate) fn hash_text(hash: H256) -> String {
-    format!("{hash:#x}")
+    format!("0x{}", hex::encode(hash))
 }

@@ -124,6 +124,63 @@ async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
     stack.finish().await;
 }
 
+/// Until so many processes hear of new work.
+async fn listeners(stack: &Stack, count: i64) {
+    eventually("workers listen", async || {
+        let listening: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND state = 'idle' AND query ILIKE 'LISTEN%'",
+        )
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
+        if listening >= count { Ok(()) } else { Err(listening) }
+    })
+    .await;
+}
+
+/// Nobody polls, and no lease expires while the test lasts: the successor can only have been told.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stops_tells_the_others_of_the_leases_it_gives_back() {
+    let stack = stack().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let patient = |name: &str| {
+        let worker = stack.worker().set("worker.node_id", name).set("worker.poll_interval", "1h");
+        worker.set("lease.duration", "1h").set("lease.renew_interval", "10m")
+    };
+    let leaving = patient("leaving").start().await;
+    listeners(&stack, 1).await;
+    let submitter = stack.submitter(0);
+    let tx_id = stack.create(submitter, "one", &payload(Address::repeat_byte(0x52), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    patient("staying").start().await;
+    listeners(&stack, 2).await;
+    leaving.stop_sigterm().await;
+    let lease = stack.wait_owned(submitter, Some("leaving")).await;
+    assert_eq!(lease.owner.as_deref(), Some("staying"));
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// Nobody polls by the clock, and the dead tell nobody: the successor can only have known when the lease would be free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_nobody_renews_is_taken_when_it_is_free_and_not_at_the_next_poll() {
+    let stack = stack().short_lease().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let dying = stack.worker().set("worker.node_id", "dying").start().await;
+    let submitter = stack.submitter(0);
+    let tx_id = stack.create(submitter, "one", &payload(Address::repeat_byte(0x53), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.worker().set("worker.node_id", "patient").set("worker.poll_interval", "1h").start().await;
+    dying.kill9();
+    let lease = stack.wait_owned(submitter, Some("dying")).await;
+    assert_eq!(lease.owner.as_deref(), Some("patient"));
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
 /// Scenario 19.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_being_claimed_delays_no_request() {

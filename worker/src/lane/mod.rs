@@ -11,6 +11,7 @@ mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gapless::config::Profile;
@@ -81,6 +82,8 @@ pub(crate) struct Lane {
     retry_pause: Duration,
     lazy_since: Option<Instant>,
     idle_since: Option<Instant>,
+    /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
+    pub(crate) rests: Arc<AtomicBool>,
     reload: bool,
 }
 
@@ -133,6 +136,7 @@ impl Lane {
             retry_pause: Duration::ZERO,
             lazy_since: None,
             idle_since: None,
+            rests: Arc::default(),
             reload: true,
         };
         (lane, mailbox)
@@ -140,14 +144,14 @@ impl Lane {
 
     /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
     pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
-        let keep = tokio::select! {
+        let (keep, ordered) = tokio::select! {
             biased;
-            keep = obey(&mut orders) => keep,
-            keep = self.work() => keep,
+            keep = obey(&mut orders) => (keep, true),
+            keep = self.work() => (keep, false),
         };
         self.forget_everything();
         let tag = self.lease.tag();
-        Ended { tag, lease: keep.then_some(self.lease) }
+        Ended { tag, lease: keep.then_some(self.lease), handed_over: keep && ordered }
     }
 
     /// True: the lease is still ours and can be released.
@@ -304,6 +308,7 @@ impl Lane {
                 self.more_queued = true;
                 self.paused = false;
             }
+            News::Look => self.more_queued = true,
             News::Reload => self.reload = true,
             News::Paused(paused) => self.paused = paused,
             News::Shared(shared) => self.reload |= shared != self.sharing.enabled,
@@ -338,7 +343,9 @@ impl Lane {
         let look = steps::diagnose::next_time(self);
         let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
         let next = next.into_iter().flatten().min();
-        if !self.is_idle() {
+        let idle = self.is_idle();
+        self.rests.store(idle, Ordering::Relaxed);
+        if !idle {
             self.idle_since = None;
             return Turn::Wait(next);
         }

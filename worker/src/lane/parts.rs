@@ -37,6 +37,8 @@ pub(crate) struct Ended {
     pub(crate) tag: LeaseTag,
     /// To be released; `None` when it is lost.
     pub(crate) lease: Option<Lease>,
+    /// There is work left for whoever takes it.
+    pub(crate) handed_over: bool,
 }
 
 /// The sequence as the lane holds it.

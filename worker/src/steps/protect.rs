@@ -83,8 +83,7 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     });
     lane.key_checked = true;
     if count == start.0 {
-        // Created at once, and alone: the write that gives the first nonce compares against it.
-        lane.flush().await?;
+        // Written with the first nonce, or at the end of the turn: the insert meets no other, or all of it fails.
         return Ok(true);
     }
     let detail = format!(

@@ -180,7 +180,7 @@ async fn price(
 ) -> Result<Option<Fees>, String> {
     let tx = &lane.open[index];
     let market_payload = Payload { max_fee_per_gas: None, max_priority_fee_per_gas: None, ..payload.clone() };
-    let head = lane.chain.watcher.head().unwrap_or_default();
+    let head = lane.chain.watcher.pricing_head();
     let market = lane.chain.fees.quote(lane.chain.connector.as_ref(), head, &market_payload).await;
     let market = market.map_err(|error| error.to_string())?;
     // A client's cap binds its own transaction; a placeholder has to win whatever that cap was. The operator's limit for

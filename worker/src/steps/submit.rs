@@ -207,7 +207,8 @@ fn taken(lane: &mut Lane, index: usize) {
         let (tx_id, tx_hash) = (tx.intent.tx_id, tx.intent.tx_hash);
         lane.tell(Some(tx_id), EventKind::Submitted { tx_hash });
     }
-    lane.chain.watcher.expect_block();
+    let hash = lane.open[index].intent.tx_hash;
+    lane.chain.watcher.expect_block(hash);
 }
 
 /// "Nonce too low": one of ours, most likely. If none of ours is found, someone may have used the key.

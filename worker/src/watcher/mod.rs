@@ -5,15 +5,18 @@
 
 mod canon;
 mod finality;
+mod pace;
 mod registry;
+mod saver;
 mod task;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use gapless::chain::ChainConnector;
-use gapless::domain::{Confirmation, Finality, H256, Receipt};
+use gapless::chain::fees::Head;
+use gapless::domain::{Confirmation, Finality, H256, Receipt, U256};
 use tokio::sync::Notify;
 
 use canon::Canon;
@@ -34,11 +37,15 @@ pub(crate) struct Watcher {
     finality: Finality,
     finalized: FinalHeight,
     nudge: Notify,
+    /// What nodes took since the last look at the head, and when.
+    taken: Mutex<Vec<(H256, Instant)>>,
     /// Told when the head does not fit what was seen before: a deep fork, or another chain.
     strange: Notify,
     poll_interval: Duration,
     /// What a block holds, as of the head; the largest number before anything is known.
     gas_limit: AtomicU64,
+    /// The head's own base fee, where the chain has one.
+    base_fee: Mutex<Option<U256>>,
 }
 
 impl Watcher {
@@ -54,9 +61,11 @@ impl Watcher {
             finality,
             finalized: FinalHeight::default(),
             nudge: Notify::new(),
+            taken: Mutex::default(),
             strange: Notify::new(),
             poll_interval,
             gas_limit: AtomicU64::new(u64::MAX),
+            base_fee: Mutex::default(),
         })
     }
 
@@ -96,8 +105,9 @@ impl Watcher {
         }
     }
 
-    /// A block may be there any moment: look now.
-    pub(crate) fn expect_block(&self) {
+    /// A node took this: the block that holds it may be there any moment.
+    pub(crate) fn expect_block(&self, hash: H256) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).push((hash, Instant::now()));
         self.nudge.notify_one();
     }
 
@@ -108,6 +118,12 @@ impl Watcher {
 
     pub(crate) fn head(&self) -> Option<u64> {
         self.read_canon(|canon| canon.head().map(|head| head.number))
+    }
+
+    /// The head as prices are asked for.
+    pub(crate) fn pricing_head(&self) -> Head {
+        let base_fee = *self.base_fee.lock().unwrap_or_else(PoisonError::into_inner);
+        Head { number: self.head().unwrap_or_default(), base_fee }
     }
 
     /// The newest height that counts as final.

@@ -11,8 +11,10 @@ use tokio::sync::mpsc;
 /// What a lane hears from outside.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
-    /// There may be new work.
+    /// There is new work.
     Work,
+    /// There may be new work, for whoever has none.
+    Look,
     /// An operator asked for something: read the rows again.
     Reload,
     /// Paused or resumed.
@@ -151,6 +153,11 @@ impl Registry {
 
     pub(crate) fn watched(&self) -> Vec<H256> {
         self.entries().hashes.keys().copied().collect()
+    }
+
+    pub(crate) fn those_watched(&self, hashes: impl Iterator<Item = H256>) -> HashSet<H256> {
+        let entries = self.entries();
+        hashes.filter(|hash| entries.hashes.contains_key(hash)).collect()
     }
 
     pub(crate) fn among(&self, hashes: &[H256]) -> Vec<H256> {

@@ -1,26 +1,33 @@
 //! The task behind a `Watcher`: follows the head, finds what is ours in new blocks, and delivers its receipts.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
-use gapless::domain::{BlockRef, Finality, H256, NodeId};
+use gapless::domain::{BlockRef, Finality, H256, NodeId, Receipt};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::Watcher;
 use super::canon::{Canon, Change};
-use super::{KEEP_BLOCKS, Watcher};
+use super::pace::Pace;
+use super::saver::{Piece, Saver};
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
 const MAX_WALK: u64 = 128;
-/// From this many of our transactions in one block on, the block's receipts come in one call.
-const BLOCK_RECEIPTS_FROM: usize = 4;
-/// Bounds of the shortest pause between two looks at the head, however eagerly lanes ask.
-const MIN_GAP: Duration = Duration::from_millis(2);
-const MAX_GAP: Duration = Duration::from_millis(50);
+/// From this many of our transactions in one block on, the block's receipts come in one call, if not too many of them
+/// are somebody else's: one call is then cheaper than several, but what it brings has to be carried and read.
+const BLOCK_RECEIPTS_FROM: usize = 2;
+const OTHERS_FOR_EACH: usize = 16;
+/// What was sent is remembered for so long where blocks come by the clock.
+const LEARN_FOR: Duration = Duration::from_millis(100);
+/// Where blocks come at once, the receipts of up to so many are asked for together with the head. Of more it is cheaper to
+/// wait for their blocks.
+const EARLY: usize = 3;
 
 /// How a new head is reached from what is known.
 enum Branch {
@@ -34,133 +41,141 @@ enum Branch {
 #[derive(Debug)]
 pub(crate) struct WatchTask {
     watcher: Arc<Watcher>,
-    store: Store,
-    node: NodeId,
-    duty: String,
-    duty_duration: Duration,
-    elected_until: Option<Instant>,
-    unsaved: Vec<BlockRef>,
-    last_save: Instant,
-    /// Mean time between blocks: how long it is worth waiting before looking again.
-    block_interval: Duration,
-    last_block_at: Instant,
+    saver: mpsc::UnboundedSender<Piece>,
+    pace: Pace,
+    /// What nodes took, and when: it may be in a block any moment.
+    taken: Vec<(H256, Instant)>,
     /// The chain could not be asked what is final, and that was said.
     finality_unknown: bool,
 }
 
 impl WatchTask {
     pub(crate) fn new(watcher: Arc<Watcher>, store: Store, node: NodeId, duty_duration: Duration) -> Self {
-        let duty = format!("head:{}", watcher.connector.chain_id());
+        let saver = Saver { store, chain: watcher.connector.chain_id(), node, duty_duration };
         WatchTask {
-            block_interval: watcher.poll_interval,
+            pace: Pace::new(watcher.poll_interval, Instant::now()),
+            saver: saver.start(),
             watcher,
-            store,
-            node,
-            duty,
-            duty_duration,
-            elected_until: None,
-            unsaved: Vec::new(),
-            last_save: Instant::now(),
-            last_block_at: Instant::now(),
+            taken: Vec::new(),
             finality_unknown: false,
         }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut failing = false;
-        let mut pause = Duration::ZERO;
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.wait(pause) => {}
-            }
             match self.look().await {
-                Ok(found_block) => {
-                    if failing {
-                        tracing::info!(
-                            chain.id = self.watcher.connector.chain_id().0,
-                            "the node answers again"
-                        );
-                        failing = false;
-                    }
-                    pause = self.next_pause(found_block, pause);
+                Ok(()) if failing => {
+                    tracing::info!(chain.id = self.watcher.connector.chain_id().0, "the node answers again");
+                    failing = false;
                 }
+                Ok(()) => {}
                 Err(error) => {
                     if !failing {
                         tracing::warn!(chain.id = self.watcher.connector.chain_id().0, error = %error,
                             "the head of the chain cannot be read; trying on");
                         failing = true;
                     }
-                    pause = self.watcher.poll_interval;
+                    self.pace.failed(Instant::now());
                 }
             }
-            self.save().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.wait() => {}
+            }
         }
     }
 
-    /// Waits for the pause to end or for a lane that expects a block, but always for the shortest gap: lanes ask with
-    /// every send, and the answer changes once per block.
-    async fn wait(&self, pause: Duration) {
-        tokio::time::sleep(self.gap()).await;
-        tokio::select! {
-            () = self.watcher.nudge.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+    /// Waits until a block is expected, or, where blocks come at once, until a lane has sent something.
+    async fn wait(&self) {
+        loop {
+            // Asked anew after each nudge: now somebody waits.
+            let until = self.pace.next(!self.watcher.registry.is_idle(), !self.taken.is_empty());
+            tokio::select! {
+                () = self.watcher.nudge.notified() => if self.pace.is_at_once() {
+                    return tokio::time::sleep_until(self.pace.earliest().into()).await;
+                },
+                () = tokio::time::sleep_until(until.into()) => return,
+            }
         }
     }
 
-    fn gap(&self) -> Duration {
-        (self.block_interval / 20).clamp(MIN_GAP, MAX_GAP)
-    }
-
-    /// Looks again soon while somebody waits for a block, then ever later; at the common interval when nobody does.
-    fn next_pause(&self, found_block: bool, last: Duration) -> Duration {
-        let poll = self.watcher.poll_interval;
-        match () {
-            () if self.watcher.registry.is_idle() => poll,
-            () if found_block => self.gap().min(poll),
-            () => (last * 2).max(self.gap()).min(poll),
-        }
-    }
-
-    /// One look at the head. True: there were new blocks.
-    async fn look(&mut self) -> Result<bool, RpcError> {
+    /// One look at the head.
+    async fn look(&mut self) -> Result<(), RpcError> {
+        self.note_taken();
+        let looked_for = self.taken.len();
         // A receipt that cannot be read must not keep the others from hearing of new blocks.
         let paid = self.deliver(&self.watcher.registry.owed()).await;
-        let found = self.follow().await?;
-        let final_known = self.refresh_final(found).await;
+        let (latest, early) =
+            tokio::join!(self.watcher.connector.block(BlockTag::Latest), self.early_receipts());
+        let grown = self.follow(latest?, &early).await;
+        let blocks = *grown.as_ref().unwrap_or(&0);
+        self.pace.looked(blocks, Instant::now());
+        if looked_for > 0 && looked_for == self.taken.len() {
+            self.pace.in_vain();
+        }
+        grown?;
+        let final_known = self.refresh_final(blocks > 0).await;
         if let (Err(error), false) = (&final_known, self.finality_unknown) {
             tracing::warn!(chain.id = self.watcher.connector.chain_id().0, finality = %self.watcher.finality,
                 error = %error, "the chain does not say what is final; nothing becomes final meanwhile");
         }
         self.finality_unknown = final_known.is_err();
-        paid?;
-        Ok(found)
+        paid
     }
 
-    async fn follow(&mut self) -> Result<bool, RpcError> {
-        let Some(latest) = self.watcher.connector.block(BlockTag::Latest).await? else { return Ok(false) };
+    /// Adds what was sent since the last look, and forgets what nobody waits for or what will not come at once.
+    fn note_taken(&mut self) {
+        let mut news = self.watcher.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        self.taken.append(&mut news);
+        drop(news);
+        if !self.pace.is_at_once() {
+            // Only to learn from it, if it is mined in a moment.
+            self.taken.retain(|(_, at)| at.elapsed() < LEARN_FOR);
+        }
+        let watched = self.watcher.registry.those_watched(self.taken.iter().map(|(hash, _)| *hash));
+        self.taken.retain(|(hash, _)| watched.contains(hash));
+    }
+
+    /// Receipts that may be there already, so that they need no round trip of their own. What cannot be had is asked for
+    /// when its block is seen.
+    async fn early_receipts(&self) -> Vec<Receipt> {
+        if !self.pace.is_at_once() || self.taken.is_empty() || self.taken.len() > EARLY {
+            return Vec::new();
+        }
+        let hashes: Vec<H256> = self.taken.iter().map(|(hash, _)| *hash).collect();
+        self.watcher.connector.receipts(&hashes).await.unwrap_or_default()
+    }
+
+    /// Makes `latest` the head. Answers how many blocks are new.
+    async fn follow(
+        &mut self,
+        latest: Option<BlockWithHashes>,
+        early: &[Receipt],
+    ) -> Result<usize, RpcError> {
+        let Some(latest) = latest else { return Ok(0) };
         if self.watcher.read_canon(|canon| canon.contains(&latest.block)) {
-            return Ok(false);
+            return Ok(0);
         }
         self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
-        let Some(head) = self.watcher.read_canon(Canon::head) else {
-            return self.restart(latest, false).await;
+        *self.watcher.base_fee.lock().unwrap_or_else(PoisonError::into_inner) = latest.base_fee_per_gas;
+        let head = self.watcher.read_canon(Canon::head);
+        let Some(head) = head.filter(|head| latest.block.number <= head.number + MAX_WALK) else {
+            self.restart(latest, false).await?;
+            return Ok(1);
         };
-        if latest.block.number > head.number + MAX_WALK {
-            return self.restart(latest, false).await;
-        }
         if latest.block.number < head.number {
             self.watcher.strange.notify_one();
         }
         match self.branch_to(latest, head).await? {
-            Some(Branch::Attached(branch)) => self.adopt(branch).await?,
+            Some(Branch::Attached(branch)) => self.adopt(branch, early).await,
             Some(Branch::Loose(latest)) => {
                 self.note_fork(0);
                 self.restart(latest, true).await?;
+                Ok(1)
             }
-            None => return Ok(false),
+            None => Ok(0),
         }
-        Ok(true)
     }
 
     fn note_fork(&self, from: u64) {
@@ -211,10 +226,10 @@ impl WatchTask {
 
     /// First sight of the chain, or a gap too wide to walk: start here, and look every watched hash up.
     /// `forked`: what was known before is not merely old, it is wrong.
-    async fn restart(&mut self, latest: BlockWithHashes, forked: bool) -> Result<bool, RpcError> {
+    async fn restart(&mut self, latest: BlockWithHashes, forked: bool) -> Result<(), RpcError> {
         let piece = self.history(latest.block).await;
         self.watcher.write_canon(|canon| canon.restart(&piece));
-        self.unsaved = piece;
+        self.save(Piece::Anew(piece));
         self.watcher.finalized.forget();
         if forked {
             self.watcher.registry.reorged(0);
@@ -222,8 +237,12 @@ impl WatchTask {
         // Lanes whose receipts lie below the window compare block hashes themselves.
         self.reached(latest.block.number);
         let watched = self.watcher.registry.watched();
-        self.deliver(&watched).await?;
-        Ok(true)
+        self.deliver(&watched).await
+    }
+
+    fn save(&self, piece: Piece) {
+        // Its receiver lives as long as this task.
+        let _ = self.saver.send(piece);
     }
 
     /// The block and those before it that may still be confirming something, oldest first, as far as a node can show them
@@ -276,47 +295,63 @@ impl WatchTask {
         Ok(branch.pop().map(Branch::Loose))
     }
 
-    async fn adopt(&mut self, branch: Vec<BlockWithHashes>) -> Result<(), RpcError> {
+    /// Answers how many blocks it is.
+    async fn adopt(&mut self, branch: Vec<BlockWithHashes>, early: &[Receipt]) -> Result<usize, RpcError> {
         let blocks: Vec<BlockRef> = branch.iter().map(|block| block.block).collect();
         let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
         if let Change::Forked { from } = change {
             self.note_fork(from);
             self.watcher.registry.reorged(from);
         }
-        self.pace(blocks.len());
-        self.unsaved.retain(|block| block.number < blocks[0].number);
-        self.unsaved.extend(&blocks);
+        let (count, head) = (blocks.len(), blocks.last().map(|block| block.number));
+        self.save(Piece::Grown(blocks));
         // Everything is owed before anything is asked for: if a node fails now, the next look pays.
         let ours: Vec<Vec<H256>> =
             branch.iter().map(|block| self.watcher.registry.among(&block.tx_hashes)).collect();
         ours.iter().for_each(|hashes| self.watcher.registry.owe(hashes));
-        let mut delivered = Ok(());
-        for (block, ours) in branch.iter().zip(&ours) {
-            delivered = delivered.and(self.deliver_block(block.block.hash, ours).await);
+        self.note_mined(&ours);
+        let delivered = branch.iter().zip(&ours).map(|(block, ours)| self.deliver_block(block, ours, early));
+        let delivered = futures::future::join_all(delivered).await;
+        if let Some(head) = head {
+            self.reached(head);
         }
-        if let Some(head) = blocks.last() {
-            self.reached(head.number);
-        }
-        delivered
+        delivered.into_iter().collect::<Result<(), RpcError>>()?;
+        Ok(count)
     }
 
-    fn pace(&mut self, blocks: usize) {
-        let since = self.last_block_at.elapsed() / u32::try_from(blocks.max(1)).unwrap_or(1);
-        self.last_block_at = Instant::now();
-        self.block_interval = (self.block_interval * 3 + since.min(Duration::from_secs(15))) / 4;
+    /// Learns how soon what was taken is mined.
+    fn note_mined(&mut self, ours: &[Vec<H256>]) {
+        let mined: HashSet<&H256> = ours.iter().flatten().collect();
+        let (found, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.taken).into_iter().partition(|(hash, _)| mined.contains(hash));
+        self.taken = left;
+        if let Some(youngest) = found.iter().map(|(_, at)| at.elapsed()).min() {
+            self.pace.mined_after(youngest);
+        }
     }
 
-    async fn deliver_block(&self, block: H256, ours: &[H256]) -> Result<(), RpcError> {
-        if ours.len() >= BLOCK_RECEIPTS_FROM
-            && let Some(receipts) = self.watcher.connector.block_receipts(block).await?
+    async fn deliver_block(
+        &self,
+        block: &BlockWithHashes,
+        ours: &[H256],
+        early: &[Receipt],
+    ) -> Result<(), RpcError> {
+        let is_known = |hash: &H256| {
+            early.iter().find(|known| known.tx_hash == *hash && known.block_hash == block.block.hash)
+        };
+        ours.iter().filter_map(is_known).for_each(|receipt| self.tell(receipt.clone()));
+        let missing: Vec<H256> = ours.iter().copied().filter(|hash| is_known(hash).is_none()).collect();
+        if missing.len() >= BLOCK_RECEIPTS_FROM
+            && block.tx_hashes.len() <= missing.len() * OTHERS_FOR_EACH
+            && let Some(receipts) = self.watcher.connector.block_receipts(block.block.hash).await?
         {
-            let wanted: HashSet<H256> = ours.iter().copied().collect();
+            let wanted: HashSet<H256> = missing.into_iter().collect();
             for receipt in receipts.into_iter().filter(|receipt| wanted.contains(&receipt.tx_hash)) {
                 self.tell(receipt);
             }
             return Ok(());
         }
-        self.deliver(ours).await
+        self.deliver(&missing).await
     }
 
     async fn deliver(&self, hashes: &[H256]) -> Result<(), RpcError> {
@@ -334,37 +369,8 @@ impl WatchTask {
         Ok(())
     }
 
-    fn tell(&self, receipt: gapless::domain::Receipt) {
+    fn tell(&self, receipt: Receipt) {
         metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "found").increment(1);
         self.watcher.registry.included(receipt);
-    }
-
-    /// Keeps `chain_block` for the API, if this worker is the one elected for it. Not needed for any promise.
-    async fn save(&mut self) {
-        /// Often enough for people, rare enough for a chain with a block per transaction.
-        const SAVE_EVERY: Duration = Duration::from_millis(200);
-        if self.unsaved.is_empty() || self.last_save.elapsed() < SAVE_EVERY {
-            return;
-        }
-        self.last_save = Instant::now();
-        if self.elected_until.is_none_or(|until| until < Instant::now()) {
-            let asked_at = Instant::now();
-            match self.store.hold_duty(&self.duty, &self.node, self.duty_duration).await {
-                Ok(true) => self.elected_until = Some(asked_at + self.duty_duration / 2),
-                Ok(false) => {
-                    let keep_from = self.unsaved.len().saturating_sub(KEEP_BLOCKS);
-                    self.unsaved.drain(..keep_from);
-                    return;
-                }
-                Err(error) => {
-                    return tracing::debug!(error = %error, "could not ask for the duty of the head");
-                }
-            }
-        }
-        let chain = self.watcher.connector.chain_id();
-        match self.store.save_blocks(chain, &self.unsaved, KEEP_BLOCKS as u64).await {
-            Ok(()) => self.unsaved.clear(),
-            Err(error) => tracing::debug!(error = %error, "could not save blocks"),
-        }
     }
 }

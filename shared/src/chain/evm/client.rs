@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use ethers_core::types::{Address, Bytes, H256, U256};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -76,7 +77,11 @@ impl EvmClient {
         })
     }
 
-    async fn read<T: DeserializeOwned>(&self, method: &'static str, params: Value) -> Result<T, RpcError> {
+    async fn read<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: impl Serialize,
+    ) -> Result<T, RpcError> {
         Ok(self.read_from(method, params).await?.0)
     }
 
@@ -84,7 +89,7 @@ impl EvmClient {
     async fn read_from<T: DeserializeOwned>(
         &self,
         method: &'static str,
-        params: Value,
+        params: impl Serialize,
     ) -> Result<(T, String), RpcError> {
         let Answered { reply, endpoint } = self.reads.ask(Call::new(method, params)).await?;
         match reply {
@@ -95,7 +100,7 @@ impl EvmClient {
 
     /// Private to this adapter: whoever sends has an `Attempt`.
     pub(super) async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
-        let call = Call::new("eth_sendRawTransaction", json!([raw]));
+        let call = Call::new("eth_sendRawTransaction", [raw]);
         self.sends.send(&self.shared, call, tx_hash).await
     }
 
@@ -255,7 +260,7 @@ impl ChainConnector for EvmClient {
 
     async fn receipt(&self, hash: H256) -> Result<Option<Receipt>, RpcError> {
         let (result, endpoint): (Box<RawValue>, _) =
-            self.read_from("eth_getTransactionReceipt", json!([hash])).await?;
+            self.read_from("eth_getTransactionReceipt", [hash]).await?;
         read_receipt(&endpoint, &result, hash)
     }
 

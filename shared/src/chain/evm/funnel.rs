@@ -139,6 +139,8 @@ async fn dispatch(
 ) {
     let mut flushes = JoinSet::new();
     while let Some(first) = jobs.recv().await {
+        // Lanes that one commit has woken ask one after the other: whoever can run now goes along.
+        tokio::task::yield_now().await;
         while flushes.try_join_next().is_some() {}
         while flushes.len() >= allowed(&limit, width) {
             flushes.join_next().await;

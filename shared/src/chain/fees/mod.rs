@@ -8,7 +8,7 @@ mod source;
 mod station;
 
 pub use policy::{FeeHistoryPolicy, FixedPolicy, GasPricePolicy, GasStationPolicy};
-pub use source::FeeSource;
+pub use source::{FeeSource, Head};
 pub use station::StationPrice;
 
 use ethers_core::types::U256;

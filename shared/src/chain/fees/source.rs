@@ -1,7 +1,7 @@
 //! Prices for one chain. However many lanes ask at one head, the node is asked once, and the gas station less often.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ethers_core::types::U256;
 use tokio::sync::Mutex;
@@ -19,8 +19,26 @@ use crate::domain::{ChainId, Fees, Payload};
 /// Further back it is another chain (a reset), and the price is read again.
 const HEADS_SHARED: u64 = 16;
 
+/// On a chain that makes a block for every transaction a price serves for this long, if no base fee has risen above it.
+/// An answer of a node that is slow is as old.
+const SERVES_FOR: Duration = Duration::from_millis(250);
+
 /// JSON-RPC: the node has no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
+
+/// The block a price is asked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub number: u64,
+    /// Its own base fee. `None`: there is none, or it is not known.
+    pub base_fee: Option<U256>,
+}
+
+impl From<u64> for Head {
+    fn from(number: u64) -> Self {
+        Head { number, base_fee: None }
+    }
+}
 
 #[derive(Debug)]
 pub struct FeeSource {
@@ -38,13 +56,35 @@ pub struct FeeSource {
 
 #[derive(Debug, Default)]
 struct LookUps {
-    market: Option<(u64, Arc<Market>)>,
+    market: Option<Known>,
     /// When the last look-up failed, and how: whoever was waiting for it shares the failure instead of repeating it.
     failure: Option<(Instant, RpcError)>,
     /// The node said that it has no fee history; it is not asked for one again.
     no_history: bool,
     /// What the gas station said, and when. `None` inside: nothing that can be used.
     station: Option<(Instant, Option<BySpeed<StationPrice>>)>,
+}
+
+/// What was last read, at which head, and when it was asked for.
+#[derive(Debug)]
+struct Known {
+    at: u64,
+    asked: Instant,
+    market: Arc<Market>,
+}
+
+impl Known {
+    fn serves(&self, head: Head, now: Instant) -> bool {
+        let reach = head.number.saturating_add(HEADS_SHARED);
+        if (head.number..=reach).contains(&self.at) {
+            return true;
+        }
+        let risen = match (head.base_fee, self.market.next_base_fee) {
+            (Some(now), Some(known)) => now > known,
+            _ => true,
+        };
+        self.at < head.number && !risen && now.duration_since(self.asked) < SERVES_FOR
+    }
 }
 
 impl FeeSource {
@@ -88,10 +128,10 @@ impl FeeSource {
     pub async fn quote(
         &self,
         connector: &dyn ChainConnector,
-        head: u64,
+        head: impl Into<Head>,
         payload: &Payload,
     ) -> Result<Fees, RpcError> {
-        let market = self.market(connector, head).await?;
+        let market = self.market(connector, head.into()).await?;
         let fees = self.policy.price(&market, payload);
         Ok(self.limit.map_or(fees, |limit| limited(fees, limit)))
     }
@@ -100,28 +140,27 @@ impl FeeSource {
     pub async fn next_base_fee(
         &self,
         connector: &dyn ChainConnector,
-        head: u64,
+        head: impl Into<Head>,
     ) -> Result<Option<U256>, RpcError> {
-        Ok(self.market(connector, head).await?.next_base_fee)
+        Ok(self.market(connector, head.into()).await?.next_base_fee)
     }
 
-    async fn market(&self, connector: &dyn ChainConnector, head: u64) -> Result<Arc<Market>, RpcError> {
+    async fn market(&self, connector: &dyn ChainConnector, head: Head) -> Result<Arc<Market>, RpcError> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
-        if let Some((at, market)) = &last.market
-            && (head..=head.saturating_add(HEADS_SHARED)).contains(at)
-        {
-            return Ok(Arc::clone(market));
+        if let Some(known) = last.market.as_ref().filter(|known| known.serves(head, asked)) {
+            return Ok(Arc::clone(&known.market));
         }
         if let Some((failed, error)) = &last.failure
             && *failed >= asked
         {
             return Err(error.clone());
         }
+        let asked = Instant::now();
         match self.look_up(connector, &mut last).await {
             Ok(market) => {
                 let market = Arc::new(market);
-                last.market = Some((head, Arc::clone(&market)));
+                last.market = Some(Known { at: head.number, asked, market: Arc::clone(&market) });
                 Ok(market)
             }
             Err(error) => {

@@ -112,6 +112,22 @@ async fn many_lanes_at_one_head_ask_the_node_once() {
     assert_eq!(node.asked_history.load(SeqCst), 2);
 }
 
+/// A chain that makes a block for every transaction.
+#[test]
+fn a_price_serves_for_a_while_unless_the_base_fee_has_risen_above_it() {
+    let asked = Instant::now();
+    let market = Arc::new(Market { next_base_fee: Some(100.into()), ..Market::default() });
+    let known = Known { at: 40, asked, market };
+    let at = |number, base_fee: u64| Head { number, base_fee: Some(base_fee.into()) };
+    let soon = asked + SERVES_FOR / 2;
+    assert!(known.serves(at(41, 95), soon) && known.serves(at(90, 100), soon));
+    assert!(!known.serves(at(41, 101), soon), "the next block costs more than that");
+    assert!(!known.serves(Head::from(41), soon), "nobody knows what its base fee is");
+    assert!(!known.serves(at(41, 95), asked + SERVES_FOR), "too old");
+    assert!(!known.serves(at(40 - HEADS_SHARED - 1, 95), soon), "that is another chain");
+    assert!(known.serves(at(40, 500), asked + SERVES_FOR), "the head it was read at");
+}
+
 #[tokio::test]
 async fn lanes_that_waited_for_a_failed_look_up_share_the_failure() {
     let (source, node) = (FeeSource::new(&config::Fees::default()), Node { down: true, ..Node::default() });

@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Bytes, H256, Signature};
 
 pub(super) use self::aws::AwsKms;
 pub(super) use self::google::GcpKms;
 use super::keeper::{Keeper, NoAnswer, cut};
+use super::signature::v;
 use crate::domain::{Address, UnsignedTx};
 
 /// Of the environment. Empty is as good as absent.
@@ -165,12 +165,8 @@ impl Keeper for CloudKey {
             return Err(NoAnswer::Foreign(reason.into()));
         };
         self.is_news(None);
-        let parity = u64::from(found.is_y_odd);
-        let v = match &typed {
-            // EIP-155. Sums of a chain id that no signature could hold are refused by the check that follows.
-            TypedTransaction::Legacy(_) => tx.chain_id.0.wrapping_mul(2).wrapping_add(35 + parity),
-            _ => parity,
-        };
+        // Sums of a chain id that no signature could hold are refused by the check that follows.
+        let v = v(&typed, tx.chain_id, found.is_y_odd);
         Ok(typed.rlp_signed(&Signature { r: found.r, s: found.s, v }))
     }
 }

@@ -233,7 +233,7 @@ fn earlier_is_unmined(lane: &Lane, nonce: Nonce) -> bool {
 
 /// What the fee policy says. A client's cap below the base fee waits, without a nonce, for the base fee to fall.
 async fn price(lane: &Lane, payload: &Payload) -> Result<Fees, Verdict> {
-    let (connector, head) = (lane.chain.connector.as_ref(), lane.chain.watcher.head().unwrap_or_default());
+    let (connector, head) = (lane.chain.connector.as_ref(), lane.chain.watcher.pricing_head());
     let fees = lane.chain.fees.quote(connector, head, payload).await?;
     match lane.chain.fees.next_base_fee(connector, head).await? {
         Some(base) if fees.cap() < base => {

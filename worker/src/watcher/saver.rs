@@ -1,0 +1,106 @@
+//! Keeps `chain_block` for the API, if this worker is the one elected for it. Not needed for any promise, and so nothing
+//! waits for it.
+
+use std::time::{Duration, Instant};
+
+use gapless::domain::{BlockRef, ChainId, NodeId};
+use gapless::store::Store;
+use tokio::sync::mpsc;
+
+use super::KEEP_BLOCKS;
+
+/// Often enough for people, rare enough for a chain with a block per transaction.
+const SAVE_EVERY: Duration = Duration::from_millis(200);
+
+/// What could not be saved is tried again this often, if nothing new is heard.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A contiguous piece of the chain, oldest first.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// What was heard before at its heights and above counts no longer.
+    Grown(Vec<BlockRef>),
+    /// Nothing that was heard before counts.
+    Anew(Vec<BlockRef>),
+}
+
+#[derive(Debug)]
+pub(super) struct Saver {
+    pub(super) store: Store,
+    pub(super) chain: ChainId,
+    pub(super) node: NodeId,
+    pub(super) duty_duration: Duration,
+}
+
+impl Saver {
+    /// Runs until the watcher is gone.
+    pub(super) fn start(self) -> mpsc::UnboundedSender<Piece> {
+        let (pieces, heard) = mpsc::unbounded_channel();
+        tokio::spawn(self.run(heard));
+        pieces
+    }
+
+    async fn run(self, mut pieces: mpsc::UnboundedReceiver<Piece>) {
+        let duty = format!("head:{}", self.chain);
+        let (mut unsaved, mut heard): (Vec<BlockRef>, Vec<Piece>) = (Vec::new(), Vec::new());
+        let mut elected_until: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                count = pieces.recv_many(&mut heard, KEEP_BLOCKS) => if count == 0 { return },
+                () = tokio::time::sleep(RETRY), if !unsaved.is_empty() => {}
+            }
+            heard.drain(..).for_each(|piece| add(&mut unsaved, piece));
+            if elected_until.is_none_or(|until| until < Instant::now()) {
+                let asked_at = Instant::now();
+                match self.store.hold_duty(&duty, &self.node, self.duty_duration).await {
+                    Ok(true) => elected_until = Some(asked_at + self.duty_duration / 2),
+                    // The blocks are kept: whoever is elected may die before it has saved them.
+                    Ok(false) => elected_until = None,
+                    Err(error) => tracing::debug!(error = %error, "could not ask for the duty of the head"),
+                }
+            }
+            if elected_until.is_some_and(|until| until >= Instant::now()) {
+                match self.store.save_blocks(self.chain, &unsaved, KEEP_BLOCKS as u64).await {
+                    Ok(()) => unsaved.clear(),
+                    Err(error) => tracing::debug!(error = %error, "could not save blocks"),
+                }
+            }
+            tokio::time::sleep(SAVE_EVERY).await;
+        }
+    }
+}
+
+fn add(unsaved: &mut Vec<BlockRef>, piece: Piece) {
+    match piece {
+        Piece::Grown(blocks) => {
+            let first = blocks.first().map_or(u64::MAX, |block| block.number);
+            unsaved.retain(|block| block.number < first);
+            unsaved.extend(blocks);
+        }
+        Piece::Anew(blocks) => *unsaved = blocks,
+    }
+    unsaved.drain(..unsaved.len().saturating_sub(KEEP_BLOCKS));
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless::domain::H256;
+
+    use super::*;
+
+    fn block(number: u64, tag: u64) -> BlockRef {
+        BlockRef { number, hash: H256::from_low_u64_be(tag), parent: H256::zero() }
+    }
+
+    #[test]
+    fn a_fork_takes_the_place_of_what_it_contradicts_and_the_list_is_bounded() {
+        let mut unsaved = Vec::new();
+        add(&mut unsaved, Piece::Grown(vec![block(1, 1), block(2, 1), block(3, 1)]));
+        add(&mut unsaved, Piece::Grown(vec![block(2, 2)]));
+        assert_eq!(unsaved, [block(1, 1), block(2, 2)]);
+        add(&mut unsaved, Piece::Grown((3..2_000).map(|number| block(number, 1)).collect()));
+        assert_eq!((unsaved.len(), unsaved[KEEP_BLOCKS - 1]), (KEEP_BLOCKS, block(1_999, 1)));
+        add(&mut unsaved, Piece::Anew(vec![block(5, 1)]));
+        assert_eq!(unsaved, [block(5, 1)]);
+    }
+}
