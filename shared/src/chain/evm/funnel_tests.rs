@@ -244,7 +244,8 @@ async fn a_node_that_takes_no_batches_gets_single_calls_and_more_at_once() {
     };
     tokio::join!(ask_many(&client, 40), learn);
     let learnt = gated.batches().len();
-    ask_many(&client, 30).await;
+    // With those before fewer than it takes for the limit to be tried higher again.
+    ask_many(&client, 20).await;
     assert!(gated.batches()[learnt..].iter().all(|&size| size == 1), "{:?}", gated.batches());
 }
 
