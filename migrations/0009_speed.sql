@@ -57,3 +57,21 @@ CREATE TRIGGER submitter_nonce_cursor_guard AFTER UPDATE ON submitter_nonce_curs
                    OR NEW.in_flight_nonce IS NULL
                    OR NEW.in_flight_nonce > OLD.next_nonce)))
     EXECUTE FUNCTION submitter_nonce_cursor_guard();
+
+-- A sequence may begin with its first nonces given, in one commit. Then it obeys the window, and begins at its beginning.
+CREATE FUNCTION submitter_nonce_cursor_first_guard() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+    IF submitter_is_shared(NEW.chain_id, NEW.submitter) THEN
+        RETURN NEW;
+    END IF;
+    IF NEW.next_nonce - NEW.in_flight_nonce > NEW.max_in_flight THEN
+        RAISE EXCEPTION 'cursor of %: % nonces open, % allowed', NEW.submitter,
+            NEW.next_nonce - NEW.in_flight_nonce, NEW.max_in_flight USING ERRCODE = 'GL004';
+    END IF;
+    RAISE EXCEPTION 'cursor of %: a strict sequence cannot skip from % to %', NEW.submitter, NEW.start_nonce,
+        NEW.next_nonce USING ERRCODE = 'GL005';
+END $$;
+CREATE TRIGGER submitter_nonce_cursor_first_guard AFTER INSERT ON submitter_nonce_cursor FOR EACH ROW
+    WHEN (NEW.next_nonce - NEW.in_flight_nonce > NEW.max_in_flight
+          OR (NEW.next_nonce > NEW.start_nonce AND NEW.in_flight_nonce IS DISTINCT FROM NEW.start_nonce))
+    EXECUTE FUNCTION submitter_nonce_cursor_first_guard();

@@ -100,6 +100,14 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1, open_from = next_nonce - 1,
              in_flight_state = 'IDLE', in_flight_tx_id = NULL, in_flight_nonce = NULL"),
         ("GL004", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1"),
+        // A sequence that begins as none may.
+        ("GL004", "INSERT INTO submitter_nonce_cursor
+                 (chain_id, submitter, start_nonce, next_nonce, open_from, in_flight_state, in_flight_tx_id, in_flight_nonce,
+                  max_in_flight, fencing_token)
+             SELECT chain_id, '0x' || repeat('7', 40), 0, 2, 0, 'IN_FLIGHT', in_flight_tx_id, 0, 1, 1
+             FROM submitter_nonce_cursor"),
+        ("GL005", "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
+             SELECT chain_id, '0x' || repeat('7', 40), 0, 1, 1, 1 FROM submitter_nonce_cursor"),
         // Constraints: a second intent at the nonce, a state without its nonce, an end that is none, work without an owner, a
         // nonce in flight that was not given or that counts as done.
         ("23505", "INSERT INTO managed_tx
