@@ -6,13 +6,12 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use gapless::bell::Bell;
 use gapless::domain::{Event, EventKind, SubmitterKey};
 use gapless::events::EventPublisher;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-
-use crate::notifier::Notifier;
 
 /// Above this a larger group gains nothing and its locks are held longer.
 const GROUP_ROWS: usize = 500;
@@ -45,11 +44,11 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    pub(crate) fn start(store: &Store, notifier: &Notifier, events: &Arc<dyn EventPublisher>) -> Intake {
+    pub(crate) fn start(store: &Store, bell: &Bell, events: &Arc<dyn EventPublisher>) -> Intake {
         let flushers = (0..FLUSHERS)
             .map(|_| {
                 let (sender, receiver) = mpsc::unbounded_channel();
-                tokio::spawn(flusher(store.clone(), notifier.clone(), events.clone(), receiver));
+                tokio::spawn(flusher(store.clone(), bell.clone(), events.clone(), receiver));
                 sender
             })
             .collect();
@@ -111,7 +110,7 @@ impl Intake {
 
 async fn flusher(
     store: Store,
-    notifier: Notifier,
+    bell: Bell,
     events: Arc<dyn EventPublisher>,
     mut queue: mpsc::UnboundedReceiver<Unit>,
 ) {
@@ -133,18 +132,16 @@ async fn flusher(
             // A client that went away needs no answer; its row stands and a retry finds it.
             let _ = answer.send(part);
         }
-        if created {
-            notifier.wake_workers();
-        }
+        bell.ring(created);
     }
 }
 
-/// Tells of every new row. True if there is one.
-fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> bool {
-    let mut created = false;
+/// Tells of every new row, and counts them.
+fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> usize {
+    let mut created = 0;
     for (row, answer) in rows.iter().zip(answers) {
         if let Ok(IntakeOutcome::Created(tx_id)) = answer {
-            created = true;
+            created += 1;
             events.publish(&Event {
                 submitter: row.submitter,
                 tx_id: Some(*tx_id),

@@ -11,7 +11,6 @@ use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::fleet::WORK_CHANNEL;
 use super::pool::Store;
 use super::row::Cell;
 use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
@@ -205,19 +204,6 @@ impl Store {
                 Ok((index, row.outcome(&group[index])?))
             })
             .collect()
-    }
-
-    /// Wakes idle workers. Only shortens their wait: polling is the truth, so a lost notification loses nothing.
-    pub async fn notify_work(&self) -> Result<(), StoreError> {
-        sqlx::query(
-            "-- notify_work
-            SELECT pg_notify($1, '')",
-        )
-        .bind(WORK_CHANNEL)
-        .execute(&self.pool)
-        .await
-        .map_err(StoreError::db("notify_work"))?;
-        Ok(())
     }
 }
 
