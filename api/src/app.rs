@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gapless::bell::Bell;
 use gapless::config::Config;
 use gapless::domain::hex_text::parse_address_any_case;
 use gapless::domain::{ChainId, Finality, SubmitterKey};
 use gapless::observe::MetricsHandle;
 use gapless::store::Store;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::AdminPolicy;
 use crate::error::ApiError;
 use crate::intake::Intake;
 use crate::nodes::Nodes;
-use crate::notifier::Notifier;
 use crate::settled::Settled;
 
 pub(crate) type SharedApp = Arc<App>;
@@ -24,7 +25,10 @@ pub(crate) type SharedApp = Arc<App>;
 pub(crate) struct App {
     pub(crate) store: Store,
     pub(crate) intake: Intake,
-    pub(crate) notifier: Notifier,
+    /// Wakes workers.
+    pub(crate) bell: Bell,
+    /// Changes when a worker has finished something; false while that cannot be heard.
+    pub(crate) endings: watch::Receiver<bool>,
     pub(crate) settled: Settled,
     pub(crate) chains: Chains,
     pub(crate) nodes: Nodes,

@@ -1,25 +1,26 @@
 //! Group commit for creates: requests that arrive while an insert is under way form the next one.
 //!
 //! No timer: a lone request is inserted at once, a flood in groups of hundreds. Each request gets its own answer, and a
-//! group that the database refuses is halved until the one row to blame stands alone.
+//! group that the database refuses is halved until the one row to blame stands alone. Who waits, and what goes
+//! together, is in `waiting`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+mod waiting;
 
-use gapless::domain::{Event, EventKind, SubmitterKey};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use gapless::bell::Bell;
+use gapless::domain::{Event, EventKind};
 use gapless::events::EventPublisher;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
+use waiting::{Group, PARTS, Unit, Waiting, part_of};
 
-use crate::notifier::Notifier;
-
-/// Above this a larger group gains nothing and its locks are held longer.
-const GROUP_ROWS: usize = 500;
-/// Two inserts at once keep the disk and the processor busy; more contend for the same log.
-const FLUSHERS: usize = 2;
-/// Rows that may wait. About two seconds of work; beyond that a client is better told to come back.
-const MAX_WAITING_ROWS: usize = 20_000;
+/// Before a group is closed, requests that have already arrived may join it: so often the flusher lets the tasks run that
+/// are ready, which takes some microseconds when there are none. A lone request waits for nobody.
+const GATHER_TURNS: usize = 4;
 
 /// Why a request has no outcome. Either way nothing is known to be stored, and the same request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,29 +32,31 @@ pub(crate) enum IntakeError {
 
 type Answers = Vec<Result<IntakeOutcome, IntakeError>>;
 
-/// Requests that came together and stay in order.
-struct Unit {
-    rows: Vec<NewIntent>,
-    answer: oneshot::Sender<Answers>,
-    _room: OwnedSemaphorePermit,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Intake {
-    flushers: Vec<mpsc::UnboundedSender<Unit>>,
-    room: Arc<Semaphore>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// A flusher is wanted.
+    call: Notify,
+    store: Store,
+    bell: Bell,
+    events: Arc<dyn EventPublisher>,
 }
 
 impl Intake {
-    pub(crate) fn start(store: &Store, notifier: &Notifier, events: &Arc<dyn EventPublisher>) -> Intake {
-        let flushers = (0..FLUSHERS)
-            .map(|_| {
-                let (sender, receiver) = mpsc::unbounded_channel();
-                tokio::spawn(flusher(store.clone(), notifier.clone(), events.clone(), receiver));
-                sender
-            })
-            .collect();
-        Intake { flushers, room: Arc::new(Semaphore::new(MAX_WAITING_ROWS)) }
+    pub(crate) fn start(store: &Store, bell: &Bell, events: &Arc<dyn EventPublisher>) -> Intake {
+        let (store, bell, events) = (store.clone(), bell.clone(), events.clone());
+        let shared = Shared { waiting: Mutex::default(), call: Notify::new(), store, bell, events };
+        let intake = Intake { shared: Arc::new(shared) };
+        // As many as can be at work at once: each group has at least one part to itself.
+        for _ in 0..PARTS {
+            tokio::spawn(flusher(intake.shared.clone()));
+        }
+        intake
     }
 
     pub(crate) async fn submit(&self, row: NewIntent) -> Result<IntakeOutcome, IntakeError> {
@@ -64,15 +67,18 @@ impl Intake {
     /// Answers in the order of `rows`.
     pub(crate) async fn submit_all(&self, rows: Vec<NewIntent>) -> Answers {
         let mut answers = vec![Err(IntakeError::Overloaded); rows.len()];
-        let mut parts: Vec<(Vec<usize>, Vec<NewIntent>)> = vec![Default::default(); self.flushers.len()];
+        let mut parts: [(Vec<usize>, Vec<NewIntent>); PARTS] = Default::default();
         for (index, row) in rows.into_iter().enumerate() {
-            let (places, part) = &mut parts[self.flusher_of(&row.submitter)];
+            let (places, part) = &mut parts[part_of(&row.submitter)];
             places.push(index);
             part.push(row);
         }
         let mut pending = Vec::new();
-        for (flusher, (places, part)) in self.flushers.iter().zip(parts) {
-            if let Some(receiver) = self.enqueue(flusher, part) {
+        for (part, (places, rows)) in
+            parts.into_iter().enumerate().filter(|(_, (places, _))| !places.is_empty())
+        {
+            let (answer, receiver) = oneshot::channel();
+            if self.shared.enqueue(part, Unit { rows, answer }) {
                 pending.push((places, receiver));
             }
         }
@@ -84,67 +90,74 @@ impl Intake {
         }
         answers
     }
-
-    /// One flusher per submitter: its queue keeps the order of arrival, and the two never wait for each other's rows.
-    fn flusher_of(&self, submitter: &SubmitterKey) -> usize {
-        let mut hasher = DefaultHasher::new();
-        submitter.hash(&mut hasher);
-        (hasher.finish() % self.flushers.len() as u64) as usize
-    }
-
-    /// `None` when there is no room, or nothing to do.
-    fn enqueue(
-        &self,
-        flusher: &mpsc::UnboundedSender<Unit>,
-        rows: Vec<NewIntent>,
-    ) -> Option<oneshot::Receiver<Answers>> {
-        if rows.is_empty() {
-            return None;
-        }
-        let permits = u32::try_from(rows.len()).ok()?;
-        let room = self.room.clone().try_acquire_many_owned(permits).ok()?;
-        let (answer, receiver) = oneshot::channel();
-        flusher.send(Unit { rows, answer, _room: room }).ok()?;
-        Some(receiver)
-    }
 }
 
-async fn flusher(
-    store: Store,
-    notifier: Notifier,
-    events: Arc<dyn EventPublisher>,
-    mut queue: mpsc::UnboundedReceiver<Unit>,
-) {
-    while let Some(first) = queue.recv().await {
-        let mut rows = first.rows;
-        let mut units = vec![(rows.len(), first.answer, first._room)];
-        while rows.len() < GROUP_ROWS
-            && let Ok(next) = queue.try_recv()
-        {
-            units.push((next.rows.len(), next.answer, next._room));
-            rows.extend(next.rows);
+impl Shared {
+    /// False when there is no room.
+    fn enqueue(&self, part: usize, unit: Unit) -> bool {
+        let mut waiting = self.lock();
+        let added = waiting.add(part, unit);
+        let wanted = waiting.call_flusher();
+        drop(waiting);
+        if wanted {
+            self.call.notify_one();
         }
+        added
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // Every method leaves it valid, so a panic elsewhere leaves nothing half done.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn next_group(&self) -> Option<Group> {
+        for _ in 0..GATHER_TURNS {
+            tokio::task::yield_now().await;
+        }
+        let mut waiting = self.lock();
+        let group = waiting.take();
+        let more = waiting.call_flusher();
+        drop(waiting);
+        if more {
+            self.call.notify_one();
+        }
+        group
+    }
+
+    async fn insert(&self, group: &mut Group) {
+        let rows = &group.rows;
         metrics::histogram!(INTAKE_BATCH_SIZE).record(rows.len() as f64);
-        let answers = insert(&store, &rows, events.wants_outbox()).await;
-        let created = announce(&*events, &rows, &answers);
+        let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
+        let created = announce(&*self.events, rows, &answers);
         let mut answers = answers.into_iter();
-        for (count, answer, _room) in units {
+        for (count, answer) in group.answers.drain(..) {
             let part: Answers = answers.by_ref().take(count).collect();
             // A client that went away needs no answer; its row stands and a retry finds it.
             let _ = answer.send(part);
         }
-        if created {
-            notifier.wake_workers();
+        self.bell.ring(created);
+    }
+}
+
+async fn flusher(shared: Arc<Shared>) {
+    loop {
+        shared.call.notified().await;
+        while let Some(mut group) = shared.next_group().await {
+            // A group that panicked is answered by the end of its channels; what waits behind it must not wait for ever.
+            if AssertUnwindSafe(shared.insert(&mut group)).catch_unwind().await.is_err() {
+                tracing::error!(rows = group.rows.len(), "an insert panicked");
+            }
+            shared.lock().finish(&group);
         }
     }
 }
 
-/// Tells of every new row. True if there is one.
-fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> bool {
-    let mut created = false;
+/// Tells of every new row, and counts them.
+fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> usize {
+    let mut created = 0;
     for (row, answer) in rows.iter().zip(answers) {
         if let Ok(IntakeOutcome::Created(tx_id)) = answer {
-            created = true;
+            created += 1;
             events.publish(&Event {
                 submitter: row.submitter,
                 tx_id: Some(*tx_id),

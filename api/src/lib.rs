@@ -7,7 +7,6 @@ mod edge;
 mod error;
 mod intake;
 mod nodes;
-mod notifier;
 mod ready;
 mod routes;
 mod server;

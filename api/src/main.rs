@@ -37,7 +37,7 @@ async fn serve() -> anyhow::Result<()> {
         return Ok(());
     }
     let config = Config::load(options.config.as_deref())?;
-    gapless::observe::init_logging(&config.log)?;
+    let _log = gapless::observe::init_logging(&config.log)?;
     gapless_api::run(config, gapless::shutdown::stop_signal()).await
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gapless::bell::{Bell, hear};
 use gapless::config::Config;
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
-use gapless::store::{Store, StoreError, Timeouts};
+use gapless::store::{Channel, Store, StoreError, Timeouts};
 use poem::listener::{Acceptor, Listener, TcpListener};
 use poem::{Endpoint, EndpointExt, Route, Server};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, SharedApp};
@@ -17,7 +19,6 @@ use crate::auth::AdminPolicy;
 use crate::edge::Edge;
 use crate::intake::Intake;
 use crate::nodes::Nodes;
-use crate::notifier::Notifier;
 use crate::ready::wait_for_database;
 use crate::routes;
 use crate::settled::Settled;
@@ -41,7 +42,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     if let Err(error @ StoreError::SchemaTooOld { .. }) = store.check_schema().await {
         return Err(error.into());
     }
-    let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
+    // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
+    let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
     let app = app(&config, store.clone(), notify_store, shutdown.clone());
     let endpoint = endpoint(app, config.api.max_body_bytes);
     let acceptor = TcpListener::bind(config.api.bind)
@@ -73,9 +75,10 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
 
 fn app(config: &Config, store: Store, notify_store: Store, shutdown: CancellationToken) -> SharedApp {
     let metrics = install_metrics();
-    let notifier = Notifier::start(notify_store);
-    let intake = Intake::start(&store, &notifier, &publisher(config.events.mode));
-    let settled = Settled::start(store.clone());
+    let bell = Bell::start(notify_store.clone(), Channel::Work);
+    let endings = listen(notify_store);
+    let intake = Intake::start(&store, &bell, &publisher(config.events.mode));
+    let settled = Settled::start(store.clone(), endings.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
         async move {
@@ -86,7 +89,8 @@ fn app(config: &Config, store: Store, notify_store: Store, shutdown: Cancellatio
     });
     Arc::new(App {
         intake,
-        notifier,
+        bell,
+        endings,
         settled,
         chains: Chains::new(config),
         nodes: Nodes::new(config),
@@ -97,6 +101,15 @@ fn app(config: &Config, store: Store, notify_store: Store, shutdown: Cancellatio
         store,
         shutdown,
     })
+}
+
+/// Hears when workers finish something.
+fn listen(store: Store) -> watch::Receiver<bool> {
+    let (said, heard) = watch::channel(false);
+    tokio::spawn(hear(store, Channel::Final, move |listening| {
+        said.send_replace(listening);
+    }));
+    heard
 }
 
 fn endpoint(app: SharedApp, max_body_bytes: usize) -> impl Endpoint {

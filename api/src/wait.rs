@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gapless::store::StoreError;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -36,13 +37,27 @@ pub(crate) async fn dealt_with<R, F: Future<Output = Result<R, StoreError>>>(
     is_done: impl Fn(&R) -> bool,
 ) -> Result<R, StoreError> {
     let until = Instant::now() + wait;
+    let mut endings = app.endings.clone();
     loop {
+        // Before the row is read: what ends after that has somebody look again.
+        endings.mark_unchanged();
         let row = read().await?;
         if is_done(&row) || Instant::now() >= until || app.shutdown.is_cancelled() {
             return Ok(row);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        something_ended(&mut endings, LOOK_EVERY).await;
     }
+}
+
+/// Returns when workers say that something ended, or `limit` has passed.
+pub(crate) async fn something_ended(endings: &mut watch::Receiver<bool>, limit: Duration) {
+    let heard = async {
+        if endings.changed().await.is_err() {
+            // The sender lives as long as the server; were it gone, the clock would be left.
+            std::future::pending::<()>().await;
+        }
+    };
+    let _ = tokio::time::timeout(limit, heard).await;
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! `domain` is plain data and functions; `store` holds every SQL statement; `chain` holds every RPC call;
 //! `config` reads the one file. Nothing here runs a loop: loops live in the binaries.
 
+pub mod bell;
 pub mod chain;
 pub mod config;
 pub mod domain;

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use gapless::config::Config;
 use gapless::domain::{Address, ChainId, RequestedTx, SubmitterKey};
 use gapless::embed::{Gapless, NonceContext};
+use gapless::observe::LogGuard;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -44,15 +45,15 @@ enum Part {
 async fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().part {
         Part::Api { config } => {
-            let config = load(config)?;
+            let (config, _log) = load(config)?;
             gapless_api::run(config, gapless::shutdown::stop_signal()).await?;
         }
         Part::Worker { config } => {
-            let config = load(config)?;
+            let (config, _log) = load(config)?;
             gapless_worker::run(config, gapless::shutdown::stop_signal()).await?;
         }
         Part::Caller { config, chain_id, submitter, request_id } => {
-            let config = load(config)?;
+            let (config, _log) = load(config)?;
             let submitter = SubmitterKey { chain_id: ChainId(chain_id), address: submitter };
             let call = Gapless::with_config(&config).await?;
             let call = call.call(submitter).request_id(request_id).hold(Duration::from_secs(5));
@@ -67,8 +68,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: PathBuf) -> anyhow::Result<Config> {
+fn load(path: PathBuf) -> anyhow::Result<(Config, LogGuard)> {
     let config = Config::load(Some(&path))?;
-    gapless::observe::init_logging(&config.log)?;
-    Ok(config)
+    let log = gapless::observe::init_logging(&config.log)?;
+    Ok((config, log))
 }

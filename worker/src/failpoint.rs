@@ -40,6 +40,7 @@ pub(crate) fn hit(point: &'static str) {
     // Whoever comes second waits here for ever: the process is gone before the guard could drop.
     let _guard = ONE_AT_A_TIME.lock();
     tracing::warn!(point, "failpoint: killing this process");
+    gapless::observe::flush_logs(); // tests look for the line
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
     loop {
         std::thread::park();

@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gapless::bell::{Bell, hear};
 use gapless::config::Config;
 use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
 use gapless::events;
 use gapless::signer::SignerSet;
-use gapless::store::{Announced, Store, StoreError, Timeouts};
+use gapless::store::{Announced, Channel, Store, StoreError, Timeouts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -76,7 +77,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 
     let shared = Arc::new(Shared {
         node: node.clone(),
-        writer: Writer::start(write_store, writers),
+        writer: Writer::start(write_store, writers, Bell::start(fleet_store.clone(), Channel::Final)),
         reader: Reader::start(read_store),
         events: events::publisher(config.events.mode),
         linger: config.worker.linger,
@@ -213,22 +214,8 @@ async fn discover(
 
 /// Hears of new work sooner than the next poll would. Polling is the truth: a lost notification costs a second.
 async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
-    loop {
-        let heard = async {
-            let mut listener = store.listen().await?;
-            loop {
-                listener.heard().await?;
-                fleet.hear_of_work();
-            }
-            #[allow(unreachable_code)] // names the error type of the block
-            Ok::<(), StoreError>(())
-        };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            result = heard => if let Err(error) = result {
-                tracing::debug!(error = %error, "not listening for work; polling goes on");
-            }
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = hear(store, Channel::Work, |_| fleet.hear_of_work()) => {}
     }
 }

@@ -18,6 +18,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
-    gapless::observe::init_logging(&config.log)?;
+    let _log = gapless::observe::init_logging(&config.log)?;
     gapless_worker::run(config, gapless::shutdown::stop_signal()).await
 }

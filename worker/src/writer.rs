@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use gapless::bell::Bell;
 use gapless::observe::metrics as m;
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 
@@ -38,12 +39,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(store: Store, writers: usize) -> Self {
+    /// `endings` is rung for what became final, after its commit.
+    pub(crate) fn start(store: Store, writers: usize, endings: Bell) -> Self {
         let funnel = Funnel::start(writers, MAX_BATCH, move |batch| {
-            let store = store.clone();
+            let (store, endings) = (store.clone(), endings.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
-                flush(&store, writes, replies).await;
+                flush(&store, &endings, writes, replies).await;
             }
         });
         Writer { funnel }
@@ -55,7 +57,7 @@ impl Writer {
     }
 }
 
-async fn flush(store: &Store, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
+async fn flush(store: &Store, endings: &Bell, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
     // Depth-first over halves; a list instead of recursion, because async recursion would box.
     let mut parts = vec![(writes, replies)];
     while let Some((mut writes, mut replies)) = parts.pop() {
@@ -66,7 +68,7 @@ async fn flush(store: &Store, writes: Vec<FencedWrite>, replies: Vec<Reply<Answe
         match result {
             Ok(answers) => {
                 for ((write, reply), answer) in writes.iter().zip(replies).zip(answers) {
-                    reply.send(told(write, answer));
+                    reply.send(told(write, answer, endings));
                 }
             }
             Err(error) if error.is_connection() => {
@@ -97,9 +99,12 @@ async fn flush(store: &Store, writes: Vec<FencedWrite>, replies: Vec<Reply<Answe
     }
 }
 
-fn told(write: &FencedWrite, answer: Applied) -> Answer {
+fn told(write: &FencedWrite, answer: Applied, endings: &Bell) -> Answer {
     match answer {
-        Applied::Yes(attempts) => Ok(attempts),
+        Applied::Yes(attempts) => {
+            endings.ring(write.endings());
+            Ok(attempts)
+        }
         Applied::LeaseLost => {
             let submitter = write.submitter();
             metrics::counter!(m::LEASE_FENCED_TOTAL).increment(1);

@@ -121,7 +121,7 @@ async fn ask(
         AskOutcome::UnknownTx => return Err(ApiError::UnknownTx),
         AskOutcome::Final(state) => return Err(ApiError::TxFinal { tx_id, state }),
     };
-    app.notifier.wake_workers();
+    app.bell.ring(1);
     tracing::info!(tx.id = %tx_id, actor, action = ?action, reason, "asked about a transaction");
     let entry = dealt_with(app, wait, || app.store.asked_entry(number), |entry| entry.applied).await?;
     if entry.refused {

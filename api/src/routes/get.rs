@@ -36,10 +36,12 @@ impl Get {
         let after = parse_after(after.0.as_deref())?;
         let tx_id: TxId =
             tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
+        // Before the row is read: what ends after that is heard of.
+        let waiting = (!wait.is_zero()).then(|| app.settled.enrol(tx_id));
         let mut view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
-        if !wait.is_zero() && !view.state.is_terminal() {
+        if let Some(waiting) = waiting.filter(|_| !view.state.is_terminal()) {
             tokio::select! {
-                () = app.settled.wait(tx_id, wait) => {}
+                () = waiting.ended(wait) => {}
                 () = app.shutdown.cancelled() => {}
             }
             view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;

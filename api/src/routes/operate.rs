@@ -121,7 +121,7 @@ async fn set_status(
     check_reason(reason)?;
     let request = OperatorRequest { actor: &admin.actor, reason };
     let id = recorded(key, app.store.set_status(key, status, request).await?)?;
-    app.notifier.wake_workers();
+    app.bell.ring(1);
     log(admin, key, action, reason);
     let entry = app.store.audit_entry(id).await?;
     Ok(answer(id, key, action, reason, entry))
@@ -140,7 +140,7 @@ async fn request(
     let wait = parse_worker_wait(wait, app.max_wait)?;
     let request = OperatorRequest { actor: &admin.actor, reason };
     let id = recorded(key, app.store.request_action(key, action, request).await?)?;
-    app.notifier.wake_workers();
+    app.bell.ring(1);
     log(admin, key, name, reason);
     let entry =
         dealt_with(app, wait, || app.store.audit_entry(id), |entry| entry.applied_at.is_some()).await?;

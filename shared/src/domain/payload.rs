@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use ethers_core::types::transaction::eip2930::AccessList;
 use ethers_core::types::{Address, Bytes, H256, U256};
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use sha2::{Digest, Sha256};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,12 +92,19 @@ impl Payload {
 
     /// Tells a repeated request from a different one under the same request id.
     pub fn hash(&self) -> H256 {
-        if !self.errors.is_empty() {
-            return Payload { errors: Vec::new(), ..self.clone() }.hash();
-        }
+        self.canonical().1
+    }
+
+    /// Its text as it is stored, and its hash: most often that of the text, which is so written only once.
+    pub(crate) fn canonical(&self) -> (Box<RawValue>, H256) {
         // Unwrap safety: every field serialises; the field order is fixed by the struct.
-        let canonical = serde_json::to_vec(self).expect("a payload serialises");
-        H256::from_slice(&Sha256::digest(canonical))
+        let text = to_raw_value(self).expect("a payload serialises");
+        let hash = if self.errors.is_empty() {
+            H256::from_slice(&Sha256::digest(text.get()))
+        } else {
+            Payload { errors: Vec::new(), ..self.clone() }.hash()
+        };
+        (text, hash)
     }
 }
 

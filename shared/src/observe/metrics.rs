@@ -13,6 +13,10 @@ pub const TX_CREATE_TOTAL: &str = "tx_create_total";
 pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
 /// API. Rows per group insert.
 pub const INTAKE_BATCH_SIZE: &str = "intake_batch_size";
+/// API. Requests that wait for a transaction to be final.
+pub const LONG_POLLS: &str = "long_polls";
+/// Both. Lines that were not logged because whoever reads the log is too slow.
+pub const LOG_LINES_DROPPED_TOTAL: &str = "log_lines_dropped_total";
 
 /// Worker. `result`: acquired, not_owner (someone was faster), lost, error.
 pub const LEASE_ACQUIRE_TOTAL: &str = "lease_acquire_total";
@@ -118,6 +122,8 @@ fn describe() {
     describe_counter!(TX_CREATE_TOTAL, "Create requests by result");
     describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "HTTP requests by route and status");
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
+    describe_gauge!(LONG_POLLS, Unit::Count, "Requests that wait for a transaction to be final");
+    describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the log's reader is too slow");
     describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions by result");
     describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost");
     describe_counter!(TX_SUBMIT_TOTAL, "Broadcasts by class of the node's answer");

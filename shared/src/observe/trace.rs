@@ -3,24 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rand::RngCore;
-
 /// Names a trace and the span in it that caused what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
-    trace_id: [u8; 16],
-    span_id: [u8; 8],
+    trace_id: u128,
+    span_id: u64,
     flags: u8,
 }
 
 impl TraceContext {
     /// A trace of our own, sampled.
     pub fn start() -> TraceContext {
-        let mut trace_id = [0; 16];
-        rand::rng().fill_bytes(&mut trace_id);
         // All zeroes means "no trace"; the chance is nil, the rule is absolute.
-        trace_id[0] |= 1;
-        TraceContext { trace_id, span_id: new_span_id(), flags: 1 }
+        TraceContext { trace_id: rand::random::<u128>() | 1, span_id: new_span_id(), flags: 1 }
     }
 
     /// The next span of the same trace.
@@ -38,21 +33,18 @@ impl TraceContext {
     }
 
     pub fn trace_id(&self) -> String {
-        hex::encode(self.trace_id)
+        format!("{:032x}", self.trace_id)
     }
 }
 
-fn new_span_id() -> [u8; 8] {
-    let mut span_id = [0; 8];
-    rand::rng().fill_bytes(&mut span_id);
-    span_id[0] |= 1;
-    span_id
+fn new_span_id() -> u64 {
+    rand::random::<u64>() | 1
 }
 
 /// As in the `traceparent` header and in `managed_tx.trace_context`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{}-{}-{:02x}", hex::encode(self.trace_id), hex::encode(self.span_id), self.flags)
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
     }
 }
 
@@ -73,11 +65,11 @@ impl FromStr for TraceContext {
             return Err(NotATraceparent);
         }
         let context = TraceContext {
-            trace_id: lower_hex(trace_id)?,
-            span_id: lower_hex(span_id)?,
+            trace_id: u128::from_be_bytes(lower_hex(trace_id)?),
+            span_id: u64::from_be_bytes(lower_hex(span_id)?),
             flags: lower_hex::<1>(flags)?[0],
         };
-        if context.trace_id == [0; 16] || context.span_id == [0; 8] {
+        if context.trace_id == 0 || context.span_id == 0 {
             return Err(NotATraceparent);
         }
         Ok(context)

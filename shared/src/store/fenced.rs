@@ -231,6 +231,11 @@ impl FencedWrite {
         self.events.push(event);
     }
 
+    /// How much of what somebody may be waiting for ends with this write: intents, and requests about them.
+    pub fn endings(&self) -> usize {
+        self.moves.iter().filter(|change| change.to.is_terminal()).count() + self.done_actions.len()
+    }
+
     /// Call after COMMIT only: this is where bytes become an `Attempt`.
     pub(super) fn committed_attempts(&self) -> Vec<Attempt> {
         self.attempts

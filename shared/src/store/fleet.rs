@@ -231,26 +231,4 @@ impl Store {
             .await
             .map_err(StoreError::db("now"))
     }
-
-    /// Waits for word of new work; every notification may stand for many requests. Errors end the subscription.
-    pub async fn listen(&self) -> Result<Listener, StoreError> {
-        let mut listener =
-            sqlx::postgres::PgListener::connect_with(&self.pool).await.map_err(StoreError::db("listen"))?;
-        listener.listen(WORK_CHANNEL).await.map_err(StoreError::db("listen"))?;
-        Ok(Listener { inner: listener })
-    }
-}
-
-/// The notification channel for new work. Notifications carry nothing: the rows are the truth.
-pub const WORK_CHANNEL: &str = "gapless_work";
-
-#[derive(Debug)]
-pub struct Listener {
-    inner: sqlx::postgres::PgListener,
-}
-
-impl Listener {
-    pub async fn heard(&mut self) -> Result<(), StoreError> {
-        self.inner.recv().await.map(|_| ()).map_err(StoreError::db("listen"))
-    }
 }

@@ -7,11 +7,11 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::H256;
+use serde_json::value::RawValue;
 use sqlx::types::Json;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::fleet::WORK_CHANNEL;
 use super::pool::Store;
 use super::row::Cell;
 use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
@@ -21,6 +21,41 @@ use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
 const MAX_ROUNDS: usize = 3;
 /// Two processes that insert the same requests in opposite order deadlock; the loser only has to try again.
 const MAX_DEADLOCKS: usize = 5;
+
+/// The rows of a group that may be queued. Two statements have it: one that need not feed a second insert costs less.
+macro_rules! insert_rows {
+    () => {
+        "INSERT INTO managed_tx
+            (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context)
+        SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before, u.deadline,
+               u.trace_context
+        FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[], $7::TIMESTAMPTZ[],
+                    $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
+            AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context, ord)
+        JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+        LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+        WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level
+        -- seq is given out in this order: a submitter's queue is the order of the requests
+        ORDER BY u.ord
+        ON CONFLICT (chain_id, submitter, request_id) DO NOTHING"
+    };
+}
+
+const INSERT: &str = concat!("-- insert_group\n", insert_rows!(), "\nRETURNING tx_id");
+
+const INSERT_WITH_EVENTS: &str = concat!(
+    "-- insert_group: with events
+    WITH accepted AS (",
+    insert_rows!(),
+    " RETURNING tx_id, chain_id, submitter, seq),
+    told AS (
+        INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
+        SELECT chain_id, submitter, tx_id, $10, $11
+        FROM accepted
+        ORDER BY seq)
+    SELECT tx_id
+    FROM accepted"
+);
 
 /// A validated request, ready to be stored.
 #[derive(Clone, Debug)]
@@ -32,6 +67,8 @@ pub struct NewIntent {
     pub payload: Payload,
     pub payload_hash: H256,
     pub trace_context: Option<String>,
+    /// The payload as it is stored.
+    payload_text: Box<RawValue>,
 }
 
 impl NewIntent {
@@ -41,8 +78,16 @@ impl NewIntent {
         payload: Payload,
         trace_context: Option<String>,
     ) -> NewIntent {
-        let payload_hash = payload.hash();
-        NewIntent { tx_id: TxId::new(), submitter, request_id, payload, payload_hash, trace_context }
+        let (payload_text, payload_hash) = payload.canonical();
+        NewIntent {
+            tx_id: TxId::new(),
+            submitter,
+            request_id,
+            payload,
+            payload_hash,
+            trace_context,
+            payload_text,
+        }
     }
 }
 
@@ -114,48 +159,18 @@ impl Store {
         let mut deadlocks = 0;
         loop {
             let rows = || open.iter().map(|index| &group[*index]);
-            let inserted: Result<Vec<Uuid>, sqlx::Error> = sqlx::query_scalar(
-                "-- insert_group
-                WITH accepted AS (
-                    INSERT INTO managed_tx
-                        (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
-                         trace_context)
-                    SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before,
-                           u.deadline, u.trace_context
-                    FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[],
-                                $7::TIMESTAMPTZ[], $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
-                        AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline,
-                              trace_context, ord)
-                    JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
-                    LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-                    WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level
-                    -- seq is given out in this order: a submitter's queue is the order of the requests
-                    ORDER BY u.ord
-                    ON CONFLICT (chain_id, submitter, request_id) DO NOTHING
-                    RETURNING tx_id, chain_id, submitter, seq),
-                told AS (
-                    INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
-                    SELECT chain_id, submitter, tx_id, $11, $12
-                    FROM accepted
-                    WHERE $10
-                    ORDER BY seq)
-                SELECT tx_id
-                FROM accepted",
-            )
-            .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
-            .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
-            .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
-            .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
-            .bind(rows().map(|row| Json(&row.payload)).collect::<Vec<Json<&Payload>>>())
-            .bind(rows().map(|row| row.payload_hash.as_bytes()).collect::<Vec<&[u8]>>())
-            .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
-            .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
-            .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>())
-            .bind(outbox)
-            .bind(accepted.name())
-            .bind(Json(&accepted))
-            .fetch_all(&self.pool)
-            .await;
+            let query = sqlx::query_scalar(if outbox { INSERT_WITH_EVENTS } else { INSERT })
+                .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
+                .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
+                .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
+                .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
+                .bind(rows().map(|row| Json(&*row.payload_text)).collect::<Vec<Json<&RawValue>>>())
+                .bind(rows().map(|row| row.payload_hash.as_bytes()).collect::<Vec<&[u8]>>())
+                .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
+                .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
+                .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>());
+            let query = if outbox { query.bind(accepted.name()).bind(Json(&accepted)) } else { query };
+            let inserted: Result<Vec<Uuid>, sqlx::Error> = query.fetch_all(&self.pool).await;
             match inserted {
                 Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => deadlocks += 1,
                 Err(error) => return Err(StoreError::db("insert_group")(error)),
@@ -205,20 +220,6 @@ impl Store {
                 Ok((index, row.outcome(&group[index])?))
             })
             .collect()
-    }
-
-    /// Wakes idle workers. Only shortens their wait: polling is the truth, so a lost notification loses nothing.
-    pub async fn notify_work(&self) -> Result<(), StoreError> {
-        sqlx::query(
-            // Not worth a wait for the disk: nothing is lost with it.
-            "-- notify_work
-            SELECT set_config('synchronous_commit', 'off', TRUE), pg_notify($1, '')",
-        )
-        .bind(WORK_CHANNEL)
-        .execute(&self.pool)
-        .await
-        .map_err(StoreError::db("notify_work"))?;
-        Ok(())
     }
 }
 

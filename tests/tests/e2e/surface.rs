@@ -150,6 +150,94 @@ async fn a_long_poll_ends_when_the_transaction_is_final_or_the_time_is_up() {
     stack.finish().await;
 }
 
+/// The API has a connection on which it hears workers.
+async fn wait_listening(stack: &Stack) {
+    eventually("the API to listen", async || {
+        let listening: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND application_name = 'gapless-api-notify' AND query LIKE 'LISTEN%'",
+        )
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
+        (listening == 1).then_some(()).ok_or(format!("{listening} listen"))
+    })
+    .await;
+}
+
+/// From the request to the answer of a long poll whose transaction the test itself ends while it waits.
+async fn polled_until_ended_by_hand(stack: &Stack, request_id: &str, word: bool) -> Duration {
+    let tx_id = stack.create(stack.submitter(0), request_id, &payload(Address::repeat_byte(0x04), 1)).await;
+    let begun = Instant::now();
+    let client = stack.client();
+    let poll = tokio::spawn(async move { client.get(&format!("/api/v1/tx/{tx_id}?wait=50s")).await });
+    let api = stack.services().remove(0);
+    eventually("somebody to wait", async || {
+        let polls = api.metric("long_polls", &[]).await;
+        (polls == 1.0).then_some(()).ok_or(polls)
+    })
+    .await;
+    let ended = stack
+        .sql(
+            "UPDATE managed_tx SET state = 'CANCELLED', finished_at = clock_timestamp(), fencing_token = 1
+            WHERE state = 'QUEUED'",
+        )
+        .await;
+    assert_eq!(ended, 1);
+    if word {
+        stack.sql("NOTIFY gapless_final").await;
+    }
+    let answer = poll.await.unwrap();
+    assert_eq!((answer.status, &answer.body["state"]), (200, &json!("CANCELLED")), "{answer:?}");
+    begun.elapsed()
+}
+
+/// What the clock alone would need, at the least, while the API listens.
+const BY_THE_CLOCK: Duration = Duration::from_millis(500);
+
+/// A worker's word makes a long poll short. A word that is lost costs the time until the next look, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
+    let stack = stack().up().await;
+    wait_listening(&stack).await;
+    let mut ear = sqlx::postgres::PgListener::connect_with(stack.db()).await.unwrap();
+    ear.listen("gapless_final").await.unwrap();
+    let tx_id = stack.create(stack.submitter(0), "worked", &payload(Address::repeat_byte(0x04), 1)).await;
+    let answer = stack.client().get(&format!("/api/v1/tx/{tx_id}?wait=50s")).await;
+    assert_eq!(answer.body["state"], "CONFIRMED", "{answer:?}");
+    tokio::time::timeout(Duration::from_secs(30), ear.recv()).await.expect("a worker's word").unwrap();
+    drop(ear);
+    for worker in stack.workers() {
+        worker.stop_sigterm().await;
+    }
+
+    // The quickest of some, so that a machine that is busy for a moment proves nothing.
+    let mut quickest = Duration::MAX;
+    for round in 0..10 {
+        quickest = quickest.min(polled_until_ended_by_hand(&stack, &format!("word-{round}"), true).await);
+    }
+    assert!(quickest < BY_THE_CLOCK, "{quickest:?}");
+    let silent = polled_until_ended_by_hand(&stack, "silent", false).await;
+    assert!((BY_THE_CLOCK..Duration::from_secs(40)).contains(&silent), "{silent:?}");
+
+    // The connection is lost, and found again.
+    stack
+        .sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND application_name = 'gapless-api-notify'",
+        )
+        .await;
+    let deaf = polled_until_ended_by_hand(&stack, "deaf", false).await;
+    assert!(deaf < Duration::from_secs(40), "{deaf:?}");
+    wait_listening(&stack).await;
+    let mut quickest = Duration::MAX;
+    for round in 0..10 {
+        quickest = quickest.min(polled_until_ended_by_hand(&stack, &format!("again-{round}"), true).await);
+    }
+    assert!(quickest < BY_THE_CLOCK, "{quickest:?}");
+    stack.finish().await;
+}
+
 async fn audit(stack: &Stack) -> Vec<(String, String, String, bool)> {
     sqlx::query_as("SELECT action, reason, actor, applied_at IS NOT NULL FROM audit_log ORDER BY audit_id")
         .fetch_all(stack.db())

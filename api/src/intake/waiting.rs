@@ -1,0 +1,198 @@
+//! Who waits to be inserted, and what goes together. Plain data: the flushers around it do the work.
+//!
+//! Submitters are split into parts by their hash. What waits becomes one group, because a larger one costs less, unless
+//! much waits: then each part is a group of its own, so that one is inserted while the other is parsed and answered. A
+//! part is in one group at a time, so a submitter's requests are stored in the order in which they came.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use gapless::domain::SubmitterKey;
+use gapless::store::NewIntent;
+use tokio::sync::oneshot;
+
+use super::Answers;
+
+/// Two inserts at once keep the disk and the processor busy; more contend for the same log.
+pub(super) const PARTS: usize = 2;
+/// From here on a part is worth an insert of its own: what a statement costs by itself is shared by enough rows.
+const MANY_ROWS: usize = 100;
+/// Above this a larger group gains nothing and its locks are held longer.
+const GROUP_ROWS: usize = 500;
+/// Rows that may wait or be under way. About two seconds of work; beyond that a client is better told to come back.
+const MAX_ROWS: usize = 20_000;
+
+pub(super) fn part_of(submitter: &SubmitterKey) -> usize {
+    let mut hasher = DefaultHasher::new();
+    submitter.hash(&mut hasher);
+    (hasher.finish() % PARTS as u64) as usize
+}
+
+/// Requests that came together and stay in order.
+#[derive(Debug)]
+pub(super) struct Unit {
+    pub(super) rows: Vec<NewIntent>,
+    pub(super) answer: oneshot::Sender<Answers>,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    parts: [bool; PARTS],
+    pub(super) rows: Vec<NewIntent>,
+    /// Of how many rows each, in their order.
+    pub(super) answers: Vec<(usize, oneshot::Sender<Answers>)>,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    units: VecDeque<Unit>,
+    rows: usize,
+    /// Some of it is being inserted.
+    busy: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    parts: [Part; PARTS],
+    /// Waiting, or under way.
+    rows: usize,
+    /// A flusher was called and has not come yet.
+    called: bool,
+}
+
+impl Waiting {
+    /// False, and nothing added, when there is no room.
+    pub(super) fn add(&mut self, part: usize, unit: Unit) -> bool {
+        if self.rows + unit.rows.len() > MAX_ROWS {
+            return false;
+        }
+        self.rows += unit.rows.len();
+        let part = &mut self.parts[part];
+        part.rows += unit.rows.len();
+        part.units.push_back(unit);
+        true
+    }
+
+    /// Whether a flusher has something to do and nobody has called one for it.
+    pub(super) fn call_flusher(&mut self) -> bool {
+        let wanted = !self.called && self.parts.iter().any(Part::may_start);
+        self.called |= wanted;
+        wanted
+    }
+
+    /// The next group. What is in it stays busy until `finish`.
+    pub(super) fn take(&mut self) -> Option<Group> {
+        self.called = false;
+        let mut group = Group { parts: [false; PARTS], rows: Vec::new(), answers: Vec::new() };
+        let alone = self.parts.iter().position(|part| part.may_start() && part.rows >= MANY_ROWS);
+        for (index, part) in self.parts.iter_mut().enumerate() {
+            if part.may_start() && alone.is_none_or(|alone| alone == index) {
+                part.busy = true;
+                group.parts[index] = true;
+                part.move_into(&mut group);
+            }
+        }
+        (!group.rows.is_empty()).then_some(group)
+    }
+
+    pub(super) fn finish(&mut self, group: &Group) {
+        self.rows -= group.rows.len();
+        for (part, _) in self.parts.iter_mut().zip(group.parts).filter(|(_, taken)| *taken) {
+            part.busy = false;
+        }
+    }
+}
+
+impl Part {
+    fn may_start(&self) -> bool {
+        !self.busy && self.rows > 0
+    }
+
+    fn move_into(&mut self, group: &mut Group) {
+        while group.rows.len() < GROUP_ROWS
+            && let Some(unit) = self.units.pop_front()
+        {
+            self.rows -= unit.rows.len();
+            group.answers.push((unit.rows.len(), unit.answer));
+            group.rows.extend(unit.rows);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless::domain::{Address, ChainId, Payload};
+
+    use super::*;
+
+    fn unit(submitter: u64, request_ids: &[usize]) -> (usize, Unit) {
+        let key = SubmitterKey { chain_id: ChainId(1), address: Address::from_low_u64_be(submitter) };
+        let row =
+            |id: &usize| NewIntent::new(key, id.to_string(), Payload::transfer(key.address, 1.into()), None);
+        (part_of(&key), Unit { rows: request_ids.iter().map(row).collect(), answer: oneshot::channel().0 })
+    }
+
+    /// One submitter of each part.
+    fn one_of_each() -> [u64; PARTS] {
+        std::array::from_fn(|part| (0..).find(|submitter| unit(*submitter, &[]).0 == part).unwrap())
+    }
+
+    fn add(waiting: &mut Waiting, submitter: u64, request_ids: impl IntoIterator<Item = usize>) {
+        for id in request_ids {
+            let (part, unit) = unit(submitter, &[id]);
+            assert!(waiting.add(part, unit));
+        }
+    }
+
+    fn ids(group: &Group) -> Vec<usize> {
+        group.rows.iter().map(|row| row.request_id.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_waits_is_one_group_and_what_comes_meanwhile_is_the_next() {
+        let ([one, two], mut waiting) = (one_of_each(), Waiting::default());
+        assert!(waiting.take().is_none());
+        add(&mut waiting, one, [1]);
+        assert!(waiting.call_flusher());
+        assert!(!waiting.call_flusher(), "one is on its way");
+        add(&mut waiting, two, [2]);
+        let first = waiting.take().unwrap();
+        assert_eq!(ids(&first), [1, 2]);
+        add(&mut waiting, one, [3]);
+        add(&mut waiting, two, [4, 5]);
+        assert!(!waiting.call_flusher(), "everything is busy");
+        assert!(waiting.take().is_none());
+        waiting.finish(&first);
+        assert!(waiting.call_flusher());
+        assert_eq!(ids(&waiting.take().unwrap()), [3, 4, 5]);
+    }
+
+    #[test]
+    fn where_much_waits_two_groups_are_under_way_and_none_is_starved() {
+        let ([one, two], mut waiting) = (one_of_each(), Waiting::default());
+        add(&mut waiting, one, 0..MANY_ROWS);
+        add(&mut waiting, two, [7, 8]);
+        let many = waiting.take().unwrap();
+        assert_eq!(ids(&many), (0..MANY_ROWS).collect::<Vec<_>>());
+        assert!(waiting.call_flusher(), "the other part need not wait");
+        let few = waiting.take().unwrap();
+        assert_eq!(ids(&few), [7, 8]);
+        add(&mut waiting, one, [9]);
+        assert!(waiting.take().is_none(), "rows of one submitter are never in two groups at once");
+        waiting.finish(&many);
+        assert_eq!(ids(&waiting.take().unwrap()), [9]);
+    }
+
+    #[test]
+    fn a_group_and_all_that_waits_have_a_limit() {
+        let ([one, _], mut waiting) = (one_of_each(), Waiting::default());
+        add(&mut waiting, one, 0..MAX_ROWS);
+        let refused = |waiting: &mut Waiting| !waiting.add(unit(one, &[1]).0, unit(one, &[1]).1);
+        assert!(refused(&mut waiting));
+        let group = waiting.take().unwrap();
+        assert_eq!(ids(&group), (0..GROUP_ROWS).collect::<Vec<_>>());
+        assert!(refused(&mut waiting), "what is under way takes room as well");
+        waiting.finish(&group);
+        assert!(!refused(&mut waiting));
+    }
+}
