@@ -87,13 +87,13 @@ impl Service {
         }
     }
 
-    /// JSON-RPC calls so far, as a worker counts them.
+    /// JSON-RPC calls so far, as a worker counts them: from its first one on.
     pub(crate) async fn rpc_calls(&self) -> Result<f64> {
         let mut connection = Connection::open(self.port()).await?;
         let (_, body) = connection.get("/metrics").await?;
         let body = String::from_utf8_lossy(&body).into_owned();
         let sum = body.lines().find_map(|line| line.strip_prefix("rpc_batch_size_sum"));
-        let value = sum.and_then(|rest| rest.rsplit(' ').next()?.parse().ok());
-        value.context("the worker does not count its calls")
+        let Some(value) = sum.and_then(|rest| rest.rsplit(' ').next()) else { return Ok(0.0) };
+        value.parse().context("the worker's count of its calls is no number")
     }
 }

@@ -6,7 +6,7 @@ pub(crate) use bare::send_and_see;
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ethers_core::types::U256;
 use gapless_cli::localnet::{Anvil, AnvilOptions, Mining};
 use serde_json::{Value, json};
@@ -155,6 +155,7 @@ async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<(Lifetimes, Usa
     run.wait_settled(LIMIT).await?;
     let stopped = meter.stop();
     let calls = worker.rpc_calls().await? - calls;
+    ensure!(calls >= count as f64, "the worker counts {calls} calls for {count} transactions");
     worker.stop().await?;
     api.stop().await?;
     let mut usage = stopped.usage(&run.monitor).await?;
