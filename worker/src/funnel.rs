@@ -2,7 +2,7 @@
 //!
 //! A flusher takes whatever waits, up to a limit, and runs it as one batch; the next batch is what came meanwhile. A second
 //! flush beside one that is under way begins only when there is enough for it, or when that one takes unusually long.
-//! Nothing waits when idle: a batch of one then, of hundreds under load.
+//! No timer for what is lone: a batch of one when idle, of hundreds under load.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
 /// Enough for a flush beside another: below it, one flush of twice the size is cheaper than two.
 const WORTH_A_FLUSH: usize = 100;
+/// Before a batch is closed the flusher so often lets those run who are ready, as long as some of them join. It takes some
+/// microseconds when there are none.
+const GATHER_TURNS: usize = 4;
 /// A flush that takes longer than this waits for something, a lock or the disk, and what came meanwhile need not wait for it.
 const UNUSUAL: Duration = Duration::from_millis(20);
 
@@ -123,11 +126,17 @@ impl<Q, A> Intake<Q, A> {
                 () = tokio::time::sleep_until(unusual) => break,
             }
         }
-        // What came in the moment the other one ended comes along.
-        while batch.len() < limit
-            && let Ok(request) = waiting.try_recv()
-        {
-            batch.push(request);
+        // Lanes that are ready write in the same moment: let them, until nobody else is coming.
+        let mut in_vain = 0;
+        while in_vain < GATHER_TURNS && batch.len() < WORTH_A_FLUSH.min(limit) {
+            tokio::task::yield_now().await;
+            let before = batch.len();
+            while batch.len() < limit
+                && let Ok(request) = waiting.try_recv()
+            {
+                batch.push(request);
+            }
+            in_vain = if batch.len() == before { in_vain + 1 } else { 0 };
         }
         self.busy.fetch_add(1, Ordering::Relaxed);
         Some(batch)

@@ -48,7 +48,7 @@ struct QueuedRow {
 }
 
 impl Store {
-    /// The first eligible intents of several queues.
+    /// The first eligible intents of several queues; none of one that is paused.
     pub async fn queue_heads(
         &self,
         wanted: &[(SubmitterKey, u32)],
@@ -61,6 +61,8 @@ impl Store {
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
                    q.ending_code, q.error, q.trace_context, q.hold_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
+            -- A lane may look before it has heard that it is paused.
+            JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter AND s.status = 'ACTIVE'
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
                        t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,

@@ -51,6 +51,8 @@ pub struct FeeSource {
     /// Where the percentile of a speed stands among them.
     columns: BySpeed<usize>,
     station: Option<Station>,
+    /// How long a price serves beyond its head.
+    serves_for: Duration,
     last: Mutex<LookUps>,
 }
 
@@ -74,7 +76,7 @@ struct Known {
 }
 
 impl Known {
-    fn serves(&self, head: Head, now: Instant) -> bool {
+    fn serves(&self, head: Head, now: Instant, serves_for: Duration) -> bool {
         let reach = head.number.saturating_add(HEADS_SHARED);
         if (head.number..=reach).contains(&self.at) {
             return true;
@@ -83,7 +85,7 @@ impl Known {
             (Some(now), Some(known)) => now > known,
             _ => true,
         };
-        self.at < head.number && !risen && now.duration_since(self.asked) < SERVES_FOR
+        self.at < head.number && !risen && now.duration_since(self.asked) < serves_for
     }
 }
 
@@ -119,6 +121,8 @@ impl FeeSource {
             history_blocks: config.history_blocks.max(1),
             percentiles,
             columns,
+            // A gas station's prices serve as long as was set, and not a moment longer.
+            serves_for: station.as_ref().map_or(SERVES_FOR, |station| SERVES_FOR.min(station.config.cache)),
             station,
             last: Mutex::default(),
         }
@@ -148,7 +152,7 @@ impl FeeSource {
     async fn market(&self, connector: &dyn ChainConnector, head: Head) -> Result<Arc<Market>, RpcError> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
-        if let Some(known) = last.market.as_ref().filter(|known| known.serves(head, asked)) {
+        if let Some(known) = last.market.as_ref().filter(|known| known.serves(head, asked, self.serves_for)) {
             return Ok(Arc::clone(&known.market));
         }
         if let Some((failed, error)) = &last.failure

@@ -120,12 +120,12 @@ fn a_price_serves_for_a_while_unless_the_base_fee_has_risen_above_it() {
     let known = Known { at: 40, asked, market };
     let at = |number, base_fee: u64| Head { number, base_fee: Some(base_fee.into()) };
     let soon = asked + SERVES_FOR / 2;
-    assert!(known.serves(at(41, 95), soon) && known.serves(at(90, 100), soon));
-    assert!(!known.serves(at(41, 101), soon), "the next block costs more than that");
-    assert!(!known.serves(Head::from(41), soon), "nobody knows what its base fee is");
-    assert!(!known.serves(at(41, 95), asked + SERVES_FOR), "too old");
-    assert!(!known.serves(at(40 - HEADS_SHARED - 1, 95), soon), "that is another chain");
-    assert!(known.serves(at(40, 500), asked + SERVES_FOR), "the head it was read at");
+    assert!(known.serves(at(41, 95), soon, SERVES_FOR) && known.serves(at(90, 100), soon, SERVES_FOR));
+    assert!(!known.serves(at(41, 101), soon, SERVES_FOR), "the next block costs more than that");
+    assert!(!known.serves(Head::from(41), soon, SERVES_FOR), "nobody knows what its base fee is");
+    assert!(!known.serves(at(41, 95), asked + SERVES_FOR, SERVES_FOR), "too old");
+    assert!(!known.serves(at(40 - HEADS_SHARED - 1, 95), soon, SERVES_FOR), "that is another chain");
+    assert!(known.serves(at(40, 500), asked + SERVES_FOR, SERVES_FOR), "the head it was read at");
 }
 
 #[tokio::test]
