@@ -2,6 +2,9 @@
 -- indexed column changes: so no index knows of `state` and `finished_at`, and guards judge after the row is written, because
 -- a trigger before it locks the row once more. Why this is safe: docs/adr/0017.
 
+-- In the order in which workers write them: one that is at work is waited for, and does not wait for this.
+LOCK TABLE submitter_nonce_cursor, managed_tx, tx_attempt IN ACCESS EXCLUSIVE MODE;
+
 -- What waits for a nonce. Changes with the nonce only, or with the end of an intent that never had one.
 ALTER TABLE managed_tx ADD COLUMN queued BOOLEAN GENERATED ALWAYS AS (state = 'QUEUED') STORED;
 COMMENT ON COLUMN managed_tx.queued IS 'State QUEUED, for the index of the queue: an index over the state itself would make every move touch all indexes.';

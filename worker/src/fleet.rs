@@ -58,6 +58,10 @@ pub(crate) struct Fleet {
 const ORPHAN_POLLS: u32 = 3;
 /// Between two polls, however many notifications come.
 const MIN_GAP: Duration = Duration::from_millis(20);
+/// The pause after a poll that took long, as a multiple of that.
+const PAUSE_FOR_POLL: u32 = 4;
+/// A word to the others is not worth waiting longer.
+const TELLING: Duration = Duration::from_millis(300);
 /// So many idle lanes look for new work by themselves when there is word of some; of more it takes a poll to tell which.
 const FEW: usize = 32;
 
@@ -116,8 +120,8 @@ impl Fleet {
                     failing = true;
                 }
             }
-            // Notifications come with every burst of requests; a poll must not cost more than the pause after it.
-            let gap = started.elapsed().max(MIN_GAP);
+            // Notifications come with every burst of requests; polls must not take the database from those who work.
+            let gap = (started.elapsed() * PAUSE_FOR_POLL).max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -322,9 +326,13 @@ impl Fleet {
             {
                 tracing::warn!(error = %error, "could not release leases; they will expire");
             }
-            // The others would find them at their next poll; that is a long time for whoever waits.
-            if handed_over && let Err(error) = self.store.notify_work().await {
-                tracing::debug!(error = %error, "the other workers were not told of released leases");
+            // The others would find them at their next poll; that is a long time for whoever waits. Before the lanes are
+            // forgotten: after the last of them the process ends.
+            if handed_over {
+                let told = tokio::time::timeout(TELLING, self.store.notify_work()).await;
+                if !matches!(told, Ok(Ok(()))) {
+                    tracing::debug!("the other workers were not told of released leases");
+                }
             }
             // Only now may the submitter be claimed again: one lane per submitter and process.
             let mut lanes = self.lanes();

@@ -82,8 +82,8 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
             let (intake, flush) = (intake.clone(), flush.clone());
             tokio::spawn(async move {
                 while let Some(batch) = intake.next_batch(limit).await {
+                    let _flushed = Flushed(&intake);
                     flush(batch).await;
-                    intake.flushed();
                 }
             });
         }
@@ -141,10 +141,15 @@ impl<Q, A> Intake<Q, A> {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Some(batch)
     }
+}
 
-    fn flushed(&self) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
-        self.done.notify_one();
+/// Ends a flush, even one that panics.
+struct Flushed<'a, Q, A>(&'a Intake<Q, A>);
+
+impl<Q, A> Drop for Flushed<'_, Q, A> {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.0.done.notify_one();
     }
 }
 

@@ -12,16 +12,18 @@ use crate::load::Rpc;
 
 /// As a worker sends: so many calls in a request, so many requests at once.
 const BATCH: usize = 100;
+/// Anvil's automine collapses with hundreds pending: there a request holds so many, and the next waits until they are mined.
+const AUTOMINED: usize = 50;
 const SENDERS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(300);
-const POLL: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(1);
 
 /// Signs and sends everything as fast as it can, then waits until all of it is mined. Per second.
-pub(super) async fn send_all(port: u16, keys: &[Key], each: usize) -> Result<f64> {
+pub(super) async fn send_all(port: u16, keys: &[Key], each: usize, automine: bool) -> Result<f64> {
     let begun = Instant::now();
     let mut senders = JoinSet::new();
     for part in keys.chunks(keys.len().div_ceil(SENDERS)) {
-        senders.spawn(send_part(port, part.to_vec(), each));
+        senders.spawn(send_part(port, part.to_vec(), each, automine));
     }
     while let Some(done) = senders.join_next().await {
         done??;
@@ -29,41 +31,47 @@ pub(super) async fn send_all(port: u16, keys: &[Key], each: usize) -> Result<f64
     Ok((keys.len() * each) as f64 / begun.elapsed().as_secs_f64())
 }
 
-async fn send_part(port: u16, keys: Vec<Key>, each: usize) -> Result<()> {
+async fn send_part(port: u16, keys: Vec<Key>, each: usize, automine: bool) -> Result<()> {
     let mut rpc = Rpc::open(port).await?;
-    let mut batch: Vec<Value> = Vec::new();
-    let mut last: Vec<H256> = Vec::new();
+    let (mut batch, mut sent): (Vec<Value>, Vec<H256>) = (Vec::new(), Vec::new());
+    let most = if automine { AUTOMINED } else { BATCH };
+    let mut left = keys.len() * each;
     for nonce in 0..each as u64 {
         for key in &keys {
             let (hash, raw) = key.sign(nonce);
             batch.push(json!([raw]));
-            if nonce + 1 == each as u64 {
-                last.push(hash);
+            left -= 1;
+            // The last nonce of a sender is mined after all of its others; in automine, the last of a batch.
+            if nonce + 1 == each as u64 || (automine && (batch.len() == most || left == 0)) {
+                sent.push(hash);
             }
-            if batch.len() == BATCH {
+            if batch.len() == most || left == 0 {
                 rpc.batch("eth_sendRawTransaction", &std::mem::take(&mut batch)).await?;
+                if automine {
+                    until_mined(&mut rpc, std::mem::take(&mut sent)).await?;
+                }
             }
         }
     }
-    if !batch.is_empty() {
-        rpc.batch("eth_sendRawTransaction", &batch).await?;
-    }
-    // The last nonce of a sender is mined after all of its others.
+    until_mined(&mut rpc, sent).await
+}
+
+async fn until_mined(rpc: &mut Rpc, mut hashes: Vec<H256>) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
-    while !last.is_empty() {
+    while !hashes.is_empty() {
         let mut missing = Vec::new();
-        for some in last.chunks(BATCH) {
+        for some in hashes.chunks(BATCH) {
             let params: Vec<Value> = some.iter().map(|hash| json!([hash])).collect();
             let found = rpc.batch("eth_getTransactionReceipt", &params).await?;
             missing.extend(
                 some.iter().zip(found).filter(|(_, receipt)| receipt.is_null()).map(|(hash, _)| *hash),
             );
         }
-        last = missing;
+        hashes = missing;
         if Instant::now() > deadline {
-            bail!("{} senders still wait after {LIMIT:?}", last.len());
+            bail!("{} are not mined after {LIMIT:?}", hashes.len());
         }
-        if !last.is_empty() {
+        if !hashes.is_empty() {
             tokio::time::sleep(POLL).await;
         }
     }

@@ -68,7 +68,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         let keys = keys(case.submitters);
         let bare = {
             let anvil = start_anvil(&case, &keys).await?;
-            bare::send_all(anvil.port(), &keys, case.each).await?
+            bare::send_all(anvil.port(), &keys, case.each, case.mining == Mining::Instant).await?
         };
         let waiting = match case.submitters == 1 && case.mining == Mining::Instant {
             true => {

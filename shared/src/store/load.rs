@@ -1,7 +1,7 @@
 //! What a lane reads first: its submitter as the last owner left it.
 //!
-//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before. A lane that
-//! reads again after a lost COMMIT may read too early; then its next write finds other rows than it expects and fails.
+//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before. A lane that reads again
+//! because it does not know whether a write of its own was committed passes the fence first, which waits for that write.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -321,11 +321,11 @@ impl Store {
                 SELECT t.*
                 FROM managed_tx t
                 WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce >= c.open_from
+                  AND t.finished_at IS NULL
                 ORDER BY t.nonce
                 LIMIT c.next_nonce - c.open_from
             ) t
             LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id
-            WHERE t.finished_at IS NULL
             ORDER BY t.chain_id, t.submitter, t.nonce",
         )
         .bind(chains)

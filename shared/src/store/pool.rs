@@ -60,12 +60,7 @@ impl Store {
             // One that was used a moment ago is as good as one that was asked a moment ago.
             .test_before_acquire(false)
             .before_acquire(|connection, meta| {
-                Box::pin(async move {
-                    if meta.idle_for >= ASK_IDLE_FROM {
-                        connection.ping().await?;
-                    }
-                    Ok(true)
-                })
+                Box::pin(async move { Ok(meta.idle_for < ASK_IDLE_FROM || connection.ping().await.is_ok()) })
             })
             .connect_lazy_with(options);
         Ok(Store { pool })

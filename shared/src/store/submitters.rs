@@ -83,12 +83,12 @@ macro_rules! select_submitter {
             CROSS JOIN LATERAL (
                 SELECT count(*) AS in_flight
                 FROM (
-                    SELECT t.finished_at
+                    SELECT
                     FROM managed_tx t
                     WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.nonce >= c.open_from
+                        AND t.finished_at IS NULL
                     ORDER BY t.nonce
-                    LIMIT c.next_nonce - c.open_from) t
-                WHERE t.finished_at IS NULL) f
+                    LIMIT c.next_nonce - c.open_from) t) f
             ",
             $rest
         )

@@ -269,6 +269,41 @@ async fn a_claim_succeeds_at_once_while_an_insert_for_the_submitter_is_open() {
     desk.close().await;
 }
 
+/// A COMMIT whose answer is lost may still be undecided. Whoever reads behind the fence reads what came of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_write_waits_until_an_undecided_one_is_decided() {
+    let desk = Desk::open(1).await;
+    let lease = desk.claim("owner", 0).await.unwrap();
+    let tx_id = desk.queue(0, "first").await;
+    let mut undecided = desk.stack.db().begin().await.unwrap();
+    for statement in [
+        "SELECT 1 FROM submitter_lease FOR NO KEY UPDATE",
+        "UPDATE managed_tx SET state = 'FAILED', finished_at = now(), fencing_token = 1",
+    ] {
+        sqlx::query(statement).execute(&mut *undecided).await.unwrap();
+    }
+    let fence = tokio::spawn({
+        let (store, write) = (desk.store.clone(), FencedWrite::new(&lease));
+        async move { store.apply(&[write]).await }
+    });
+    eventually("the fence waits", async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity
+             WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- fence%'",
+        )
+        .fetch_one(desk.stack.db())
+        .await
+        .unwrap();
+        if waiting == 1 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    assert!(!fence.is_finished());
+    undecided.commit().await.unwrap();
+    assert!(matches!(fence.await.unwrap().unwrap()[..], [Applied::Yes(_)]));
+    assert_eq!(desk.stack.row(tx_id).await.state, TxState::Failed);
+    desk.close().await;
+}
+
 /// Scenario 18: bytes that leave before they are on disk are somebody else's to whoever comes next.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_catches_bytes_that_were_sent_before_they_were_committed() {

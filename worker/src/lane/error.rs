@@ -15,13 +15,16 @@ pub(crate) enum StepError {
     /// Read the rows again after a while and go on from what they say.
     #[error("{cause}")]
     Retry { after: Duration, cause: String },
+    /// Nobody knows whether a write was committed: read the rows again, once that is decided.
+    #[error("{cause}")]
+    Unsure { cause: String },
     /// Something is wrong that waiting may not mend: read again, but rarely, and say so loudly.
     #[error("{cause}")]
     Park { after: Duration, cause: String },
 }
 
 /// Long enough for a database or a node to come back, short enough to be prompt when it does.
-const SOON: Duration = Duration::from_millis(500);
+pub(super) const SOON: Duration = Duration::from_millis(500);
 /// A parked lane looks again this often: the cause may have been mended by hand.
 const RARELY: Duration = Duration::from_secs(15);
 
@@ -30,7 +33,7 @@ impl From<WriteError> for StepError {
         match error {
             WriteError::LeaseLost => StepError::Stop("the lease is lost"),
             WriteError::Stopping => StepError::Stop("the worker is stopping"),
-            WriteError::Unknown(cause) => StepError::Retry { after: SOON, cause: cause.to_string() },
+            WriteError::Unknown(cause) => StepError::Unsure { cause: cause.to_string() },
             WriteError::Refused(cause) => StepError::Park { after: RARELY, cause: cause.to_string() },
         }
     }

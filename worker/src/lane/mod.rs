@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, Nonce, TxId};
 use gapless::signer::Signer;
-use gapless::store::{DoneAction, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote};
+use gapless::store::{
+    DoneAction, FencedWrite, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote,
+};
 use tokio::sync::{mpsc, watch};
 
 use crate::chains::Chain;
@@ -85,6 +87,8 @@ pub(crate) struct Lane {
     /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
     pub(crate) rests: Arc<AtomicBool>,
     reload: bool,
+    /// A write may or may not have been committed.
+    unsure: bool,
 }
 
 /// A node or a database that is away for long is not asked more often than this by each lane.
@@ -138,6 +142,7 @@ impl Lane {
             idle_since: None,
             rests: Arc::default(),
             reload: true,
+            unsure: false,
         };
         (lane, mailbox)
     }
@@ -175,6 +180,12 @@ impl Lane {
                     tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                         fencing_token = self.lease.token().0, cause, "lane reads its rows again");
                     self.start_over(after).await;
+                }
+                Err(StepError::Unsure { cause }) => {
+                    tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                        fencing_token = self.lease.token().0, cause, "lane reads its rows again");
+                    self.unsure = true;
+                    self.start_over(error::SOON).await;
                 }
                 Err(StepError::Park { after, cause }) => {
                     tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
@@ -215,6 +226,11 @@ impl Lane {
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
             return Ok(Turn::Wait(None));
+        }
+        if self.unsure {
+            // Whatever was not known to be committed holds the lease's row until it is decided: after the fence it is.
+            self.shared.writer.commit(FencedWrite::new(&self.lease)).await?;
+            self.unsure = false;
         }
         if self.reload {
             self.flush().await?;
