@@ -23,16 +23,19 @@ type Called = Result<gapless::embed::Accepted, WithNonceError<String>>;
 /// A call that holds its nonce until it is told to answer.
 async fn hold(stack: &Stack, index: usize, tx: RequestedTx) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
     let (gapless, key, answer) = (stack.gapless().await, stack.key(index), Arc::new(Notify::new()));
-    let told = answer.clone();
+    let (told, begun) = (answer.clone(), Arc::new(Notify::new()));
+    let saw_it = begun.clone();
     let call = tokio::spawn(async move {
         let call = gapless.call(key).hold(LONG);
         call.run(async |_: NonceContext| {
+            saw_it.notify_one();
             told.notified().await;
             Ok(tx)
         })
         .await
     });
     let held = stack.wait_reservation(stack.submitter(index), ReservationState::Reserved).await;
+    begun.notified().await;
     (call, answer, held.tx_id)
 }
 
