@@ -201,11 +201,21 @@ impl Store {
                    coalesce(o.stuck, 0),
                    s.shared
             FROM (SELECT chain_id, count(*) FILTER (WHERE shared) AS shared FROM submitter GROUP BY chain_id) s
+            -- By the index of the queue alone; the row of the oldest is read, and no other.
             LEFT JOIN (
-                SELECT chain_id, count(*) AS queued, min(created_at) AS oldest
-                FROM managed_tx
-                WHERE queued
-                GROUP BY chain_id
+                SELECT c.chain_id, c.queued, o.created_at AS oldest
+                FROM (
+                    SELECT chain_id, count(*) AS queued, min(seq) AS first
+                    FROM managed_tx
+                    WHERE queued
+                    GROUP BY chain_id
+                ) c
+                LEFT JOIN LATERAL (
+                    SELECT t.created_at
+                    FROM managed_tx t
+                    WHERE t.queued AND t.chain_id = c.chain_id AND t.seq = c.first
+                    LIMIT 1
+                ) o ON TRUE
             ) q ON q.chain_id = s.chain_id
             LEFT JOIN (
                 SELECT chain_id, count(*) AS protected
