@@ -12,7 +12,7 @@ use crate::load::Rpc;
 
 /// As a worker sends: so many calls in a request, so many requests at once.
 const BATCH: usize = 100;
-/// Anvil's automine collapses with hundreds pending: there a request holds so many, and the next waits until they are mined.
+/// Anvil's automine collapses with hundreds pending: there a request holds so many, and one more is sent while they are mined.
 const AUTOMINED: usize = 50;
 const SENDERS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(300);
@@ -34,7 +34,7 @@ pub(super) async fn send_all(port: u16, keys: &[Key], each: usize, automine: boo
 async fn send_part(port: u16, keys: Vec<Key>, each: usize, automine: bool) -> Result<()> {
     let mut rpc = Rpc::open(port).await?;
     let (mut batch, mut sent): (Vec<Value>, Vec<H256>) = (Vec::new(), Vec::new());
-    let most = if automine { AUTOMINED } else { BATCH };
+    let (most, mut before) = (if automine { AUTOMINED } else { BATCH }, Vec::new());
     let mut left = keys.len() * each;
     for nonce in 0..each as u64 {
         for key in &keys {
@@ -48,11 +48,13 @@ async fn send_part(port: u16, keys: Vec<Key>, each: usize, automine: bool) -> Re
             if batch.len() == most || left == 0 {
                 rpc.batch("eth_sendRawTransaction", &std::mem::take(&mut batch)).await?;
                 if automine {
-                    until_mined(&mut rpc, std::mem::take(&mut sent)).await?;
+                    let earlier = std::mem::replace(&mut before, std::mem::take(&mut sent));
+                    until_mined(&mut rpc, earlier).await?;
                 }
             }
         }
     }
+    until_mined(&mut rpc, before).await?;
     until_mined(&mut rpc, sent).await
 }
 
