@@ -28,4 +28,4 @@ explain find_work fleet.rs 1.0
 explain claim lease.rs "$chains, $addresses, 'nobody', 10.0, 1.0"
 explain load_submitters load.rs "$chains, $addresses"
 explain load_open load.rs "$chains, $addresses"
-explain queue_heads load.rs "$chains, $addresses, $limits"
+explain queue_heads queue.rs "$chains, $addresses, $limits"

@@ -7,11 +7,12 @@ mod error;
 mod flush;
 mod open;
 mod parts;
+mod rest;
 mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use gapless::config::Profile;
@@ -26,6 +27,7 @@ use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
 use crate::watcher::{Mailbox, News};
+use rest::Turn;
 
 pub(crate) use error::StepError;
 pub(crate) use open::OpenTx;
@@ -335,55 +337,6 @@ impl Lane {
         }
     }
 
-    async fn wait(&mut self, until: Option<Instant>) {
-        let deadline = until.map(tokio::time::Instant::from_std);
-        let halted = self.chain.halted().is_some();
-        tokio::select! {
-            news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
-            () = sleep_until(deadline) => {}
-            () = self.chain.usable(), if halted => {}
-        }
-    }
-
-    /// When to look again if nothing is heard. `free`: sends and new nonces are allowed at all.
-    fn next_turn(&mut self, free: bool) -> Turn {
-        let now = Instant::now();
-        let lazy = self.lazy_since.map(|since| since + LAZY);
-        let due = steps::submit::next_due(self).filter(|_| free);
-        let replace = steps::replace::next_time(self).filter(|_| free);
-        let alarm = steps::stuck::next_time(self).filter(|_| free);
-        let held = steps::reserve::next_time(self).filter(|_| free);
-        let stale = steps::track::next_stale(self);
-        let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
-        let others = steps::shared::next_time(self);
-        let look = steps::diagnose::next_time(self);
-        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
-        let next = next.into_iter().flatten().min();
-        let idle = self.is_idle();
-        self.rests.store(idle, Ordering::Relaxed);
-        if !idle {
-            self.idle_since = None;
-            return Turn::Wait(next);
-        }
-        let idle_until = *self.idle_since.get_or_insert(now) + self.shared.linger;
-        if now >= idle_until {
-            Turn::Done
-        } else {
-            Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until)))
-        }
-    }
-
-    /// Nothing to follow, nothing to send, nothing to watch over.
-    fn is_idle(&self) -> bool {
-        let waiting = !self.queue.is_empty() && !self.paused;
-        let protected = self.is_protected();
-        self.open.is_empty()
-            && !waiting
-            && !protected
-            && self.key_suspected.is_none()
-            && self.lazy_since.is_none()
-    }
-
     pub(crate) fn address(&self) -> Address {
         self.lease.key().address
     }
@@ -413,26 +366,11 @@ impl Lane {
     }
 }
 
-/// What comes after a turn.
-#[derive(Debug)]
-enum Turn {
-    Again,
-    Wait(Option<Instant>),
-    Done,
-}
-
 /// Returns when the lane has to stop; true if the lease is still ours.
 async fn obey(orders: &mut watch::Receiver<Order>) -> bool {
     match orders.wait_for(|order| *order != Order::Run).await {
         Ok(order) => *order == Order::HandOver,
         // The fleet is gone without a word: keep nothing.
         Err(_) => false,
-    }
-}
-
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

@@ -1,0 +1,73 @@
+//! Between two turns: until when a lane waits, for what, and when it has nothing to do any more.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{LAZY, Lane};
+use crate::steps;
+
+/// What comes after a turn.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Again,
+    Wait(Option<Instant>),
+    Done,
+}
+
+impl Lane {
+    pub(super) async fn wait(&mut self, until: Option<Instant>) {
+        let deadline = until.map(tokio::time::Instant::from_std);
+        let halted = self.chain.halted().is_some();
+        tokio::select! {
+            news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
+            () = sleep_until(deadline) => {}
+            () = self.chain.usable(), if halted => {}
+        }
+    }
+
+    /// When to look again if nothing is heard. `free`: sends and new nonces are allowed at all.
+    pub(super) fn next_turn(&mut self, free: bool) -> Turn {
+        let now = Instant::now();
+        let lazy = self.lazy_since.map(|since| since + LAZY);
+        let due = steps::submit::next_due(self).filter(|_| free);
+        let replace = steps::replace::next_time(self).filter(|_| free);
+        let alarm = steps::stuck::next_time(self).filter(|_| free);
+        let held = steps::reserve::next_time(self).filter(|_| free);
+        let stale = steps::track::next_stale(self);
+        let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
+        let others = steps::shared::next_time(self);
+        let look = steps::diagnose::next_time(self);
+        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
+        let next = next.into_iter().flatten().min();
+        let idle = self.is_idle();
+        self.rests.store(idle, Ordering::Relaxed);
+        if !idle {
+            self.idle_since = None;
+            return Turn::Wait(next);
+        }
+        let idle_until = *self.idle_since.get_or_insert(now) + self.shared.linger;
+        if now >= idle_until {
+            Turn::Done
+        } else {
+            Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until)))
+        }
+    }
+
+    /// Nothing to follow, nothing to send, nothing to watch over.
+    fn is_idle(&self) -> bool {
+        let waiting = !self.queue.is_empty() && !self.paused;
+        let protected = self.is_protected();
+        self.open.is_empty()
+            && !waiting
+            && !protected
+            && self.key_suspected.is_none()
+            && self.lazy_since.is_none()
+    }
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
