@@ -1,4 +1,4 @@
--- Fewer bytes for each move of an intent. PostgreSQL updates a row in place of its page (HOT), without touching any index, if no
+-- Fewer bytes for each move of an intent. PostgreSQL writes a new version of a row into its page (HOT), and touches no index, if no
 -- indexed column changes: so no index knows of `state` and `finished_at`, and guards judge after the row is written, because
 -- a trigger before it locks the row once more. Why this is safe: docs/adr/0017.
 

@@ -6,6 +6,7 @@
 mod ask;
 pub mod attempt;
 mod blocks;
+mod cursor;
 mod diagnosis;
 mod error;
 mod fence;

@@ -138,3 +138,57 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     );
     stack.finish().await;
 }
+
+/// Migration 0009 on rows of before it: what is open is found, and what is not is not looked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
+    let stack = stack().start().await;
+    let mut files: Vec<_> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    let mut session = stack.db().acquire().await.unwrap();
+    let mut run = async |sql: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.unwrap();
+    };
+    run("CREATE SCHEMA before; SET search_path TO before".into()).await;
+    for file in &files[..8] {
+        run(std::fs::read_to_string(file).unwrap()).await;
+    }
+    // `a` is idle, `b` has 1 and 2 open, of which 1 is mined and no longer holds the window.
+    run(r#"
+        INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
+        VALUES (1, 'a', 0, 2, 1, 1);
+        INSERT INTO managed_tx
+            (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, receipt, block_number, block_hash,
+             confirmed_at, finished_at, fencing_token)
+        SELECT gen_random_uuid(), 1, r.submitter, r.n, '{}', '', r.state, r.n, '{}', 1, '0x', r.done, r.done, 1
+        FROM (VALUES ('a', 0, 'CONFIRMED', now()), ('a', 1, 'CONFIRMED', now()), ('b', 0, 'CONFIRMED', now()),
+                     ('b', 1, 'TRACKING', NULL), ('b', 2, 'SUBMITTED', NULL)) AS r (submitter, n, state, done);
+        INSERT INTO submitter_nonce_cursor
+            (chain_id, submitter, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce, in_flight_state, max_in_flight,
+             fencing_token)
+        SELECT 1, 'b', 0, 3, tx_id, nonce, 'IN_FLIGHT', 4, 1 FROM managed_tx WHERE state = 'SUBMITTED';
+        INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
+        VALUES (gen_random_uuid(), 1, 'a', 'waits', '{}', '')"#
+        .into())
+    .await;
+    // One transaction, as the program runs it.
+    run(format!("BEGIN; {}; COMMIT", std::fs::read_to_string(&files[8]).unwrap())).await;
+    let cursors: Vec<(String, i64, bool)> = sqlx::query_as(
+        "SELECT submitter, open_from, has_open FROM submitter_nonce_cursor ORDER BY submitter",
+    )
+    .fetch_all(&mut *session)
+    .await
+    .unwrap();
+    assert_eq!(cursors, [("a".to_owned(), 2, false), ("b".to_owned(), 1, true)]);
+    let queued: Vec<String> = sqlx::query_scalar("SELECT request_id FROM managed_tx WHERE queued")
+        .fetch_all(&mut *session)
+        .await
+        .unwrap();
+    assert_eq!(queued, ["waits"]);
+    session.close_on_drop();
+    drop(session);
+    stack.finish().await;
+}
