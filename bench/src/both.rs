@@ -10,6 +10,7 @@ use crate::chain::{Chain, Mining};
 use crate::engine::{Drive, drive};
 use crate::load::{self, Until};
 use crate::machine::cores;
+use crate::measure::statements_table;
 use crate::report::{Report, Row, Table, Verdict};
 
 const NAME: &str = "both";
@@ -88,6 +89,7 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
     let mut usage = stopped.usage(&run.monitor).await?;
     usage.rpc_calls = Some(calls);
     let (lifetimes, count) = (run.lifetimes(posted).await?, posted as f64);
+    let statements = run.monitor.top().await?;
     run.finish().await?;
 
     let (commits, wal) = (usage.commits_per(count), usage.wal_per(count));
@@ -97,6 +99,10 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
     let row = Row::default().number("tx/s", lifetimes.rate_from_request(), 0).number("ms CPU/tx", cpu, 3);
     table.rows.push(usage.columns(lifetimes.whole().columns(row), count));
     report.table(NAME, table);
+    report.table(
+        NAME,
+        statements_table("Under load: where the database's time and its commits go", &statements, count),
+    );
     let met = commits <= GOAL_COMMITS && rpc <= GOAL_RPC && wal <= GOAL_WAL && cpu <= GOAL_CPU_MS;
     report.goal(
         "under load, per tx",

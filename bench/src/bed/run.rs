@@ -162,13 +162,14 @@ impl<'a> Run<'a> {
         Meter::begin(&self.monitor, parties).await
     }
 
-    /// Until nothing waits and nothing is open. Two looks into partial indexes, whatever is finished.
+    /// Until nothing waits and nothing is open. Two looks into partial indexes, whatever is finished; the second, which passes
+    /// over what has just left the queues, only after the first found nothing.
     pub(crate) async fn wait_settled(&self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
             let busy: bool = sqlx::query_scalar(
-                "SELECT EXISTS (SELECT 1 FROM managed_tx WHERE queued)
-                     OR EXISTS (SELECT 1 FROM submitter_nonce_cursor WHERE has_open)",
+                "SELECT EXISTS (SELECT 1 FROM submitter_nonce_cursor WHERE has_open)
+                     OR EXISTS (SELECT 1 FROM managed_tx WHERE queued)",
             )
             .fetch_one(&self.db)
             .await?;

@@ -12,7 +12,6 @@ use crate::scale::Ballast;
 
 /// Generous: a debug build on a loaded machine should end in order, too.
 const LIMIT: Duration = Duration::from_secs(900);
-const TOP: i64 = 12;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Drive<'a> {
@@ -73,7 +72,7 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     let mut usage = stopped.usage(&run.monitor).await?;
     usage.rpc_calls = Some(calls.values().sum::<u64>() as f64);
     let confirmed = if drive.ballast.is_queued() { 1 } else { wanted };
-    let top = run.monitor.top(TOP).await?;
+    let top = run.monitor.top().await?;
     let driven = Driven { count, lifetimes: run.lifetimes(confirmed).await?, usage, top, calls };
     run.finish().await?;
     Ok(driven)

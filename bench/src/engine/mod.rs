@@ -11,7 +11,7 @@ pub(crate) use drive::{Drive, Driven, drive};
 use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
 use crate::chain::Calls;
-use crate::measure::{Statement, own_cpu_seconds};
+use crate::measure::{own_cpu_seconds, statements_table};
 use crate::report::{Report, Row, Table, Verdict};
 use ceiling::Ceiling;
 
@@ -49,7 +49,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     }
     report.table(NAME, table);
     if let Some((count, statements, calls)) = top {
-        report.table(NAME, top_table(&statements, count));
+        let title = "Engine: where the database's time goes, in the last size";
+        report.table(NAME, statements_table(title, &statements, count));
         report.table(NAME, calls_table(&calls, count));
     }
     let mut table = Table::new("Signing: one signature and its check, on one core");
@@ -112,21 +113,6 @@ fn calls_table(calls: &Calls, count: f64) -> Table {
     let mut table = Table::new("Engine: what the chain is asked, in the last size");
     for (method, calls) in calls {
         table.rows.push(Row::default().text("method", method).number("calls/tx", *calls as f64 / count, 4));
-    }
-    table
-}
-
-fn top_table(statements: &[Statement], count: f64) -> Table {
-    let mut table = Table::new("Engine: where the database's time goes, in the last size");
-    for statement in statements {
-        table.rows.push(
-            Row::default()
-                .text("statement", &statement.name)
-                .number("calls/tx", statement.calls / count, 4)
-                .number("rows/tx", statement.rows / count, 2)
-                .number("ms/tx", statement.exec_ms / count, 4)
-                .number("WAL B/tx", statement.wal_bytes / count, 0),
-        );
     }
     table
 }

@@ -3,6 +3,11 @@
 use anyhow::{Context, Result};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
+use crate::report::{Row, Table};
+
+/// Statements in a table of them.
+const TOP: i64 = 12;
+
 /// The counters of one database.
 #[derive(Clone, Debug)]
 pub(crate) struct Monitor {
@@ -84,7 +89,7 @@ impl Monitor {
     }
 
     /// The statements that took the server longest, most expensive first.
-    pub(crate) async fn top(&self, count: i64) -> Result<Vec<Statement>> {
+    pub(crate) async fn top(&self) -> Result<Vec<Statement>> {
         if !self.has_statements {
             return Ok(Vec::new());
         }
@@ -100,7 +105,7 @@ impl Monitor {
              LIMIT $2",
         )
         .bind(&self.database)
-        .bind(count)
+        .bind(TOP)
         .fetch_all(&self.pool)
         .await?;
         let named = |(name, calls, rows, exec_ms, wal_bytes): (String, f64, f64, f64, f64)| Statement {
@@ -120,4 +125,20 @@ impl Monitor {
         self.pool.close().await;
         Ok(())
     }
+}
+
+/// What each statement cost, for one of `count` transactions.
+pub(crate) fn statements_table(title: &str, statements: &[Statement], count: f64) -> Table {
+    let mut table = Table::new(title);
+    for statement in statements {
+        table.rows.push(
+            Row::default()
+                .text("statement", &statement.name)
+                .number("calls/tx", statement.calls / count, 4)
+                .number("rows/tx", statement.rows / count, 2)
+                .number("ms/tx", statement.exec_ms / count, 4)
+                .number("WAL B/tx", statement.wal_bytes / count, 0),
+        );
+    }
+    table
 }

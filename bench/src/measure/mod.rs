@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-pub(crate) use database::{Counters, Monitor, Statement};
+pub(crate) use database::{Counters, Monitor, Statement, statements_table};
 pub(crate) use latency::Latencies;
 pub(crate) use process::own_cpu_seconds;
 use process::{cpu_seconds, resident_mb};

@@ -61,8 +61,13 @@ impl Store {
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
                    q.ending_code, q.error, q.trace_context, q.hold_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
-            -- A lane may look before it has heard that it is paused.
-            JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter AND s.status = 'ACTIVE'
+            -- A lane may look before it has heard that it is paused. One at a time, whatever the planner knows: right after
+            -- thousands were resumed it takes none for active, and would hold each of them against the whole list.
+            CROSS JOIN LATERAL (
+                SELECT FROM submitter s
+                WHERE s.chain_id = u.chain_id AND s.submitter = u.submitter AND s.status = 'ACTIVE'
+                LIMIT 1
+            ) active
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
                        t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,

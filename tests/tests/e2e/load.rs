@@ -31,9 +31,9 @@ async fn analyze(stack: &Stack) {
     stack.sql("ANALYZE").await;
 }
 
-/// `ARRAY[…], ARRAY[…]`: all submitters, as the store's statements take them.
-fn keys(stack: &Stack) -> String {
-    let submitters = stack.submitters();
+/// `ARRAY[…], ARRAY[…]`: so many submitters, as the store's statements take them.
+fn keys(stack: &Stack, count: usize) -> String {
+    let submitters = &stack.submitters()[..count];
     let addresses: Vec<String> =
         submitters.iter().map(|submitter| format!("'{}'", submitter.text())).collect();
     let chains = vec![stack.anvil().chain_id().to_string(); submitters.len()];
@@ -78,7 +78,7 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
         }
     }
     // What is touched grows with the number of busy submitters, whatever the length of a queue.
-    let (keys, ten) = (keys(&stack), ["16"; 10].join(","));
+    let (keys, ten) = (keys(&stack, 10), ["16"; 10].join(","));
     for (name, args) in [
         ("find_work", "0.2".to_owned()),
         ("queue_heads", format!("{keys}, ARRAY[{ten}]::BIGINT[]")),
@@ -167,7 +167,20 @@ async fn five_thousand_submitters_live_on_one_worker() {
         .await
         .unwrap();
     assert_eq!(released, SUBMITTERS as i64, "all of them are handed over");
+    each_is_looked_up_right_after_all_were_resumed(&stack).await;
     stack.finish().await;
+}
+
+/// The planner's other worst time: as far as it knows, nobody is active.
+async fn each_is_looked_up_right_after_all_were_resumed(stack: &Stack) {
+    /// A full batch of the reader.
+    const SOME: usize = 500;
+    stack.sql("UPDATE submitter SET status = 'PAUSED'").await;
+    analyze(stack).await;
+    stack.sql("UPDATE submitter SET status = 'ACTIVE'").await;
+    let (keys, wanted) = (keys(stack, SOME), ["1"; SOME].join(","));
+    let heads = touched(stack, "queue_heads", &format!("{keys}, ARRAY[{wanted}]::BIGINT[]")).await;
+    assert!(heads.submitters <= SOME as u64, "{heads:?}");
 }
 
 /// When the first (`min`) or the last (`max`) of all leases runs out.
@@ -194,7 +207,7 @@ async fn two_hundred_thousand_finished_rows_do_not_slow_the_claim() {
         queue_many(&stack, submitter, 3).await;
     }
     analyze(&stack).await;
-    let (keys, ten) = (keys(&stack), ["16"; 10].join(","));
+    let (keys, ten) = (keys(&stack, 10), ["16"; 10].join(","));
     let claim = format!("{keys}, 'nobody', 10.0, 0.2");
     let asked = [
         ("find_work", "0.2".to_owned()),

@@ -21,21 +21,27 @@ fn statement(name: &str) -> &'static str {
     rest.split('"').next().expect("a statement ends")
 }
 
-/// What was touched of `managed_tx`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was touched: of `managed_tx`, if nothing else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Touched {
     pub(super) rows: u64,
     /// Scans of the whole table.
     pub(super) whole: u64,
+    /// Rows of `submitter`.
+    pub(super) submitters: u64,
 }
 
 /// Runs a statement of the store and takes it back. `args` are SQL literals. Twice: with a plan made for them, and with
 /// the plan for any arguments that a session keeps after a few runs. Answers the worse.
 pub(super) async fn touched(stack: &Stack, name: &str, args: &str) -> Touched {
-    let mut worst = Touched { rows: 0, whole: 0 };
+    let mut worst = Touched::default();
     for mode in ["force_custom_plan", "force_generic_plan"] {
         let found = explained(stack, statement(name), args, mode).await;
-        worst = Touched { rows: worst.rows.max(found.rows), whole: worst.whole.max(found.whole) };
+        worst = Touched {
+            rows: worst.rows.max(found.rows),
+            whole: worst.whole.max(found.whole),
+            submitters: worst.submitters.max(found.submitters),
+        };
     }
     worst
 }
@@ -55,21 +61,27 @@ async fn explained(stack: &Stack, sql: &str, args: &str, mode: &str) -> Touched 
         sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_one(&mut *tx).await.unwrap();
     sqlx::raw_sql("DEALLOCATE looked_at").execute(&mut *tx).await.unwrap();
     tx.rollback().await.unwrap();
-    let mut touched = Touched { rows: 0, whole: 0 };
+    let mut touched = Touched::default();
     add(&plan[0]["Plan"], &mut touched);
     touched
 }
 
 fn add(node: &Value, touched: &mut Touched) {
     let number = |name: &str| node[name].as_f64().unwrap_or(0.0);
-    let is_scan = node["Relation Name"] == "managed_tx" && node["Node Type"] != "ModifyTable";
-    if is_scan && number("Actual Loops") > 0.0 {
+    if node["Node Type"] != "ModifyTable" && number("Actual Loops") > 0.0 {
         let each = number("Actual Rows")
             + number("Rows Removed by Filter")
             + number("Rows Removed by Index Recheck");
         // Rounded for each loop by the server: a loop that finds one row in three shows none.
-        touched.rows += (each * number("Actual Loops")).ceil() as u64;
-        touched.whole += u64::from(node["Node Type"] == "Seq Scan");
+        let rows = (each * number("Actual Loops")).ceil() as u64;
+        match node["Relation Name"].as_str() {
+            Some("managed_tx") => {
+                touched.rows += rows;
+                touched.whole += u64::from(node["Node Type"] == "Seq Scan");
+            }
+            Some("submitter") => touched.submitters += rows,
+            _ => {}
+        }
     }
     for child in node["Plans"].as_array().into_iter().flatten() {
         add(child, touched);
