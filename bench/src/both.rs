@@ -17,6 +17,8 @@ const NAME: &str = "both";
 const CLIENTS: usize = 64;
 const SUBMITTERS: usize = 1_000;
 const LIMIT: Duration = Duration::from_secs(900);
+/// How long sessions of PostgreSQL keep their counts to themselves.
+const REPORTED: Duration = Duration::from_millis(1_100);
 const GOAL_EACH: f64 = 0.8;
 /// With fewer, one takes from the other whatever the program does.
 const CORES_FOR_BOTH: usize = 4;
@@ -64,7 +66,7 @@ async fn together(bed: &Bed, keys: &[Key], time: Duration, each: usize) -> Resul
     // Every submitter has been claimed when as many are mined.
     chain.wait_mined(keys.len(), LIMIT).await?;
     let begun = run.now().await?;
-    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys)).await?;
+    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys, "b")).await?;
     let ended = run.now().await?;
     run.wait_settled(LIMIT).await?;
     worker.stop().await?;
@@ -80,15 +82,26 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
     let run = bed.run("lives", chain.url()).await?;
     let mut worker = run.start_worker(keys).await?;
     let mut api = run.start_api().await?;
+    // Every connection prepares each statement once, which PostgreSQL counts as a transaction: not of those that are measured.
+    let first = posted / 10;
+    load::post(api.port(), CLIENTS, Until::Count(first), body(keys, "first")).await?;
+    run.wait_settled(LIMIT).await?;
+    // A session reports what it counted with the first transaction that ends a second after its last report.
+    tokio::time::sleep(REPORTED).await;
+    load::post(api.port(), CLIENTS, Until::Count(CLIENTS), body(keys, "report")).await?;
+    run.wait_settled(LIMIT).await?;
+    run.monitor.forget_statements().await?;
     let (meter, calls) = (run.meter(&[&api], &[&worker]).await?, chain.calls());
-    load::post(api.port(), CLIENTS, Until::Count(posted), body(keys)).await?;
+    let begun = run.now().await?;
+    load::post(api.port(), CLIENTS, Until::Count(posted), body(keys, "b")).await?;
     run.wait_settled(LIMIT).await?;
     let (stopped, calls) = (meter.stop(), chain.calls() - calls);
     worker.stop().await?;
     api.stop().await?;
     let mut usage = stopped.usage(&run.monitor).await?;
     usage.rpc_calls = Some(calls);
-    let (lifetimes, count) = (run.lifetimes(posted).await?, posted as f64);
+    let lifetimes = run.lifetimes(first + CLIENTS + posted).await?.created_since(begun);
+    let count = lifetimes.count();
     let statements = run.monitor.top().await?;
     run.finish().await?;
 
@@ -116,9 +129,9 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
     Ok(())
 }
 
-fn body(keys: &[Key]) -> impl Fn(usize) -> String + Send + Sync + 'static {
+fn body(keys: &[Key], word: &'static str) -> impl Fn(usize) -> String + Send + Sync + 'static {
     let keys = keys.to_vec();
-    move |number| keys[number % keys.len()].request(&format!("b-{number}"))
+    move |number| keys[number % keys.len()].request(&format!("{word}-{number}"))
 }
 
 async fn ingest_alone(bed: &Bed, keys: &[Key], time: Duration) -> Result<f64> {
@@ -126,7 +139,7 @@ async fn ingest_alone(bed: &Bed, keys: &[Key], time: Duration) -> Result<f64> {
     let run = bed.run("ingest-alone", chain.url()).await?;
     run.announce(keys, false).await?;
     let mut api = run.start_api().await?;
-    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys)).await?;
+    let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys, "b")).await?;
     api.stop().await?;
     run.finish().await?;
     Ok(loaded.rate())

@@ -19,6 +19,11 @@ impl Lifetimes {
         Lifetimes(rows)
     }
 
+    /// Those requested from this time on.
+    pub(crate) fn created_since(self, time: f64) -> Lifetimes {
+        Lifetimes(self.0.into_iter().filter(|row| row.created >= time).collect())
+    }
+
     pub(crate) fn count(&self) -> f64 {
         self.0.len() as f64
     }

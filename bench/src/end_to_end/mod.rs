@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use crate::args::Args;
 use crate::bed::{Bed, CHAIN_ID, Key, Lifetimes, keys};
 use crate::load::{self, Rpc, Until};
-use crate::measure::Usage;
+use crate::machine::cores;
+use crate::measure::{Usage, cpu_seconds};
 use crate::report::{Report, Row, Table, Verdict};
 
 const NAME: &str = "anvil";
@@ -66,10 +67,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let mut table = Table::new("End to end on anvil, one confirmation");
     for case in cases(args) {
         let keys = keys(case.submitters);
-        let bare = {
-            let anvil = start_anvil(&case, &keys).await?;
-            bare::send_all(anvil.port(), &keys, case.each, case.mining == Mining::Instant).await?
-        };
+        let bare = bare(&case, &keys).await?;
         let waiting = match case.submitters == 1 && case.mining == Mining::Instant {
             true => {
                 let anvil = start_anvil(&case, &keys).await?;
@@ -77,10 +75,9 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
             }
             false => None,
         };
-        let (lifetimes, usage) = gapless(bed, &case, &keys).await?;
-        let rate = lifetimes.rate_from_request();
-        table.rows.push(row(&case, rate, bare, waiting, &lifetimes, &usage));
-        judge(report, &case, rate, bare, waiting);
+        let ours = gapless(bed, &case, &keys).await?;
+        table.rows.push(row(&case, &ours, &bare, waiting));
+        judge(report, &case, &ours, &bare, waiting);
     }
     report.table(NAME, table);
     Ok(())
@@ -91,19 +88,27 @@ fn describe(case: &Case) -> String {
     format!("{}×{}, {blocks}, window {}", case.submitters, case.each, case.window)
 }
 
-fn row(case: &Case, rate: f64, bare: f64, waiting: Option<f64>, lifetimes: &Lifetimes, usage: &Usage) -> Row {
+fn row(case: &Case, ours: &Ours, bare: &Bare, waiting: Option<f64>) -> Row {
+    let (rate, count) = (ours.rate(), ours.lifetimes.count());
     let row = Row::default().text("what", describe(case)).number("tx/s", rate, 0);
-    let row = row.number("bare tx/s", bare, 0).number("× bare", rate / bare, 2);
+    let row = row.number("bare tx/s", bare.rate, 0).number("× bare", rate / bare.rate, 2);
+    let row = row.number("at most", ours.most_on(cores(), bare) / bare.rate, 2);
     let row = row.maybe("bare, waiting tx/s", waiting, 0);
     let row = row.maybe("× waiting", waiting.map(|waiting| rate / waiting), 2);
-    usage.columns(lifetimes.whole().columns(row), lifetimes.count())
+    let row = row.number("anvil ms/tx", ours.anvil_ms, 3).number("bare: anvil ms/tx", bare.anvil_ms, 3);
+    ours.usage.columns(ours.lifetimes.whole().columns(row), count)
 }
 
-fn judge(report: &mut Report, case: &Case, rate: f64, bare: f64, waiting: Option<f64>) {
-    let what = format!("end to end, {}", describe(case));
+fn judge(report: &mut Report, case: &Case, ours: &Ours, bare: &Bare, waiting: Option<f64>) {
+    let (rate, what) = (ours.rate(), format!("end to end, {}", describe(case)));
     if case.judged {
-        let share = rate / bare;
-        let measured = format!("{share:.2} × ({rate:.0} of {bare:.0} tx/s)");
+        let share = rate / bare.rate;
+        let most = ours.most_on(cores(), bare) / bare.rate;
+        let measured = format!(
+            "{share:.2} × ({rate:.0} of {:.0} tx/s; {} cores allow {most:.2} × at most)",
+            bare.rate,
+            cores()
+        );
         report.goal(
             &what,
             format!("≥ {GOAL_OF_BARE} × the bare sender"),
@@ -137,7 +142,42 @@ pub(crate) async fn funded_anvil(mining: Mining, gas_limit: Option<u64>, keys: &
     Ok(anvil)
 }
 
-async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<(Lifetimes, Usage)> {
+/// The bare sender's run.
+struct Bare {
+    rate: f64,
+    anvil_ms: f64,
+}
+
+async fn bare(case: &Case, keys: &[Key]) -> Result<Bare> {
+    let anvil = start_anvil(case, keys).await?;
+    let before = cpu_seconds(anvil.pid());
+    let rate = bare::send_all(anvil.port(), keys, case.each, case.mining == Mining::Instant).await?;
+    let spent = cpu_seconds(anvil.pid()) - before;
+    Ok(Bare { rate, anvil_ms: spent * 1000.0 / (keys.len() * case.each) as f64 })
+}
+
+/// Gapless's run.
+struct Ours {
+    lifetimes: Lifetimes,
+    usage: Usage,
+    anvil_ms: f64,
+}
+
+impl Ours {
+    fn rate(&self) -> f64 {
+        self.lifetimes.rate_from_request()
+    }
+
+    /// What these cores could do at the most, never idle: everybody's processor time for one transaction, and of anvil's only
+    /// what sending it costs.
+    fn most_on(&self, cores: usize, bare: &Bare) -> f64 {
+        let own = self.usage.cpu_ms_per(self.lifetimes.count())
+            + self.usage.bench_cpu * 1000.0 / self.lifetimes.count();
+        cores as f64 * 1000.0 / (own + bare.anvil_ms)
+    }
+}
+
+async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<Ours> {
     let anvil = start_anvil(case, keys).await?;
     let mut run = bed.run(&format!("anvil-{}-{}", case.submitters, case.window), &anvil.url()).await?;
     run.set("nonce.max_in_flight", case.window);
@@ -147,13 +187,13 @@ async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<(Lifetimes, Usa
     let mut api = run.start_api().await?;
     let mut worker = run.start_worker(keys).await?;
     let calls = worker.rpc_calls().await?;
-    let meter = run.meter(&[&api], &[&worker]).await?;
+    let (meter, anvil_before) = (run.meter(&[&api], &[&worker]).await?, cpu_seconds(anvil.pid()));
     let count = case.submitters * case.each;
     let senders = keys.to_vec();
     let body = move |number: usize| senders[number % senders.len()].request(&format!("a-{number}"));
     load::post(api.port(), CLIENTS.min(count), Until::Count(count), body).await?;
     run.wait_settled(LIMIT).await?;
-    let stopped = meter.stop();
+    let (stopped, anvil_cpu) = (meter.stop(), cpu_seconds(anvil.pid()) - anvil_before);
     let calls = worker.rpc_calls().await? - calls;
     ensure!(calls >= count as f64, "the worker counts {calls} calls for {count} transactions");
     worker.stop().await?;
@@ -162,5 +202,5 @@ async fn gapless(bed: &Bed, case: &Case, keys: &[Key]) -> Result<(Lifetimes, Usa
     usage.rpc_calls = Some(calls);
     let lifetimes = run.lifetimes(count).await?;
     run.finish().await?;
-    Ok((lifetimes, usage))
+    Ok(Ours { lifetimes, usage, anvil_ms: anvil_cpu * 1000.0 / count as f64 })
 }

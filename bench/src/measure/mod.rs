@@ -10,8 +10,8 @@ use anyhow::Result;
 
 pub(crate) use database::{Counters, Monitor, Statement, statements_table};
 pub(crate) use latency::Latencies;
-pub(crate) use process::own_cpu_seconds;
-use process::{cpu_seconds, resident_mb};
+use process::resident_mb;
+pub(crate) use process::{cpu_seconds, own_cpu_seconds};
 
 use crate::report::Row;
 

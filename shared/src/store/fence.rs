@@ -9,17 +9,16 @@ use std::collections::HashSet;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::cursor::write_cursors;
+use super::cursor::create_cursors;
 use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
-use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, Move, NewAttempt, SentNote};
+use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, SentNote};
 use super::foreign::note_foreign;
 use super::hold;
+use super::lanes::write_lanes;
 use super::lease::Fence;
 use super::pool::Store;
-use super::receipt::receipt_json;
-use super::row::hash_text;
-use crate::domain::{Event, Nonce, Receipt, SubmitterKey, TxError};
+use crate::domain::{Event, SubmitterKey};
 
 impl Store {
     /// Commits the writes of all lanes that still own their submitter. The answers are in the order of the batch.
@@ -32,11 +31,10 @@ impl Store {
         let live: Vec<&FencedWrite> =
             batch.iter().filter(|write| owned.contains(&write.fence.lease_id)).collect();
         if !live.is_empty() {
-            write_cursors(&mut tx, &live).await?;
             displace_attempts(&mut tx, &live).await?;
             note_foreign(&mut tx, &live).await?;
-            write_moves(&mut tx, &live).await?;
-            insert_attempts(&mut tx, &live).await?;
+            create_cursors(&mut tx, &live).await?;
+            write_lanes(&mut tx, &live).await?;
             note_sent(&mut tx, &live).await?;
             note_diagnoses(&mut tx, &live).await?;
             hold::write_holds(&mut tx, &live).await?;
@@ -78,113 +76,6 @@ async fn lock_leases(tx: &mut Tx, batch: &[FencedWrite]) -> Result<HashSet<Uuid>
     .await
     .map_err(StoreError::db("fence"))?;
     Ok(rows.into_iter().map(|(id,)| id).collect())
-}
-
-async fn write_moves(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let moves: Vec<(&Fence, &Move)> =
-        live.iter().flat_map(|write| write.moves.iter().map(|change| (&write.fence, change))).collect();
-    if moves.is_empty() {
-        return Ok(());
-    }
-    let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
-        moves.iter().map(|(_, change)| get(change)).collect()
-    };
-    let done = sqlx::query(
-        "-- write_moves
-        UPDATE managed_tx t
-        SET state = u.to_state,
-            sub_state = u.sub_state,
-            nonce = u.nonce,
-            tx_hash = u.tx_hash,
-            last_error = u.last_error,
-            error = u.error,
-            receipt = u.receipt,
-            replaced_by_hash = u.replaced_by,
-            ending = u.ending,
-            ending_reason = u.ending_reason,
-            ending_code = u.ending_code,
-            last_mempool_diag = CASE WHEN u.to_state <> 'QUEUED' THEN t.last_mempool_diag END,
-            block_number = u.block_number,
-            block_hash = u.block_hash,
-            submit_attempts = t.submit_attempts + u.sends,
-            last_submit_at = CASE WHEN u.sends > 0 THEN clock_timestamp() ELSE t.last_submit_at END,
-            next_resubmit_at = CASE
-                WHEN u.to_state IN ('QUEUED', 'CONFIRMED', 'FAILED', 'CANCELLED') THEN NULL
-                WHEN u.resubmit_in IS NULL THEN t.next_resubmit_at
-                ELSE clock_timestamp() + make_interval(secs => u.resubmit_in) END,
-            prepared_at = CASE
-                WHEN u.to_state = 'QUEUED' THEN NULL
-                WHEN u.from_state = 'QUEUED' AND u.to_state = 'IN_FLIGHT' THEN clock_timestamp()
-                ELSE t.prepared_at END,
-            confirmed_at = CASE WHEN u.to_state = 'CONFIRMED' THEN clock_timestamp() END,
-            finished_at = CASE WHEN u.to_state IN ('CONFIRMED', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
-            fencing_token = u.token,
-            updated_at = clock_timestamp()
-        FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::BIGINT[], $8::TEXT[],
-                    $9::TEXT[], $10::JSONB[], $11::BIGINT[], $12::TEXT[], $13::INT[], $14::FLOAT8[],
-                    $15::TEXT[], $16::TEXT[], $17::TEXT[], $18::JSONB[], $19::TEXT[])
-          AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
-                last_error, receipt, block_number, block_hash, sends, resubmit_in,
-                replaced_by, ending, ending_reason, error, ending_code)
-        WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state",
-    )
-    .bind(moves.iter().map(|(_, change)| change.tx_id.0).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.from.as_str()).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.to.as_str()).collect::<Vec<_>>())
-    .bind(text(|change| change.sub_state.clone()))
-    .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
-    .bind(text(|change| change.tx_hash.map(hash_text)))
-    .bind(text(|change| change.last_error.as_ref().map(|error| error.message.clone())))
-    .bind(moves.iter().map(|(_, change)| receipt_json(change)).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(block_number)).collect::<Vec<_>>())
-    .bind(text(|change| change.receipt.as_ref().map(|receipt| hash_text(receipt.block_hash))))
-    .bind(moves.iter().map(|(_, change)| i32::try_from(change.sends).unwrap_or(i32::MAX)).collect::<Vec<_>>())
-    .bind(moves.iter().map(|(_, change)| change.resubmit_in.map(|wait| wait.as_secs_f64())).collect::<Vec<_>>())
-    .bind(text(|change| change.replaced_by.map(hash_text)))
-    .bind(text(|change| change.ending.as_ref().map(|ending| ending.state.as_str().to_owned())))
-    .bind(text(|change| change.ending.as_ref().map(|ending| ending.reason.clone())))
-    .bind(moves.iter().map(|(_, change)| change.last_error.as_ref().map(TxError::detail)).collect::<Vec<_>>())
-    .bind(text(|change| change.ending.as_ref().map(|ending| ending.code.to_string())))
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("write_moves"))?;
-    ensure_rows("write_moves", moves.len(), done.rows_affected() as usize)
-}
-
-fn block_number(receipt: &Receipt) -> i64 {
-    i64::try_from(receipt.block_number).unwrap_or(i64::MAX)
-}
-
-async fn insert_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let attempts: Vec<(&Fence, &NewAttempt)> =
-        live.iter().flat_map(|write| write.attempts.iter().map(|attempt| (&write.fence, attempt))).collect();
-    if attempts.is_empty() {
-        return Ok(());
-    }
-    let done = sqlx::query(
-        "-- insert_attempts
-        INSERT INTO tx_attempt
-            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-        SELECT *
-        FROM unnest($1::UUID[], $2::UUID[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::TEXT[], $7::BYTEA[], $8::TEXT[],
-                    $9::JSONB[], $10::BIGINT[])",
-    )
-    .bind(attempts.iter().map(|(_, new)| new.id.0).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.tx_id.0).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.key.chain_id.as_i64()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.nonce.as_i64()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.kind.as_str()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.raw.to_vec()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| hash_text(new.draft.tx_hash)).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(_, new)| new.draft.gas_params()).collect::<Vec<_>>())
-    .bind(attempts.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .execute(&mut **tx)
-    .await
-    .map_err(StoreError::db("insert_attempts"))?;
-    ensure_rows("insert_attempts", attempts.len(), done.rows_affected() as usize)
 }
 
 async fn note_sent(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {

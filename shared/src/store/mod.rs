@@ -15,6 +15,7 @@ mod fleet;
 mod foreign;
 mod hold;
 mod intake;
+mod lanes;
 mod lease;
 mod load;
 mod notify;

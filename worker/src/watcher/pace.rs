@@ -15,6 +15,11 @@ const AT_ONCE: Duration = Duration::from_millis(25);
 /// How many looks in vain it takes to doubt that blocks come at once: after one that did, and at the most.
 const BELIEF: u8 = 3;
 const MOST_BELIEF: u8 = 12;
+/// A node may say that it has something a moment before it mines it: the first looks in vain are repeated without a pause,
+/// since the shortest one a timer keeps is longer than the block takes. Only for so few; where many were sent, others
+/// wait for the same node.
+const AGAIN: u32 = 4;
+pub(super) const FEW: usize = 3;
 
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -28,7 +33,7 @@ pub(super) struct Pace {
     misses: u32,
     /// Above zero: this chain makes a block when it is sent something.
     belief: u8,
-    /// Looks in a row for something that was sent, in vain: a node may say that it has it a moment before it mines it.
+    /// Looks in a row for something that was sent, in vain.
     vain: u32,
 }
 
@@ -48,14 +53,18 @@ impl Pace {
         self.looked + gap
     }
 
-    /// When to look if nobody asks for it. `waiting`: somebody waits for a block. `sent`: for one that may be there.
-    pub(super) fn next(&self, waiting: bool, sent: bool) -> Instant {
+    /// When to look if nobody asks for it. `waiting`: somebody waits for a block. `sent`: so many for one that may be there.
+    pub(super) fn next(&self, waiting: bool, sent: usize) -> Instant {
         let poll = self.looked + self.poll;
         if !waiting {
             return poll;
         }
-        if sent && self.is_at_once() {
-            return (self.looked + doubled(MIN_GAP, self.vain.saturating_sub(1))).min(poll);
+        if sent > 0 && self.is_at_once() {
+            let pause = match sent <= FEW && (1..=AGAIN).contains(&self.vain) {
+                true => Duration::ZERO,
+                false => doubled(MIN_GAP, self.vain.saturating_sub(AGAIN)),
+            };
+            return (self.looked + pause).min(poll);
         }
         self.expected().max(self.looked + doubled(self.gap(), self.misses)).min(poll)
     }
@@ -97,10 +106,12 @@ impl Pace {
         }
     }
 
-    /// What was sent is in no block yet.
+    /// What was sent is in no block yet. Looks without a pause between them are one look.
     pub(super) fn in_vain(&mut self) {
         self.vain += 1;
-        self.belief = self.belief.saturating_sub(1);
+        if self.vain == 1 || self.vain > AGAIN {
+            self.belief = self.belief.saturating_sub(1);
+        }
     }
 }
 
@@ -131,14 +142,14 @@ mod tests {
     #[test]
     fn a_block_is_awaited_when_it_is_expected_and_never_longer_than_the_common_interval() {
         let (mut pace, block) = by_the_second();
-        assert_eq!(pace.next(true, false), block + POLL);
+        assert_eq!(pace.next(true, 0), block + POLL);
         pace.looked(0, block + POLL);
-        let next = pace.next(true, false);
+        let next = pace.next(true, 0);
         assert!(next > block + SECOND * 9 / 10 && next < block + SECOND, "{:?}", next - block);
         pace.looked(0, next);
-        let again = pace.next(true, false);
+        let again = pace.next(true, 0);
         assert!(again - next <= MAX_GAP * 2, "{:?}", again - next);
-        assert_eq!(pace.next(false, false), next + POLL);
+        assert_eq!(pace.next(false, 0), next + POLL);
     }
 
     #[test]
@@ -146,7 +157,7 @@ mod tests {
         let (mut pace, block) = by_the_second();
         let mut looks = Vec::new();
         while looks.len() < 12 {
-            let next = pace.next(true, false);
+            let next = pace.next(true, 0);
             pace.looked(0, next);
             looks.push(next - block);
         }
@@ -154,34 +165,38 @@ mod tests {
         assert_eq!(looks[11] - looks[10], POLL);
         let mut failing = by_the_second().0;
         failing.failed(block);
-        assert_eq!((failing.next(true, false), failing.next(true, true)), (block + POLL, block + POLL));
+        assert_eq!((failing.next(true, 0), failing.next(true, 1)), (block + POLL, block + POLL));
     }
 
     #[test]
     fn whether_blocks_come_at_once_is_learnt_and_forgotten() {
         let mut pace = Pace::new(POLL, Instant::now());
         assert!(pace.is_at_once(), "it is worth a try");
-        (0..BELIEF).for_each(|_| pace.in_vain());
+        (0..AGAIN + u32::from(BELIEF)).for_each(|_| pace.in_vain());
         assert!(!pace.is_at_once());
         pace.mined_after(AT_ONCE * 2);
         assert!(!pace.is_at_once(), "that was a block by the clock");
         pace.mined_after(Duration::ZERO);
         assert!(pace.is_at_once());
         (0..100).for_each(|_| pace.mined_after(Duration::ZERO));
-        (0..MOST_BELIEF).for_each(|_| pace.in_vain());
+        (0..AGAIN + u32::from(MOST_BELIEF)).for_each(|_| pace.in_vain());
         assert!(!pace.is_at_once());
     }
 
     #[test]
     fn a_chain_that_mines_at_once_is_looked_at_in_a_moment_and_another_not_with_every_send() {
         let (mut pace, block) = by_the_second();
-        assert_eq!((pace.earliest(), pace.next(true, true)), (block + MIN_GAP, block + MIN_GAP));
+        assert_eq!((pace.earliest(), pace.next(true, 1)), (block + MIN_GAP, block + MIN_GAP));
+        for _ in 0..AGAIN {
+            pace.in_vain();
+            assert_eq!(pace.next(true, FEW), block, "it may be mined a moment after it was taken");
+            assert_eq!(pace.next(true, FEW + 1), block + MIN_GAP, "others wait for the node");
+        }
+        assert!(pace.is_at_once(), "that was one look");
         pace.in_vain();
-        assert_eq!(pace.next(true, true), block + MIN_GAP, "it may be mined a moment after it was taken");
-        pace.in_vain();
-        assert_eq!(pace.next(true, true), block + MIN_GAP * 2);
+        assert_eq!(pace.next(true, 1), block + MIN_GAP * 2);
         (0..BELIEF).for_each(|_| pace.in_vain());
         assert!(pace.earliest() > block + MAX_GAP / 2 && pace.earliest() <= block + MAX_GAP);
-        assert_eq!(pace.next(true, true), block + POLL);
+        assert_eq!(pace.next(true, 1), block + POLL);
     }
 }

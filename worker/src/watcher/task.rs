@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Watcher;
 use super::canon::{Canon, Change};
-use super::pace::Pace;
+use super::pace::{FEW, Pace};
 use super::saver::{Piece, Saver};
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
@@ -25,9 +25,6 @@ const BLOCK_RECEIPTS_FROM: usize = 2;
 const OTHERS_FOR_EACH: usize = 16;
 /// What was sent is remembered for so long where blocks come by the clock.
 const LEARN_FOR: Duration = Duration::from_millis(100);
-/// Where blocks come at once, the receipts of up to so many are asked for together with the head. Of more it is cheaper to
-/// wait for their blocks.
-const EARLY: usize = 3;
 
 /// How a new head is reached from what is known.
 enum Branch {
@@ -90,7 +87,11 @@ impl WatchTask {
     async fn wait(&self) {
         loop {
             // Asked anew after each nudge: now somebody waits.
-            let until = self.pace.next(!self.watcher.registry.is_idle(), !self.taken.is_empty());
+            let until = self.pace.next(!self.watcher.registry.is_idle(), self.taken.len());
+            if until <= Instant::now() {
+                // A timer would take a millisecond to say so.
+                return tokio::task::yield_now().await;
+            }
             tokio::select! {
                 () = self.watcher.nudge.notified() => if self.pace.is_at_once() {
                     return tokio::time::sleep_until(self.pace.earliest().into()).await;
@@ -138,9 +139,9 @@ impl WatchTask {
     }
 
     /// Receipts that may be there already, so that they need no round trip of their own. What cannot be had is asked for
-    /// when its block is seen.
+    /// when its block is seen; of more than a few it is cheaper to wait for their blocks.
     async fn early_receipts(&self) -> Vec<Receipt> {
-        if !self.pace.is_at_once() || self.taken.is_empty() || self.taken.len() > EARLY {
+        if !self.pace.is_at_once() || self.taken.is_empty() || self.taken.len() > FEW {
             return Vec::new();
         }
         let hashes: Vec<H256> = self.taken.iter().map(|(hash, _)| *hash).collect();
