@@ -1,0 +1,61 @@
+//! `gapless-chaos`: breaks everything again and again for a while, and says whether every promise was kept. The last line is the
+//! verdict; the exit code is 1 if anything was violated.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+use gapless_cli::output::{line, say};
+use gapless_tests::chaos::{Crew, Options, run};
+use gapless_tests::plain::Way;
+
+#[derive(Debug, Parser)]
+#[command(name = "gapless-chaos", about = "Break everything for a while, and judge what is left")]
+struct Args {
+    /// Decides what is broken when. Absent: a random one, which is printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How long things are broken
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// A negative control: the harness's own workers, lock-then-write (right), exists, send-first or unchecked (wrong)
+    #[arg(long)]
+    control: Option<Way>,
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let program = std::env::current_exe()?.with_file_name("gapless-stack");
+    anyhow::ensure!(program.is_file(), "gapless-stack is not beside this program: use `make chaos`");
+    let seed = args.seed.unwrap_or_else(|| rand::random_range(1..100_000));
+    let length = Duration::from_secs(args.seconds);
+    let mut options = match args.control {
+        None => Options::new(program, seed, length),
+        Some(way) => Options { length, ..Options::control(program, seed, way) },
+    };
+    options.say = say;
+    if let Crew::Plain(way) = options.crew {
+        say(&format!("negative control: workers that guard their writes by {}", way.word()));
+    }
+    say(&format!("seed {seed}, {} s; Ctrl-C ends it early, in good order", args.seconds));
+    let over = options.over.clone();
+    tokio::spawn(async move {
+        let _ = tokio::signal::ctrl_c().await;
+        say("coming to an end; once more to stop at once");
+        over.cancel();
+        let _ = tokio::signal::ctrl_c().await;
+        std::process::exit(130);
+    });
+    let outcome = run(options).await;
+    line(format!("\n{}\n", outcome.table));
+    if !outcome.is_sound() {
+        line(format!("{}\n", outcome.complaints()));
+    }
+    if let Some(dir) = &outcome.kept {
+        line(format!("history, configuration and logs are kept in {}", dir.display()));
+    }
+    line(&outcome.verdict);
+    Ok(if outcome.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,73 @@
+//! Pauses where they hurt: long enough for somebody else to take over, and then a little longer.
+
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::{Desk, Way};
+
+const POLL: Duration = Duration::from_millis(20);
+/// How long it waits for the successor to come into its way, once there is one.
+const AFTER_TAKEOVER: Duration = Duration::from_secs(3);
+/// Of so many intents, one meets a pause.
+const ONE_IN: u32 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It knows which intent is next, and has not looked at the cursor.
+    BeforeNonce,
+    /// The bytes are signed (and sent, by those who send first); nothing is written.
+    BeforeWrite,
+    /// Everything is written, and not committed.
+    BeforeCommit,
+}
+
+/// Where the next intent is paused over, if at all: where the hole of its way is. The right one has none, and pauses everywhere.
+pub(super) fn draw(way: Way) -> Option<Place> {
+    let places: &[Place] = match way {
+        Way::LockThenWrite => &[Place::BeforeNonce, Place::BeforeWrite, Place::BeforeCommit],
+        Way::Exists => &[Place::BeforeCommit],
+        Way::SendFirst => &[Place::BeforeWrite],
+        Way::Unchecked => &[Place::BeforeNonce],
+    };
+    (rand::random_range(0..ONE_IN) == 0).then(|| places[rand::random_range(0..places.len())])
+}
+
+impl Desk {
+    /// Until the lease is another's and that one is at work, or for as long as that should have taken.
+    pub(super) async fn pause(&self, place: Place, submitter: &str, lease_id: Uuid, tx_id: Uuid) {
+        tracing::info!(?place, submitter, tx.id = %tx_id, "pausing");
+        let limit = Instant::now() + 2 * self.lease + Duration::from_secs(1);
+        while Instant::now() < limit && !self.is_taken(submitter, lease_id).await {
+            tokio::time::sleep(POLL).await;
+        }
+        if Instant::now() >= limit {
+            return;
+        }
+        let limit = Instant::now() + AFTER_TAKEOVER;
+        while Instant::now() < limit && !self.is_in_the_way(place, tx_id).await {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Another period of ownership has begun.
+    async fn is_taken(&self, submitter: &str, lease_id: Uuid) -> bool {
+        let taken = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM submitter_lease WHERE submitter = $1 AND lease_id <> $2)",
+        );
+        taken.bind(submitter).bind(lease_id).fetch_one(&self.db).await.unwrap_or(false)
+    }
+
+    /// The successor has gone on with this intent, or waits for what is locked here.
+    async fn is_in_the_way(&self, place: Place, tx_id: Uuid) -> bool {
+        let asked = match place {
+            Place::BeforeCommit => sqlx::query_scalar(
+                "SELECT $1::UUID IS NOT NULL AND EXISTS (SELECT FROM pg_locks WHERE NOT granted)",
+            ),
+            _ => sqlx::query_scalar(
+                "SELECT EXISTS (SELECT FROM managed_tx WHERE tx_id = $1 AND state <> 'QUEUED')",
+            ),
+        };
+        asked.bind(tx_id).fetch_one(&self.db).await.unwrap_or(false)
+    }
+}
