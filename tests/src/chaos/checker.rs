@@ -60,6 +60,8 @@ pub struct Evidence {
     pub mined: Vec<Mined>,
     /// Hashes of all signed bytes that left a process.
     pub sent: Vec<String>,
+    /// How often a submitter was claimed: by how much the tokens grew.
+    pub claims: u64,
     /// Lines of logs in which a process panicked.
     pub panics: Vec<String>,
 }

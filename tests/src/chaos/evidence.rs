@@ -20,6 +20,7 @@ pub(super) async fn gather(arena: &Arena) -> Evidence {
         intents: intents(db).await.expect("the database answers"),
         attempts: attempts(db).await.expect("the database answers"),
         sent: arena.workers.iter().flat_map(|worker| sent(&worker.proxy.sent())).collect(),
+        claims: claims(db).await.expect("the database answers"),
         panics: panics(arena),
         submitters,
     }
@@ -67,6 +68,11 @@ async fn attempts(db: &PgPool) -> sqlx::Result<Vec<Attempt>> {
         original,
     };
     Ok(rows.into_iter().map(attempt).collect())
+}
+
+async fn claims(db: &PgPool) -> sqlx::Result<u64> {
+    let sum = sqlx::query_scalar("SELECT coalesce(sum(fencing_token), 0)::BIGINT FROM submitter_lease");
+    Ok(i64::unsigned_abs(sum.fetch_one(db).await?))
 }
 
 /// Every block from the first to the head.

@@ -139,6 +139,7 @@ fn table(
             format!("{} / {} / {}", ended("CONFIRMED"), ended("FAILED"), ended("CANCELLED")),
         ),
         ("transactions on chain", evidence.mined.len().to_string()),
+        ("leases claimed", evidence.claims.to_string()),
         ("faults", faults.values().sum::<usize>().to_string()),
     ];
     let fault_words: Vec<(String, usize)> =

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::pause::{Place, draw};
+use super::pause::{Place, place};
 use super::{Desk, Way};
 use crate::submitter::Submitter;
 
@@ -42,12 +42,14 @@ pub(super) struct Lane {
     lease: Option<Lease>,
     /// A write of ours may still be undecided.
     in_doubt: bool,
+    /// Intents it has begun to give a nonce.
+    given: usize,
 }
 
 impl Lane {
     pub(super) fn new(desk: Desk, submitter: Submitter) -> Lane {
         let address = submitter.text();
-        Lane { desk, submitter, address, lease: None, in_doubt: false }
+        Lane { desk, submitter, address, lease: None, in_doubt: false, given: 0 }
     }
 
     pub(super) async fn work(mut self) {
@@ -138,7 +140,8 @@ impl Lane {
         .fetch_optional(&self.desk.db)
         .await?;
         let Some((tx_id, payload)) = head else { return Ok(()) };
-        let pause = draw(self.desk.way);
+        let pause = place(self.desk.way, self.given);
+        self.given += 1;
         self.maybe_pause(pause, Place::BeforeNonce, lease, tx_id).await;
         let next = sqlx::query_scalar("SELECT next_nonce FROM submitter_nonce_cursor WHERE submitter = $1");
         let nonce: i64 = next.bind(&self.address).fetch_one(&self.desk.db).await?;

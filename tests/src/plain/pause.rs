@@ -10,7 +10,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// How long it waits for the successor to come into its way, once there is one.
 const AFTER_TAKEOVER: Duration = Duration::from_secs(3);
 /// Of so many intents, one meets a pause.
-const ONE_IN: u32 = 3;
+const ONE_IN: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -22,15 +22,17 @@ pub(super) enum Place {
     BeforeCommit,
 }
 
-/// Where the next intent is paused over, if at all: where the hole of its way is. The right one has none, and pauses everywhere.
-pub(super) fn draw(way: Way) -> Option<Place> {
+/// Where the nth intent of a lane is paused over, if at all: where the hole of its way is. The right one has none, and
+/// pauses everywhere in turn.
+pub(super) fn place(way: Way, nth: usize) -> Option<Place> {
     let places: &[Place] = match way {
         Way::LockThenWrite => &[Place::BeforeNonce, Place::BeforeWrite, Place::BeforeCommit],
         Way::Exists => &[Place::BeforeCommit],
         Way::SendFirst => &[Place::BeforeWrite],
         Way::Unchecked => &[Place::BeforeNonce],
     };
-    (rand::random_range(0..ONE_IN) == 0).then(|| places[rand::random_range(0..places.len())])
+    // Not the first: a lane that has just taken over goes on with what it found.
+    (nth % ONE_IN == 1).then(|| places[nth / ONE_IN % places.len()])
 }
 
 impl Desk {

@@ -173,6 +173,7 @@ fn what_was_sent_after_another_was_accepted_and_has_the_smaller_nonce_has_overta
     let mut evidence = sound();
     for (row, nonce) in [(0, 1), (1, 0)] {
         evidence.intents[row].nonce = Some(nonce);
+        evidence.attempts[row].tx_id = evidence.intents[1 - row].tx_id.clone();
     }
     assert_eq!(rules(&evidence), [Rule::Order]);
     // Sent at the same time: either may be first.
