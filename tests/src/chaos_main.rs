@@ -7,8 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Parser;
 use gapless_cli::output::{line, say};
-use gapless_tests::chaos::{Crew, Options, run};
+use gapless_tests::chaos::{Crew, Options, PER_HOUR, run};
 use gapless_tests::plain::Way;
+use serde_json::Value;
 
 #[derive(Debug, Parser)]
 #[command(name = "gapless-chaos", about = "Break everything for a while, and judge what is left")]
@@ -19,6 +20,12 @@ struct Args {
     /// How long things are broken
     #[arg(long, default_value_t = 300)]
     seconds: u64,
+    /// Faults of each kind in an hour
+    #[arg(long, default_value_t = PER_HOUR)]
+    per_hour: u64,
+    /// A configuration key for every process, as often as you like: nonce.max_in_flight=1
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, Value)>,
     /// A negative control: the harness's own workers, lock-then-write (right), exists, send-first or unchecked (wrong)
     #[arg(long)]
     control: Option<Way>,
@@ -35,6 +42,8 @@ async fn main() -> Result<ExitCode> {
         None => Options::new(program, seed, length),
         Some(way) => Options { length, ..Options::control(program, seed, way) },
     };
+    options.per_hour = args.per_hour;
+    options.settings = args.settings;
     options.say = say;
     if let Crew::Plain(way) = options.crew {
         say(&format!("negative control: workers that guard their writes by {}", way.word()));
@@ -58,4 +67,10 @@ async fn main() -> Result<ExitCode> {
     }
     line(&outcome.verdict);
     Ok(if outcome.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A number and a truth value are what they look like; anything else is text.
+fn setting(text: &str) -> Result<(String, Value), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
+    Ok((key.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }

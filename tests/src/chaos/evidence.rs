@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ethers_core::utils::keccak256;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgPool;
 
 use super::Arena;
@@ -92,7 +92,7 @@ async fn mined(node: &Node, submitters: &[String]) -> Vec<Mined> {
                 nonce: hex_number(&text("nonce")),
                 hash: text("hash"),
                 block: number,
-                succeeded: receipt["status"] == Value::from("0x1"),
+                succeeded: receipt["status"] == "0x1",
                 request: request(&text("input")),
             });
         }

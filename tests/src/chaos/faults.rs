@@ -21,7 +21,8 @@ const HOUR_S: i64 = 3600;
 
 /// Carries out the faults of one kind, one after the other, each at its time or as soon after it as it can be.
 pub(super) async fn carry_out(arena: &Arena, kind: Kind) {
-    for planned in plan(arena.options.seed, arena.options.length, kind) {
+    let options = &arena.options;
+    for planned in plan(options.seed, options.length, options.per_hour, kind) {
         let until = arena.begun + planned.at;
         tokio::select! {
             () = tokio::time::sleep_until(until.into()) => {}
@@ -42,12 +43,7 @@ async fn one(arena: &Arena, planned: Planned) -> Option<String> {
         Kind::KillWorker => Some(kill(arena, pick(&arena.workers, &mut dice), &mut dice).await),
         Kind::KillApi => Some(kill(arena, pick(&arena.apis, &mut dice), &mut dice).await),
         Kind::StopWorker => Some(stop(arena, &mut dice).await),
-        Kind::RollWorkers => {
-            for worker in &arena.workers {
-                worker.roll(&arena.stack).await;
-            }
-            Some("all of them".to_owned())
-        }
+        Kind::RollWorkers => Some(roll(arena).await),
         Kind::MoveClock => Some(move_clock(arena, &mut dice)),
         Kind::TerminateSessions => terminate(arena, &mut dice).await,
         Kind::RestartPostgres => {
@@ -88,6 +84,14 @@ async fn stop(arena: &Arena, dice: &mut StdRng) -> String {
     let length = arena.options.lease.mul_f64(1.3) + some_ms(dice, 0, 1500);
     seat.freeze(length).await;
     format!("{} for {length:?}", seat.name())
+}
+
+async fn roll(arena: &Arena) -> String {
+    let mut by_force = 0;
+    for worker in &arena.workers {
+        by_force += usize::from(!worker.roll(&arena.stack).await);
+    }
+    format!("{} workers, {by_force} by force", arena.workers.len())
 }
 
 /// An hour ahead, an hour behind, or nearly right again. The one fault that stays when all others are mended.

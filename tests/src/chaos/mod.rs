@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use gapless_cli::localnet::Mining;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,7 @@ use self::checker::judge;
 use self::clients::Client;
 use self::history::History;
 pub use self::report::Outcome;
-pub use self::schedule::Kind;
+pub use self::schedule::{Kind, PER_HOUR};
 pub use self::seats::Crew;
 use self::seats::Seat;
 use crate::plain::{self, Way};
@@ -47,6 +47,8 @@ pub struct Options {
     pub seed: u64,
     /// How long things are broken.
     pub length: Duration,
+    /// Faults of each kind in an hour.
+    pub per_hour: u64,
     pub crew: Crew,
     pub apis: usize,
     pub workers: usize,
@@ -62,6 +64,8 @@ pub struct Options {
     pub lease: Duration,
     /// `nonce.max_in_flight`.
     pub window: u32,
+    /// Configuration keys for every process, over the ones above.
+    pub settings: Vec<(String, Value)>,
     /// How long everything may take to become final once nothing is broken any more.
     pub settle: Duration,
     /// Cancelled: break nothing more, and come to the end.
@@ -77,6 +81,7 @@ impl Options {
             program,
             seed,
             length,
+            per_hour: PER_HOUR,
             crew: Crew::Product,
             apis: 2,
             workers: 3,
@@ -87,6 +92,7 @@ impl Options {
             required: 6,
             lease: Duration::from_secs(2),
             window: 4,
+            settings: Vec::new(),
             settle: Duration::from_secs(180),
             over: CancellationToken::new(),
             say: |_| {},
@@ -192,7 +198,7 @@ impl Arena {
 async fn build(options: &Options) -> Stack {
     let program = options.program.to_str().expect("a UTF-8 path");
     let seconds = |length: Duration| format!("{}ms", length.as_millis());
-    StackBuilder::new(program)
+    let stack = StackBuilder::new(program)
         .own_postgres()
         .submitters(options.submitters)
         .window(options.window)
@@ -203,9 +209,9 @@ async fn build(options: &Options) -> Stack {
         .set("resubmit.interval", "1s")
         .set("rpc.timeout", "2s")
         .set("confirmations.stale_receipt_timeout", "5s")
-        .set("log.level", "info")
-        .start()
-        .await
+        .set("log.level", "info");
+    let settings = options.settings.iter();
+    settings.fold(stack, |stack, (key, value)| stack.set(key, value.clone())).start().await
 }
 
 /// The whole run. What it leaves behind is kept if the verdict is bad.

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gapless_cli::localnet::Port;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Mutex;
 
-use crate::plain::Way;
+use crate::plain::{WAY_VAR, Way};
 use crate::proxy::Proxy;
-use crate::service::Service;
+use crate::service::{Part, Service, ServiceBuilder};
 use crate::stack::Stack;
 use crate::wire::Wire;
 
@@ -90,7 +90,9 @@ impl Seat {
         let builder = match self.role {
             Role::Api => stack.api().set("api.bind", format!("127.0.0.1:{}", self.port.number())),
             Role::Worker(Crew::Product) => stack.worker(),
-            Role::Worker(Crew::Plain(way)) => stack.plain_worker(way),
+            Role::Worker(Crew::Plain(way)) => {
+                ServiceBuilder::new(stack, Part::PlainWorker).env(WAY_VAR, way.word())
+            }
         };
         let clock = self.clock.to_str().expect("a UTF-8 path").to_owned();
         let builder = builder.rpc(&[self.proxy.url()]).env(CLOCK_VAR, &clock);
@@ -127,13 +129,15 @@ impl Seat {
         frozen.sigcont();
     }
 
-    /// Ends in good order, and another takes the seat.
-    pub(super) async fn roll(&self, stack: &Stack) {
+    /// Ends in good order, and another takes the seat. Answers whether it ended by itself in time.
+    pub(super) async fn roll(&self, stack: &Stack) -> bool {
         let mut process = self.process.lock().await;
-        if let Some(process) = process.as_ref() {
-            stop(process).await;
-        }
+        let in_time = match process.as_ref() {
+            Some(process) => stop(process).await,
+            None => true,
+        };
         *process = Some(self.start(stack).await);
+        in_time
     }
 
     /// A process that has ended by itself is replaced, as by any supervisor.
@@ -147,23 +151,24 @@ impl Seat {
 
     /// Ends what sits here; nobody follows.
     pub(super) async fn close(&self) {
-        let mut process: MutexGuard<'_, Option<Service>> = self.process.lock().await;
-        if let Some(process) = process.take() {
+        if let Some(process) = self.process.lock().await.take() {
             process.kill9();
         }
     }
 }
 
-async fn stop(process: &Service) {
+async fn stop(process: &Service) -> bool {
     process.sigterm();
     let waited = async {
         while process.is_running() {
             tokio::time::sleep(POLL).await;
         }
     };
-    if tokio::time::timeout(STOP_LIMIT, waited).await.is_err() {
+    let in_time = tokio::time::timeout(STOP_LIMIT, waited).await.is_ok();
+    if !in_time {
         process.kill9();
     }
+    in_time
 }
 
 /// Looks after these seats, for ever.

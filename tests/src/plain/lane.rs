@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-use super::pause::{Place, place};
+use super::pause::{After, pause_after};
 use super::{Desk, Way};
 use crate::submitter::Submitter;
 
@@ -140,16 +140,16 @@ impl Lane {
         .fetch_optional(&self.desk.db)
         .await?;
         let Some((tx_id, payload)) = head else { return Ok(()) };
-        let pause = place(self.desk.way, self.given);
+        let pause = pause_after(self.desk.way, self.given);
         self.given += 1;
-        self.maybe_pause(pause, Place::BeforeNonce, lease, tx_id).await;
+        self.maybe_pause(pause, After::Choice, lease, tx_id).await;
         let next = sqlx::query_scalar("SELECT next_nonce FROM submitter_nonce_cursor WHERE submitter = $1");
         let nonce: i64 = next.bind(&self.address).fetch_one(&self.desk.db).await?;
         let draft = self.sign(nonce, &payload)?;
         if self.desk.way.sends_first() {
             self.send(&draft.raw).await;
         }
-        self.maybe_pause(pause, Place::BeforeWrite, lease, tx_id).await;
+        self.maybe_pause(pause, After::Draft, lease, tx_id).await;
         let mut tx = self.desk.db.begin().await?;
         if !self.desk.way.pass(&mut tx, &self.address, lease.lease_id).await?
             || !self.write(&mut tx, lease, tx_id, &draft).await?
@@ -158,13 +158,13 @@ impl Lane {
             self.lease = None;
             return Ok(());
         }
-        self.maybe_pause(pause, Place::BeforeCommit, lease, tx_id).await;
+        self.maybe_pause(pause, After::Write, lease, tx_id).await;
         tx.commit().await?;
         self.send(&draft.raw).await;
         Ok(())
     }
 
-    async fn maybe_pause(&self, drawn: Option<Place>, here: Place, lease: Lease, tx_id: Uuid) {
+    async fn maybe_pause(&self, drawn: Option<After>, here: After, lease: Lease, tx_id: Uuid) {
         if drawn == Some(here) {
             self.desk.pause(here, &self.address, lease.lease_id, tx_id).await;
         }

@@ -71,7 +71,7 @@ pub async fn run(config: &str, way: Way) -> Result<()> {
     };
     let rpc = look_up(&config, &["chain", "c0", "rpc", "urls"])?.get(0).and_then(|url| url.as_str());
     let number = |path: &[&str]| -> Result<u64> {
-        Ok(look_up(&config, path)?.as_integer().and_then(|n| n.try_into().ok()).context("no number")?)
+        look_up(&config, path)?.as_integer().and_then(|n| n.try_into().ok()).context("no number")
     };
     let options: PgConnectOptions = text(&["database", "url"])?.parse()?;
     let pool = PgPoolOptions::new().max_connections(12).acquire_timeout(Duration::from_secs(2));

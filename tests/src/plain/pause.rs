@@ -13,23 +13,23 @@ const AFTER_TAKEOVER: Duration = Duration::from_secs(3);
 const ONE_IN: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum After {
     /// It knows which intent is next, and has not looked at the cursor.
-    BeforeNonce,
+    Choice,
     /// The bytes are signed (and sent, by those who send first); nothing is written.
-    BeforeWrite,
+    Draft,
     /// Everything is written, and not committed.
-    BeforeCommit,
+    Write,
 }
 
 /// Where the nth intent of a lane is paused over, if at all: where the hole of its way is. The right one has none, and
 /// pauses everywhere in turn.
-pub(super) fn place(way: Way, nth: usize) -> Option<Place> {
-    let places: &[Place] = match way {
-        Way::LockThenWrite => &[Place::BeforeNonce, Place::BeforeWrite, Place::BeforeCommit],
-        Way::Exists => &[Place::BeforeCommit],
-        Way::SendFirst => &[Place::BeforeWrite],
-        Way::Unchecked => &[Place::BeforeNonce],
+pub(super) fn pause_after(way: Way, nth: usize) -> Option<After> {
+    let places: &[After] = match way {
+        Way::LockThenWrite => &[After::Choice, After::Draft, After::Write],
+        Way::Exists => &[After::Write],
+        Way::SendFirst => &[After::Draft],
+        Way::Unchecked => &[After::Choice],
     };
     // Not the first: a lane that has just taken over goes on with what it found.
     (nth % ONE_IN == 1).then(|| places[nth / ONE_IN % places.len()])
@@ -37,8 +37,8 @@ pub(super) fn place(way: Way, nth: usize) -> Option<Place> {
 
 impl Desk {
     /// Until the lease is another's and that one is at work, or for as long as that should have taken.
-    pub(super) async fn pause(&self, place: Place, submitter: &str, lease_id: Uuid, tx_id: Uuid) {
-        tracing::info!(?place, submitter, tx.id = %tx_id, "pausing");
+    pub(super) async fn pause(&self, after: After, submitter: &str, lease_id: Uuid, tx_id: Uuid) {
+        tracing::info!(?after, submitter, tx.id = %tx_id, "pausing");
         let limit = Instant::now() + 2 * self.lease + Duration::from_secs(1);
         while Instant::now() < limit && !self.is_taken(submitter, lease_id).await {
             tokio::time::sleep(POLL).await;
@@ -47,7 +47,7 @@ impl Desk {
             return;
         }
         let limit = Instant::now() + AFTER_TAKEOVER;
-        while Instant::now() < limit && !self.is_in_the_way(place, tx_id).await {
+        while Instant::now() < limit && !self.is_in_the_way(after, tx_id).await {
             tokio::time::sleep(POLL).await;
         }
     }
@@ -61,9 +61,9 @@ impl Desk {
     }
 
     /// The successor has gone on with this intent, or waits for what is locked here.
-    async fn is_in_the_way(&self, place: Place, tx_id: Uuid) -> bool {
-        let asked = match place {
-            Place::BeforeCommit => sqlx::query_scalar(
+    async fn is_in_the_way(&self, after: After, tx_id: Uuid) -> bool {
+        let asked = match after {
+            After::Write => sqlx::query_scalar(
                 "SELECT $1::UUID IS NOT NULL AND EXISTS (SELECT FROM pg_locks WHERE NOT granted)",
             ),
             _ => sqlx::query_scalar(

@@ -22,7 +22,6 @@ pub use self::verdict::{CliOutput, Verdict};
 use crate::client::{Answer, Client};
 use crate::eventually::{LIMIT, eventually, eventually_within};
 use crate::node::Node;
-use crate::plain::{WAY_VAR, Way};
 use crate::proxy::Proxy;
 use crate::rows::{self, AttemptRow, CursorRow, LeaseRow, TxRow};
 use crate::servers;
@@ -135,11 +134,6 @@ impl Stack {
     /// A worker with settings, environment or a failpoint of its own.
     pub fn worker(&self) -> ServiceBuilder<'_> {
         ServiceBuilder::new(self, Part::Worker)
-    }
-
-    /// The harness's own worker, right or wrong on purpose.
-    pub fn plain_worker(&self, way: Way) -> ServiceBuilder<'_> {
-        ServiceBuilder::new(self, Part::PlainWorker).env(WAY_VAR, way.word())
     }
 
     pub fn api(&self) -> ServiceBuilder<'_> {
