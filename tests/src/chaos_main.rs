@@ -11,15 +11,17 @@ use gapless_tests::chaos::{Crew, Options, PER_HOUR, run};
 use gapless_tests::plain::Way;
 use serde_json::Value;
 
+const FIVE_MINUTES: Duration = Duration::from_secs(300);
+
 #[derive(Debug, Parser)]
 #[command(name = "gapless-chaos", about = "Break everything for a while, and judge what is left")]
 struct Args {
     /// Decides what is broken when. Absent: a random one, which is printed
     #[arg(long)]
     seed: Option<u64>,
-    /// How long things are broken
-    #[arg(long, default_value_t = 300)]
-    seconds: u64,
+    /// How long things are broken. Absent: 300, or 12 for a negative control
+    #[arg(long)]
+    seconds: Option<u64>,
     /// Faults of each kind in an hour
     #[arg(long, default_value_t = PER_HOUR)]
     per_hour: u64,
@@ -37,18 +39,18 @@ async fn main() -> Result<ExitCode> {
     let program = std::env::current_exe()?.with_file_name("gapless-stack");
     anyhow::ensure!(program.is_file(), "gapless-stack is not beside this program: use `make chaos`");
     let seed = args.seed.unwrap_or_else(|| rand::random_range(1..100_000));
-    let length = Duration::from_secs(args.seconds);
     let mut options = match args.control {
-        None => Options::new(program, seed, length),
-        Some(way) => Options { length, ..Options::control(program, seed, way) },
+        None => Options::new(program, seed, FIVE_MINUTES),
+        Some(way) => Options::control(program, seed, way),
     };
+    options.length = args.seconds.map_or(options.length, Duration::from_secs);
     options.per_hour = args.per_hour;
     options.settings = args.settings;
     options.say = say;
     if let Crew::Plain(way) = options.crew {
         say(&format!("negative control: workers that guard their writes by {}", way.word()));
     }
-    say(&format!("seed {seed}, {} s; Ctrl-C ends it early, in good order", args.seconds));
+    say(&format!("seed {seed}, {} s; Ctrl-C ends it early, in good order", options.length.as_secs()));
     let over = options.over.clone();
     tokio::spawn(async move {
         let _ = tokio::signal::ctrl_c().await;

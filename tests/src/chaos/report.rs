@@ -47,8 +47,9 @@ impl Outcome {
             Some(settled) => format!("settled {:.1} s after the last fault", settled.as_secs_f64()),
             None => format!("not settled {:?} after the last fault", arena.options.settle),
         };
+        let early = if arena.over.is_cancelled() { " (ended early)" } else { "" };
         let verdict = format!(
-            "chaos: seed {}, {} s, {requests} requests, {sum} faults, {} violations, {end}",
+            "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {} violations, {end}",
             arena.options.seed,
             arena.options.length.as_secs(),
             violations.len()
