@@ -1,14 +1,14 @@
 # `make` lists what there is. `make up` needs Rust, and Node.js unless PostgreSQL and anvil are installed.
 
 CARGO ?= cargo
-# Passed on by `make up`: ARGS=--once ends after the first confirmation.
+# Passed on by `make up` (ARGS=--once ends after the first confirmation) and by `make chaos`.
 ARGS ?=
 # Passed on by `make bench` and `make bench-quick`.
 BENCH ?=
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes lint bench bench-quick bench-build clean-data
+.PHONY: help up build test test-nodes chaos lint bench bench-quick bench-build clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ test: ## run all tests, on a real PostgreSQL and a real anvil that they start th
 
 test-nodes: ## run the core scenarios on Hardhat and geth as well (builds geth if Go is installed)
 	@CARGO="$(CARGO)" tools/test-nodes
+
+chaos: ## break everything for five minutes, and judge what is left (ARGS="--seed 7 --seconds 60", --help lists the options)
+	@$(CARGO) build -p gapless-tests --bins
+	@target/debug/gapless-chaos $(ARGS)
 
 lint: ## check format and lints
 	$(CARGO) fmt --all --check

@@ -8,11 +8,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod callers;
+pub mod chaos;
 mod client;
 pub mod cloud;
 mod eventually;
 mod node;
 mod nodes;
+pub mod plain;
 mod plain_http;
 pub mod proxy;
 mod rows;
@@ -21,6 +23,7 @@ mod service;
 mod signing;
 mod stack;
 mod submitter;
+mod wire;
 
 pub use callers::{Caller, ReservationRow};
 pub use client::{Answer, Client};
@@ -35,3 +38,4 @@ pub use service::{Service, ServiceBuilder};
 pub use signing::{Manner, SigningService};
 pub use stack::{CliOutput, Stack, StackBuilder, Verdict};
 pub use submitter::{Submitter, payload};
+pub use wire::{Outage, Wire};

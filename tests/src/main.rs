@@ -1,5 +1,8 @@
 //! `gapless-stack`: API, worker and CLI of the product in one binary for the tests. It calls what the product's own
-//! binaries call, and differs from them in one thing: the worker's failpoints are compiled in.
+//! binaries call, and differs from them in two things: the worker's failpoints are compiled in, and the wall clock can be moved.
+//! It also is the harness's own worker, which is wrong on purpose.
+
+mod clock;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,6 +13,7 @@ use gapless::config::Config;
 use gapless::domain::{Address, ChainId, RequestedTx, SubmitterKey};
 use gapless::embed::{Gapless, NonceContext};
 use gapless::observe::LogGuard;
+use gapless_tests::plain::Way;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -27,6 +31,13 @@ enum Part {
         #[arg(long)]
         config: PathBuf,
     },
+    /// The harness's own worker, for negative controls.
+    PlainWorker {
+        #[arg(long)]
+        config: PathBuf,
+        #[arg(long, env = "GAPLESS_PLAIN_WAY")]
+        way: Way,
+    },
     /// A program of somebody's own that asks for a nonce, says so, and never answers.
     Caller {
         #[arg(long)]
@@ -43,6 +54,7 @@ enum Part {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
+    clock::follow();
     match Args::parse().part {
         Part::Api { config } => {
             let (config, _log) = load(config)?;
@@ -51,6 +63,11 @@ async fn main() -> anyhow::Result<ExitCode> {
         Part::Worker { config } => {
             let (config, _log) = load(config)?;
             gapless_worker::run(config, gapless::shutdown::stop_signal()).await?;
+        }
+        Part::PlainWorker { config, way } => {
+            let log = gapless::config::Log::default();
+            let _log = gapless::observe::init_logging(&log)?;
+            gapless_tests::plain::run(&std::fs::read_to_string(config)?, way).await?;
         }
         Part::Caller { config, chain_id, submitter, request_id } => {
             let (config, _log) = load(config)?;

@@ -21,6 +21,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) enum Part {
     Api,
     Worker,
+    /// The harness's own worker, for negative controls.
+    PlainWorker,
 }
 
 impl Part {
@@ -28,6 +30,7 @@ impl Part {
         match self {
             Part::Api => "api",
             Part::Worker => "worker",
+            Part::PlainWorker => "plain-worker",
         }
     }
 
@@ -35,7 +38,7 @@ impl Part {
     fn started(self) -> &'static str {
         match self {
             Part::Api => "the API is listening",
-            Part::Worker => "worker started",
+            Part::Worker | Part::PlainWorker => "worker started",
         }
     }
 }
@@ -56,10 +59,11 @@ impl<'a> ServiceBuilder<'a> {
         let mut settings = stack.settings().clone();
         let metrics_port = (part == Part::Worker).then(|| Port::claim().expect("a free port"));
         match &metrics_port {
-            None => settings.set("api.bind", "127.0.0.1:0"),
+            None if part == Part::Api => settings.set("api.bind", "127.0.0.1:0"),
+            None => {}
             Some(port) => settings.set("worker.metrics_bind", format!("127.0.0.1:{}", port.number())),
         }
-        let env = if part == Part::Worker { stack.key_env() } else { Vec::new() };
+        let env = if part == Part::Api { Vec::new() } else { stack.key_env() };
         ServiceBuilder { stack, part, settings, env, metrics_port, wait: true }
     }
 

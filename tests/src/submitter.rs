@@ -35,6 +35,13 @@ impl Submitter {
         Submitter { address: wallet.address(), key: Some(Arc::new(Key { wallet, secret })) }
     }
 
+    /// From a key as a worker is given it.
+    pub(crate) fn from_hex(key: &str) -> Submitter {
+        let mut secret = [0; 32];
+        hex::decode_to_slice(key, &mut secret).expect("32 bytes of hex");
+        Submitter::with_secret(secret)
+    }
+
     /// One whose key never leaves its keeper.
     pub fn kept_elsewhere(address: Address) -> Submitter {
         Submitter { address, key: None }
@@ -42,10 +49,7 @@ impl Submitter {
 
     /// The first of anvil's accounts, whose key the world knows.
     pub fn first_of_anvil() -> Submitter {
-        let mut secret = [0; 32];
-        let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
-        hex::decode_to_slice(key, &mut secret).expect("32 bytes of hex");
-        Submitter::with_secret(secret)
+        Submitter::from_hex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
     }
 
     pub fn address(&self) -> Address {

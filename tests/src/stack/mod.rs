@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gapless::domain::{H256, TxId, TxState};
 use gapless_cli::localnet::{Postgres, Settings};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use sqlx::PgPool;
 use tempfile::TempDir;
@@ -178,6 +179,15 @@ impl Stack {
 
     pub async fn restart_postgres(&self) {
         self.own_postgres().lock().await.restart().await.expect("PostgreSQL starts again");
+    }
+
+    /// As by `pg_ctl restart -m immediate`: sessions end at once, nothing is written, and it recovers from its log.
+    pub async fn restart_postgres_immediately(&self) {
+        let mut server = self.own_postgres().lock().await;
+        server.process().signal(Signal::SIGQUIT).expect("PostgreSQL can be signalled");
+        let ended = server.process().wait(LIMIT).await.expect("PostgreSQL can be asked");
+        assert!(ended.is_some(), "PostgreSQL did not end");
+        server.restart().await.expect("PostgreSQL starts again");
     }
 
     /// The database's time after this interval, as clients write it.

@@ -1,5 +1,6 @@
 //! The end of every test: the audit, then the end of everything.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -75,6 +76,19 @@ impl Stack {
         let verdict = self.verify().await;
         assert!(verdict.broken().iter().any(|name| name.contains(check)), "{check}: {:#}", verdict.report);
         self.end().await;
+    }
+
+    /// The end of a run that has a judge of its own. Answers where configuration and logs are, if they are to be kept.
+    pub(crate) async fn close(mut self, keep: bool) -> Option<PathBuf> {
+        for service in self.services() {
+            service.kill9();
+        }
+        for node in &self.nodes {
+            node.stop().await;
+        }
+        self.db.close().await;
+        self.finished = true;
+        self.dir.take().filter(|_| keep).map(|dir| dir.keep())
     }
 
     async fn check_nothing_lost(&self) {

@@ -4,7 +4,9 @@
 
 mod answers;
 mod chains;
+mod chaos;
 mod cli;
+mod clocks;
 mod cloud_keys;
 mod codes;
 mod confirmations;

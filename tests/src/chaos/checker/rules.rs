@@ -1,0 +1,273 @@
+//! One function for each rule. Each answers what breaks it, in words that name the request, the nonce and the hash.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use super::{Evidence, Intent, Rule};
+use crate::chaos::history::Event;
+
+const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
+
+pub(super) fn broken(rule: Rule, evidence: &Evidence) -> Vec<String> {
+    match rule {
+        Rule::Duplicate => duplicates(evidence),
+        Rule::Gap => gaps(evidence),
+        Rule::Loss => losses(evidence),
+        Rule::FalseEnd => false_ends(evidence),
+        Rule::Unrecorded => unrecorded(evidence),
+        Rule::SharedNonce => shared_nonces(evidence),
+        Rule::StaleWriter => stale_writers(evidence),
+        Rule::Order => out_of_order(evidence),
+        Rule::Identity => identities(evidence),
+        Rule::Retracted => retracted(evidence),
+        Rule::Stranger => strangers(evidence),
+        Rule::Panic => evidence.panics.clone(),
+    }
+}
+
+/// Places on chain where a request happened.
+fn effects(evidence: &Evidence) -> BTreeMap<&str, Vec<String>> {
+    let mut effects: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for mined in evidence.mined.iter().filter(|mined| mined.succeeded) {
+        if let Some(request) = &mined.request {
+            let place = format!("nonce {} in block {} ({})", mined.nonce, mined.block, mined.hash);
+            effects.entry(request).or_default().push(place);
+        }
+    }
+    effects
+}
+
+fn duplicates(evidence: &Evidence) -> Vec<String> {
+    let several = effects(evidence).into_iter().filter(|(_, places)| places.len() > 1);
+    several.map(|(request, places)| format!("{request} happened at {}", places.join(" and at "))).collect()
+}
+
+fn gaps(evidence: &Evidence) -> Vec<String> {
+    let mut found = Vec::new();
+    for submitter in &evidence.submitters {
+        let on_chain: Vec<u64> =
+            evidence.mined.iter().filter(|mined| mined.submitter == *submitter).map(|m| m.nonce).collect();
+        // The chain itself takes nonces in order; this is about who reads it as well.
+        if !on_chain.iter().copied().eq(0..on_chain.len() as u64) {
+            found.push(format!("{submitter}: the chain has the nonces {on_chain:?}"));
+        }
+        let given: BTreeSet<u64> = evidence
+            .intents
+            .iter()
+            .filter(|intent| intent.submitter == *submitter)
+            .filter_map(|i| i.nonce)
+            .collect();
+        for nonce in (0..on_chain.len() as u64).filter(|nonce| !given.contains(nonce)) {
+            found.push(format!("{submitter}: nonce {nonce} is on chain and belongs to no intent"));
+        }
+        for nonce in given.iter().filter(|nonce| **nonce >= on_chain.len() as u64) {
+            found.push(format!("{submitter}: nonce {nonce} was given and is not on chain"));
+        }
+    }
+    found
+}
+
+/// Requests that were answered with 202 or 200, with the ids they were answered with.
+fn promised(evidence: &Evidence) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut promised: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for entry in &evidence.history {
+        if let Event::Answer { request, status: 200 | 202, tx_id, .. } = &entry.event {
+            promised.entry(request).or_default().extend(tx_id.as_deref());
+        }
+    }
+    promised
+}
+
+fn by_request(evidence: &Evidence) -> HashMap<&str, Vec<&Intent>> {
+    let mut rows: HashMap<&str, Vec<&Intent>> = HashMap::new();
+    for intent in &evidence.intents {
+        rows.entry(&intent.request).or_default().push(intent);
+    }
+    rows
+}
+
+fn losses(evidence: &Evidence) -> Vec<String> {
+    let (rows, effects) = (by_request(evidence), effects(evidence));
+    let mut found = Vec::new();
+    for request in promised(evidence).keys() {
+        let Some(intent) = rows.get(request).and_then(|rows| rows.first()) else {
+            found.push(format!("{request} was accepted and has no row"));
+            continue;
+        };
+        let (tx_id, state) = (&intent.tx_id, &intent.state);
+        if !FINAL.contains(&state.as_str()) {
+            found.push(format!("{request} ({tx_id}) is still {state}, nonce {:?}", intent.nonce));
+        } else if state == "CONFIRMED" && !effects.contains_key(request) {
+            found
+                .push(format!("{request} ({tx_id}) is CONFIRMED and not on chain, nonce {:?}", intent.nonce));
+        }
+    }
+    found
+}
+
+fn false_ends(evidence: &Evidence) -> Vec<String> {
+    let effects = effects(evidence);
+    let ended = evidence.intents.iter().filter(|i| matches!(i.state.as_str(), "FAILED" | "CANCELLED"));
+    ended
+        .filter_map(|intent| {
+            let places = effects.get(intent.request.as_str())?;
+            let (request, tx_id, state) = (&intent.request, &intent.tx_id, &intent.state);
+            Some(format!("{request} ({tx_id}) is {state} and happened at {}", places.join(" and at ")))
+        })
+        .collect()
+}
+
+fn unrecorded(evidence: &Evidence) -> Vec<String> {
+    let recorded: HashSet<&str> = evidence.attempts.iter().map(|attempt| attempt.hash.as_str()).collect();
+    let mined = evidence.mined.iter().filter(|mined| !recorded.contains(mined.hash.as_str()));
+    let mut found: Vec<String> = mined
+        .map(|m| {
+            let request = m.request.as_deref().unwrap_or("a placeholder");
+            format!("{}: nonce {} was consumed by {} ({request})", m.submitter, m.nonce, m.hash)
+        })
+        .collect();
+    let sent: BTreeSet<&str> = evidence.sent.iter().map(String::as_str).collect();
+    let loose = sent.into_iter().filter(|hash| !recorded.contains(hash));
+    found.extend(loose.map(|hash| format!("{hash} left a process")));
+    found
+}
+
+fn shared_nonces(evidence: &Evidence) -> Vec<String> {
+    let mut owners: BTreeMap<(&str, u64), BTreeSet<&str>> = BTreeMap::new();
+    for intent in &evidence.intents {
+        if let Some(nonce) = intent.nonce {
+            owners.entry((&intent.submitter, nonce)).or_default().insert(&intent.tx_id);
+        }
+    }
+    for attempt in evidence.attempts.iter().filter(|attempt| attempt.original) {
+        owners.entry((&attempt.submitter, attempt.nonce)).or_default().insert(&attempt.tx_id);
+    }
+    let several = owners.into_iter().filter(|(_, owners)| owners.len() > 1);
+    several
+        .map(|((submitter, nonce), owners)| format!("{submitter}: nonce {nonce} was given to {owners:?}"))
+        .collect()
+}
+
+fn stale_writers(evidence: &Evidence) -> Vec<String> {
+    let mut found = Vec::new();
+    for submitter in &evidence.submitters {
+        let written: Vec<_> = evidence.attempts.iter().filter(|a| a.submitter == *submitter).collect();
+        let mut by_nonce: Vec<_> = written.iter().filter(|attempt| attempt.original).collect();
+        by_nonce.sort_by_key(|attempt| attempt.nonce);
+        for pair in written.windows(2).filter(|pair| pair[1].token < pair[0].token) {
+            let (former, later) = (pair[1], pair[0]);
+            found.push(format!(
+                "{submitter}: token {} wrote {} after token {} had written",
+                former.token, former.hash, later.token
+            ));
+        }
+        for pair in by_nonce.windows(2).filter(|pair| pair[1].token < pair[0].token) {
+            found.push(format!(
+                "{submitter}: nonce {} has token {}, nonce {} token {}",
+                pair[0].nonce, pair[0].token, pair[1].nonce, pair[1].token
+            ));
+        }
+    }
+    found
+}
+
+/// A request is sent only after another of the same submitter was accepted: then it has the greater nonce, if both have one.
+fn out_of_order(evidence: &Evidence) -> Vec<String> {
+    let nonce_of: HashMap<&str, u64> =
+        evidence.intents.iter().filter_map(|i| Some((i.request.as_str(), i.nonce?))).collect();
+    let submitter_of: HashMap<&str, &str> =
+        evidence.intents.iter().map(|i| (i.request.as_str(), i.submitter.as_str())).collect();
+    // Of each submitter, the greatest nonce among what was accepted so far.
+    let mut accepted: HashMap<&str, (u64, &str)> = HashMap::new();
+    let mut sent: HashSet<&str> = HashSet::new();
+    let mut found = Vec::new();
+    for entry in &evidence.history {
+        match &entry.event {
+            Event::Submit { request, submitter, .. } if sent.insert(request) => {
+                if let Some((&nonce, (before, other))) =
+                    nonce_of.get(request.as_str()).zip(accepted.get(submitter.as_str()))
+                    && nonce < *before
+                {
+                    found.push(format!(
+                        "{request} has nonce {nonce}; {other} was accepted before it was sent and has {before}"
+                    ));
+                }
+            }
+            Event::Answer { request, status: 200 | 202, .. } => {
+                let (Some(submitter), Some(nonce)) =
+                    (submitter_of.get(request.as_str()), nonce_of.get(request.as_str()))
+                else {
+                    continue;
+                };
+                let best = accepted.entry(submitter).or_insert((*nonce, request));
+                if *nonce > best.0 {
+                    *best = (*nonce, request);
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn identities(evidence: &Evidence) -> Vec<String> {
+    let mut found = Vec::new();
+    let rows = by_request(evidence);
+    for (request, mut ids) in promised(evidence) {
+        ids.extend(rows.get(request).into_iter().flatten().map(|intent| intent.tx_id.as_str()));
+        if ids.len() != 1 {
+            found.push(format!("{request} is {ids:?}"));
+        }
+    }
+    let several = rows.iter().filter(|(_, rows)| rows.len() > 1);
+    found.extend(several.map(|(request, rows)| format!("{request} has {} rows", rows.len())));
+    for entry in &evidence.history {
+        match &entry.event {
+            // 5xx is no answer.
+            Event::Impostor { request, status } if *status != 409 && *status < 500 => {
+                found.push(format!("another payload for {request} was answered with {status}"));
+            }
+            // Every request is a valid one, and nobody else uses its id.
+            Event::Answer { request, status, code, .. } if !matches!(*status, 200 | 202) && *status < 500 => {
+                found.push(format!("{request} was answered with {status} {}", code.as_deref().unwrap_or("")));
+            }
+            _ => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+fn retracted(evidence: &Evidence) -> Vec<String> {
+    let mut told: HashMap<&str, &str> = HashMap::new();
+    let mut found = Vec::new();
+    for entry in &evidence.history {
+        if let Event::Told { request, state, .. } = &entry.event {
+            if let Some(before) = told.get(request.as_str()).filter(|before| *before != state) {
+                found.push(format!("{request} was told to be {before}, and later {state}"));
+            }
+            if FINAL.contains(&state.as_str()) {
+                told.insert(request, state);
+            }
+        }
+    }
+    let ended = evidence.intents.iter();
+    found.extend(ended.filter_map(|intent| {
+        let before = told.get(intent.request.as_str()).filter(|before| **before != intent.state)?;
+        Some(format!("{} was told to be {before}, and its row says {}", intent.request, intent.state))
+    }));
+    found
+}
+
+fn strangers(evidence: &Evidence) -> Vec<String> {
+    let mut asked: HashMap<&str, &str> = HashMap::new();
+    for entry in &evidence.history {
+        if let Event::Submit { request, submitter, .. } = &entry.event {
+            asked.insert(request, submitter);
+        }
+    }
+    let mined = evidence.mined.iter().filter_map(|mined| Some((mined, mined.request.as_deref()?)));
+    mined
+        .filter(|(mined, request)| asked.get(request) != Some(&mined.submitter.as_str()))
+        .map(|(mined, request)| format!("{} did {request} at nonce {}", mined.submitter, mined.nonce))
+        .collect()
+}

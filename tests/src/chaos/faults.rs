@@ -1,0 +1,207 @@
+//! How each kind of fault is carried out, and mended.
+
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+use super::Arena;
+use super::history::Event;
+use super::schedule::{Kind, Planned, plan};
+use super::seats::Seat;
+use crate::proxy::Fault;
+use crate::wire::Outage;
+
+const SEND: &str = "eth_sendRawTransaction";
+/// How long a fault waits for somebody it can hit: a send whose answer is dropped, a database that is there.
+const PATIENCE: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(20);
+const HOUR_S: i64 = 3600;
+
+/// Carries out the faults of one kind, one after the other, each at its time or as soon after it as it can be.
+pub(super) async fn carry_out(arena: &Arena, kind: Kind) {
+    let options = &arena.options;
+    for planned in plan(options.seed, options.length, options.per_hour, kind) {
+        let until = arena.begun + planned.at;
+        tokio::select! {
+            () = tokio::time::sleep_until(until.into()) => {}
+            () = arena.over.cancelled() => return,
+        }
+        let begun = Instant::now();
+        // `None`: it could not be done, and does not count.
+        if let Some(what) = one(arena, planned).await {
+            let lasted_ms = begun.elapsed().as_millis();
+            arena.history.note(Event::Fault { kind, what, lasted_ms });
+        }
+    }
+}
+
+async fn one(arena: &Arena, planned: Planned) -> Option<String> {
+    let mut dice = StdRng::seed_from_u64(planned.dice);
+    match planned.kind {
+        Kind::KillWorker => Some(kill(arena, pick(&arena.workers, &mut dice), &mut dice).await),
+        Kind::KillApi => Some(kill(arena, pick(&arena.apis, &mut dice), &mut dice).await),
+        Kind::StopWorker => Some(stop(arena, &mut dice).await),
+        Kind::RollWorkers => Some(roll(arena).await),
+        Kind::MoveClock => Some(move_clock(arena, &mut dice)),
+        Kind::TerminateSessions => terminate(arena, &mut dice).await,
+        Kind::RestartPostgres => {
+            arena.stack.restart_postgres_immediately().await;
+            Some("immediate".to_owned())
+        }
+        Kind::CutDatabase => Some(cut_database(arena, &mut dice).await),
+        Kind::SlowDatabase => Some(slow_database(arena, &mut dice).await),
+        Kind::CutNode => Some(cut_node(arena, &mut dice).await),
+        Kind::SlowNode => Some(slow_node(arena, &mut dice).await),
+        Kind::DropAnswers => drop_answers(arena).await,
+        Kind::Reorg => reorg(arena, &mut dice).await,
+        Kind::EmptyMempool => empty_mempool(arena).await,
+    }
+}
+
+fn pick<'a>(seats: &'a [Seat], dice: &mut StdRng) -> &'a Seat {
+    &seats[dice.random_range(0..seats.len())]
+}
+
+fn anybody<'a>(arena: &'a Arena, dice: &mut StdRng) -> &'a Seat {
+    let seats = arena.seats();
+    seats[dice.random_range(0..seats.len())]
+}
+
+fn some_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(dice.random_range(from..to))
+}
+
+async fn kill(arena: &Arena, seat: &Seat, dice: &mut StdRng) -> String {
+    let away = some_ms(dice, 0, 1500);
+    seat.kill(&arena.stack, away).await;
+    format!("{}, away for {away:?}", seat.name())
+}
+
+async fn stop(arena: &Arena, dice: &mut StdRng) -> String {
+    let seat = pick(&arena.workers, dice);
+    let length = arena.options.lease.mul_f64(1.3) + some_ms(dice, 0, 1500);
+    seat.freeze(length).await;
+    format!("{} for {length:?}", seat.name())
+}
+
+async fn roll(arena: &Arena) -> String {
+    let mut by_force = 0;
+    for worker in &arena.workers {
+        by_force += usize::from(!worker.roll(&arena.stack).await);
+    }
+    format!("{} workers, {by_force} by force", arena.workers.len())
+}
+
+/// An hour ahead, an hour behind, or nearly right again. The one fault that stays when all others are mended.
+fn move_clock(arena: &Arena, dice: &mut StdRng) -> String {
+    let seat = anybody(arena, dice);
+    let seconds = [-HOUR_S, HOUR_S, 0][dice.random_range(0..3)] + dice.random_range(-60..=60);
+    seat.set_clock(seconds);
+    format!("{} by {seconds} s", seat.name())
+}
+
+/// Every session of the programs, or half of them.
+async fn terminate(arena: &Arena, dice: &mut StdRng) -> Option<String> {
+    let (parts, salt): (i32, i64) = (dice.random_range(1..=2), dice.random_range(0..1_000));
+    let deadline = Instant::now() + PATIENCE;
+    // The database may be away for another reason just now.
+    while Instant::now() < deadline {
+        let ended = sqlx::query_scalar::<_, i64>(
+            "SELECT count(pg_terminate_backend(pid))
+             FROM pg_stat_activity
+             WHERE datname = current_database() AND backend_type = 'client backend'
+               AND (application_name LIKE 'gapless-%' OR application_name = 'plain-worker')
+               AND (pid + $2) % $1 = 0",
+        )
+        .bind(parts)
+        .bind(salt)
+        .fetch_one(arena.stack.db())
+        .await;
+        if let Ok(ended @ 1..) = ended {
+            return Some(format!("{ended} sessions"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    None
+}
+
+async fn cut_database(arena: &Arena, dice: &mut StdRng) -> String {
+    let outage = [Outage::Cut, Outage::Hole, Outage::AnswersLost][dice.random_range(0..3)];
+    // Longer than a lease, sometimes: then the others must go on without it.
+    on_wire(arena, anybody(arena, dice), outage, some_ms(dice, 200, 3500)).await
+}
+
+async fn slow_database(arena: &Arena, dice: &mut StdRng) -> String {
+    let outage = Outage::Slow(some_ms(dice, 5, 150));
+    on_wire(arena, anybody(arena, dice), outage, some_ms(dice, 1000, 3000)).await
+}
+
+async fn on_wire(arena: &Arena, seat: &Seat, outage: Outage, length: Duration) -> String {
+    // One fault of a line at a time: the second would mend the first.
+    let _alone = arena.wires.lock().await;
+    seat.wire.begin(outage);
+    tokio::time::sleep(length).await;
+    seat.wire.mend();
+    format!("{}: {outage:?} for {length:?}", seat.name())
+}
+
+async fn cut_node(arena: &Arena, dice: &mut StdRng) -> String {
+    let fault = if dice.random() { Fault::Close } else { Fault::Hang };
+    on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 200, 3000)).await
+}
+
+async fn slow_node(arena: &Arena, dice: &mut StdRng) -> String {
+    let fault = Fault::Delay(some_ms(dice, 50, 1000));
+    on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 500, 2500)).await
+}
+
+async fn on_node(arena: &Arena, seat: &Seat, fault: Fault, length: Duration) -> String {
+    let _alone = arena.nodes.lock().await;
+    seat.proxy.always("*", fault.clone());
+    tokio::time::sleep(length).await;
+    seat.proxy.clear();
+    format!("{}: {fault:?} for {length:?}", seat.name())
+}
+
+/// Whoever sends next is not told that the node took it.
+async fn drop_answers(arena: &Arena) -> Option<String> {
+    let _alone = arena.nodes.lock().await;
+    for worker in &arena.workers {
+        worker.proxy.next(1, SEND, Fault::DropAnswer);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let hit = loop {
+        let hit = arena.workers.iter().find(|worker| worker.proxy.rules_left() == 0);
+        if hit.is_some() || Instant::now() > deadline || arena.over.is_cancelled() {
+            break hit.map(Seat::name);
+        }
+        tokio::time::sleep(POLL).await;
+    };
+    arena.workers.iter().for_each(|worker| worker.proxy.clear());
+    hit
+}
+
+/// Never deep enough to reach what is final.
+async fn reorg(arena: &Arena, dice: &mut StdRng) -> Option<String> {
+    let depth = dice.random_range(1..arena.options.required);
+    let done = arena.stack.anvil().try_rpc("anvil_reorg", json!([depth, []])).await;
+    done.ok().map(|_| format!("{depth} deep"))
+}
+
+/// Waits until there is something in it.
+async fn empty_mempool(arena: &Arena) -> Option<String> {
+    let (node, deadline) = (arena.stack.anvil(), Instant::now() + PATIENCE);
+    loop {
+        let waiting = node.pending().await;
+        if waiting > 0 {
+            node.drop_all().await;
+            return Some(format!("{waiting} transactions"));
+        }
+        if Instant::now() > deadline || arena.over.is_cancelled() {
+            return None;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}

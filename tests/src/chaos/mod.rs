@@ -1,0 +1,274 @@
+//! The nemesis: a whole stack under load, everything broken again and again, and a judge who was not there.
+//!
+//! `schedule` says what is broken when, `faults` breaks it, `clients` ask all the while, `history` records, `evidence` gathers
+//! what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::plain`)
+//! shows that the judge can find something. docs/reliability.md says how to read it.
+
+pub mod checker;
+mod clients;
+mod evidence;
+mod faults;
+mod history;
+mod report;
+mod schedule;
+mod seats;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use gapless_cli::localnet::Mining;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::checker::judge;
+use self::clients::Client;
+use self::history::History;
+pub use self::report::Outcome;
+pub use self::schedule::{Kind, PER_HOUR};
+pub use self::seats::Crew;
+use self::seats::Seat;
+use crate::plain::{self, Way};
+use crate::stack::{Stack, StackBuilder};
+
+/// Seconds between blocks.
+const BLOCK_S: f64 = 0.25;
+const SAY_EVERY: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The binary `gapless-stack`.
+    pub program: PathBuf,
+    pub seed: u64,
+    /// How long things are broken.
+    pub length: Duration,
+    /// Faults of each kind in an hour.
+    pub per_hour: u64,
+    pub crew: Crew,
+    pub apis: usize,
+    pub workers: usize,
+    pub submitters: usize,
+    /// For each submitter.
+    pub clients: usize,
+    /// Between two requests of a client, on average.
+    pub think: Duration,
+    /// Some requests fail, and some are cancelled.
+    pub varied: bool,
+    /// `confirmations.required`; no reorg is as deep.
+    pub required: u64,
+    pub lease: Duration,
+    /// `nonce.max_in_flight`.
+    pub window: u32,
+    /// Configuration keys for every process, over the ones above.
+    pub settings: Vec<(String, Value)>,
+    /// How long everything may take to become final once nothing is broken any more.
+    pub settle: Duration,
+    /// Cancelled: break nothing more, and come to the end.
+    pub over: CancellationToken,
+    /// Hears of progress.
+    pub say: fn(&str),
+}
+
+impl Options {
+    /// What `make chaos` runs.
+    pub fn new(program: PathBuf, seed: u64, length: Duration) -> Options {
+        Options {
+            program,
+            seed,
+            length,
+            per_hour: PER_HOUR,
+            crew: Crew::Product,
+            apis: 2,
+            workers: 3,
+            submitters: 8,
+            clients: 2,
+            think: Duration::from_millis(800),
+            varied: true,
+            required: 6,
+            lease: Duration::from_secs(2),
+            window: 4,
+            settings: Vec::new(),
+            settle: Duration::from_secs(180),
+            over: CancellationToken::new(),
+            say: |_| {},
+        }
+    }
+
+    /// The same with workers of the harness's own, few enough to be quick. A wrong one leaves requests that are never
+    /// final: nobody waits long for them.
+    pub fn control(program: PathBuf, seed: u64, way: Way) -> Options {
+        let settle = Duration::from_secs(if way == Way::LockThenWrite { 120 } else { 5 });
+        Options {
+            crew: Crew::Plain(way),
+            submitters: 4,
+            clients: 1,
+            think: Duration::from_millis(200),
+            varied: false,
+            required: 3,
+            lease: Duration::from_secs(1),
+            window: 1,
+            settle,
+            ..Options::new(program, seed, Duration::from_secs(12))
+        }
+    }
+}
+
+/// Everything that takes part.
+#[derive(Debug)]
+struct Arena {
+    options: Options,
+    stack: Stack,
+    apis: Vec<Seat>,
+    workers: Vec<Seat>,
+    history: History,
+    begun: Instant,
+    /// No more faults.
+    over: CancellationToken,
+    /// No more requests.
+    quiet: CancellationToken,
+    /// No more patience.
+    closing: CancellationToken,
+    /// One fault at a time on lines to the database, and on lines to the node.
+    wires: Mutex<()>,
+    nodes: Mutex<()>,
+}
+
+impl Arena {
+    async fn open(options: Options) -> Arena {
+        let stack = build(&options).await;
+        if let Crew::Plain(_) = options.crew {
+            plain::prepare(&stack).await;
+        }
+        // What is set by hand must be deeper than any reorg.
+        stack.anvil().rpc("anvil_setCode", json!([clients::TRAP, "0x60006000fd"])).await;
+        stack.anvil().mine(options.required + 2).await;
+        let (mut apis, mut workers) = (Vec::new(), Vec::new());
+        for index in 0..options.apis {
+            apis.push(Seat::api(&stack, index).await);
+        }
+        for index in 0..options.workers {
+            workers.push(Seat::worker(&stack, options.crew, index).await);
+        }
+        let history = History::begin(&stack.dir().join("history.jsonl"));
+        let (over, token) = (options.over.clone(), CancellationToken::new);
+        let (quiet, closing) = (token(), token());
+        let (wires, nodes) = (Mutex::new(()), Mutex::new(()));
+        let begun = Instant::now();
+        let mut arena =
+            Arena { options, stack, apis, workers, history, begun, over, quiet, closing, wires, nodes };
+        for seat in arena.seats() {
+            seat.open(&arena.stack).await;
+        }
+        arena.begun = Instant::now();
+        arena
+    }
+
+    fn seats(&self) -> Vec<&Seat> {
+        self.apis.iter().chain(&self.workers).collect()
+    }
+
+    /// Nothing is broken any more.
+    fn mend(&self) {
+        for seat in self.seats() {
+            seat.wire.mend();
+            seat.proxy.clear();
+        }
+    }
+
+    /// Rows that are not final; `None` while the database is away.
+    async fn unfinished(&self) -> Option<i64> {
+        let count = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE finished_at IS NULL");
+        count.fetch_one(self.stack.db()).await.ok()
+    }
+
+    async fn report_progress(&self) {
+        loop {
+            tokio::time::sleep(SAY_EVERY).await;
+            let unfinished = self.unfinished().await.map_or("?".to_owned(), |count| count.to_string());
+            (self.options.say)(&report::progress(&self.history.entries(), self.begun.elapsed(), &unfinished));
+        }
+    }
+}
+
+async fn build(options: &Options) -> Stack {
+    let program = options.program.to_str().expect("a UTF-8 path");
+    let seconds = |length: Duration| format!("{}ms", length.as_millis());
+    let stack = StackBuilder::new(program)
+        .own_postgres()
+        .submitters(options.submitters)
+        .window(options.window)
+        .confirmations(options.required)
+        .mining(Mining::Interval(BLOCK_S))
+        .set("lease.duration", seconds(options.lease))
+        .set("lease.renew_interval", seconds(options.lease / 4))
+        .set("resubmit.interval", "1s")
+        .set("rpc.timeout", "2s")
+        .set("confirmations.stale_receipt_timeout", "5s")
+        .set("log.level", "info");
+    let settings = options.settings.iter();
+    settings.fold(stack, |stack, (key, value)| stack.set(key, value.clone())).start().await
+}
+
+/// The whole run. What it leaves behind is kept if the verdict is bad.
+pub async fn run(options: Options) -> Outcome {
+    let arena = Arc::new(Arena::open(options).await);
+    let mut clients = JoinSet::new();
+    for (submitter, number) in
+        (0..arena.options.submitters).flat_map(|s| (0..arena.options.clients).map(move |n| (s, n)))
+    {
+        let arena = Arc::clone(&arena);
+        clients.spawn(async move { Client::new(&arena, submitter, number).work().await });
+    }
+    let seats = arena.seats();
+    let settled = tokio::select! {
+        settled = storm(&arena, &mut clients) => settled,
+        () = seats::look_after(&arena.stack, &seats) => unreachable!("it never ends"),
+        () = arena.report_progress() => unreachable!("it never ends"),
+    };
+    arena.closing.cancel();
+    all_of(&mut clients).await;
+    for seat in arena.seats() {
+        seat.close().await;
+    }
+    let evidence = evidence::gather(&arena).await;
+    let arena = Arc::into_inner(arena).expect("every client has ended");
+    let audit = match arena.options.crew {
+        Crew::Product => Some(arena.stack.verify().await),
+        Crew::Plain(_) => None,
+    };
+    Outcome::new(arena, &evidence, judge(&evidence), audit, settled).await
+}
+
+/// Everything is broken until the time is over, and then nothing any more. Answers how long it took until all was final.
+async fn storm(arena: &Arena, clients: &mut JoinSet<()>) -> Option<Duration> {
+    join_all(Kind::ALL.map(|kind| faults::carry_out(arena, kind))).await;
+    arena.mend();
+    arena.quiet.cancel();
+    settle(arena, clients).await
+}
+
+/// A task that panicked is the end of the run.
+async fn all_of(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// Until every client has heard the end of what it asked for, and every row is final. `None`: it takes too long.
+async fn settle(arena: &Arena, clients: &mut JoinSet<()>) -> Option<Duration> {
+    let begun = Instant::now();
+    let settled = async {
+        all_of(clients).await;
+        while arena.unfinished().await != Some(0) {
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(arena.options.settle, settled).await.ok().map(|()| begun.elapsed())
+}

@@ -1,0 +1,167 @@
+//! What a run found, for people: progress, the table, the verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Arena;
+use super::checker::{Evidence, Rule, Violation, longest_stall};
+use super::history::{Entry, Event};
+use super::schedule::Kind;
+use crate::stack::Verdict;
+
+/// Violations that are printed; the rest is counted.
+const SHOWN: usize = 20;
+
+/// The end of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    pub violations: Vec<Violation>,
+    /// Faults that were carried out, by kind.
+    pub faults: BTreeMap<Kind, usize>,
+    pub requests: usize,
+    /// From the last fault until everything was final. `None`: not within the limit.
+    pub settled: Option<Duration>,
+    /// What the product's own audit says, where the product did the work.
+    pub audit: Option<Verdict>,
+    /// The table, as it is printed.
+    pub table: String,
+    /// One line.
+    pub verdict: String,
+    /// History, configuration and logs, if anything is wrong.
+    pub kept: Option<PathBuf>,
+}
+
+impl Outcome {
+    pub(super) async fn new(
+        arena: Arena,
+        evidence: &Evidence,
+        violations: Vec<Violation>,
+        audit: Option<Verdict>,
+        settled: Option<Duration>,
+    ) -> Outcome {
+        let faults = faults(&evidence.history);
+        let requests = requests(&evidence.history);
+        let sum: usize = faults.values().sum();
+        let end = match settled {
+            Some(settled) => format!("settled {:.1} s after the last fault", settled.as_secs_f64()),
+            None => format!("not settled {:?} after the last fault", arena.options.settle),
+        };
+        let early = if arena.over.is_cancelled() { " (ended early)" } else { "" };
+        let verdict = format!(
+            "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {} violations, {end}",
+            arena.options.seed,
+            arena.options.length.as_secs(),
+            violations.len()
+        );
+        let table = table(evidence, &violations, &faults, audit.as_ref(), settled);
+        let sound = is_sound(&violations, audit.as_ref());
+        let kept = arena.stack.close(!sound).await;
+        Outcome { violations, faults, requests, settled, audit, table, verdict, kept }
+    }
+
+    pub fn is_sound(&self) -> bool {
+        is_sound(&self.violations, self.audit.as_ref())
+    }
+
+    pub fn broke(&self, rule: Rule) -> bool {
+        self.violations.iter().any(|violation| violation.rule == rule)
+    }
+
+    /// The violations, for people.
+    pub fn complaints(&self) -> String {
+        let mut lines: Vec<String> = self.violations.iter().take(SHOWN).map(ToString::to_string).collect();
+        if self.violations.len() > SHOWN {
+            lines.push(format!("… and {} more", self.violations.len() - SHOWN));
+        }
+        if let Some(audit) = self.audit.as_ref().filter(|audit| !audit.sound) {
+            lines.push(format!("gapless verify: {:#}", audit.report));
+        }
+        lines.join("\n")
+    }
+}
+
+fn is_sound(violations: &[Violation], audit: Option<&Verdict>) -> bool {
+    violations.is_empty() && audit.is_none_or(|audit| audit.sound)
+}
+
+fn faults(history: &[Entry]) -> BTreeMap<Kind, usize> {
+    let mut faults: BTreeMap<Kind, usize> = Kind::ALL.into_iter().map(|kind| (kind, 0)).collect();
+    for entry in history {
+        if let Event::Fault { kind, .. } = &entry.event {
+            *faults.entry(*kind).or_default() += 1;
+        }
+    }
+    faults
+}
+
+fn requests(history: &[Entry]) -> usize {
+    let sent = history.iter().filter_map(|entry| match &entry.event {
+        Event::Submit { request, .. } => Some(request),
+        _ => None,
+    });
+    sent.collect::<BTreeSet<_>>().len()
+}
+
+/// A line while it runs.
+pub(super) fn progress(history: &[Entry], since: Duration, unfinished: &str) -> String {
+    let sum: usize = faults(history).values().sum();
+    let last = history.iter().rev().find_map(|entry| match &entry.event {
+        Event::Fault { kind, what, .. } => Some(format!("{}: {what}", kind.words())),
+        _ => None,
+    });
+    format!(
+        "{:>5} s  {:>5} requests, {unfinished:>3} unfinished, {sum:>4} faults; last: {}",
+        since.as_secs(),
+        requests(history),
+        last.as_deref().unwrap_or("none")
+    )
+}
+
+fn table(
+    evidence: &Evidence,
+    violations: &[Violation],
+    faults: &BTreeMap<Kind, usize>,
+    audit: Option<&Verdict>,
+    settled: Option<Duration>,
+) -> String {
+    let count = |meant: fn(&Event) -> bool| evidence.history.iter().filter(|e| meant(&e.event)).count();
+    let ended = |state: &str| evidence.intents.iter().filter(|intent| intent.state == state).count();
+    let mut rows: Vec<(&str, String)> = vec![
+        ("requests", requests(&evidence.history).to_string()),
+        ("  sent, again and again", count(|event| matches!(event, Event::Submit { .. })).to_string()),
+        ("  not answered", count(|event| matches!(event, Event::NoAnswer { .. })).to_string()),
+        (
+            "  answered with 5xx",
+            count(|event| matches!(event, Event::Answer { status: 500.., .. })).to_string(),
+        ),
+        (
+            "  confirmed / failed / cancelled",
+            format!("{} / {} / {}", ended("CONFIRMED"), ended("FAILED"), ended("CANCELLED")),
+        ),
+        ("transactions on chain", evidence.mined.len().to_string()),
+        ("leases claimed", evidence.claims.to_string()),
+        ("faults", faults.values().sum::<usize>().to_string()),
+    ];
+    let fault_words: Vec<(String, usize)> =
+        faults.iter().map(|(kind, count)| (format!("  {}", kind.words()), *count)).collect();
+    rows.extend(fault_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    rows.push(("violations", violations.len().to_string()));
+    let rule_words: Vec<(String, usize)> = Rule::ALL
+        .into_iter()
+        .map(|rule| (format!("  {}", rule.words()), violations.iter().filter(|v| v.rule == rule).count()))
+        .collect();
+    rows.extend(rule_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    rows.push(("longest stall of a submitter", format!("{:.1} s", longest_stall(evidence))));
+    let settled = settled.map_or("never".to_owned(), |settled| format!("{:.1} s", settled.as_secs_f64()));
+    rows.push(("all final after the last fault", settled));
+    if let Some(audit) = audit {
+        rows.push(("second opinion: gapless verify", if audit.sound { "sound" } else { "unsound" }.into()));
+    }
+    let width = rows.iter().map(|(words, _)| words.chars().count()).max().unwrap_or(0);
+    let line = |(words, value): (&str, String)| {
+        let gap = " ".repeat(width - words.chars().count());
+        format!("{words}{gap}  {value:>18}")
+    };
+    rows.into_iter().map(line).collect::<Vec<_>>().join("\n")
+}

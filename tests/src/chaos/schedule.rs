@@ -1,0 +1,123 @@
+//! Which faults, and when: the same for the same seed, whatever the machine does.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde::Serialize;
+
+/// What can be done to a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    KillWorker,
+    KillApi,
+    StopWorker,
+    RollWorkers,
+    MoveClock,
+    TerminateSessions,
+    RestartPostgres,
+    CutDatabase,
+    SlowDatabase,
+    CutNode,
+    SlowNode,
+    DropAnswers,
+    Reorg,
+    EmptyMempool,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 14] = [
+        Kind::KillWorker,
+        Kind::KillApi,
+        Kind::StopWorker,
+        Kind::RollWorkers,
+        Kind::MoveClock,
+        Kind::TerminateSessions,
+        Kind::RestartPostgres,
+        Kind::CutDatabase,
+        Kind::SlowDatabase,
+        Kind::CutNode,
+        Kind::SlowNode,
+        Kind::DropAnswers,
+        Kind::Reorg,
+        Kind::EmptyMempool,
+    ];
+
+    /// As the report says it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Kind::KillWorker => "worker killed (-9)",
+            Kind::KillApi => "API killed (-9)",
+            Kind::StopWorker => "worker stopped beyond its lease, continued",
+            Kind::RollWorkers => "all workers rolled",
+            Kind::MoveClock => "clock of a process moved",
+            Kind::TerminateSessions => "database sessions terminated",
+            Kind::RestartPostgres => "PostgreSQL restarted (immediate)",
+            Kind::CutDatabase => "connections to the database cut or muted",
+            Kind::SlowDatabase => "connections to the database slowed",
+            Kind::CutNode => "connections to the node cut or muted",
+            Kind::SlowNode => "answers of the node slowed",
+            Kind::DropAnswers => "answer dropped after the node accepted",
+            Kind::Reorg => "chain reorganised",
+            Kind::EmptyMempool => "mempool emptied",
+        }
+    }
+}
+
+/// One fault to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub at: Duration,
+    pub kind: Kind,
+    /// Decides the rest: whom it hits, how, and how long.
+    pub dice: u64,
+}
+
+/// Of each kind. The goal is 200; a fault that is late because the machine is must not miss it.
+pub const PER_HOUR: u64 = 216;
+/// However short the run is.
+const AT_LEAST: u64 = 2;
+/// The last faults begin a little before the end, so that they end by then.
+const QUIET_END: f64 = 0.95;
+
+/// The faults of one kind, in order, spread evenly with a random place in each part.
+pub(super) fn plan(seed: u64, length: Duration, per_hour: u64, kind: Kind) -> Vec<Planned> {
+    let count = (length.as_secs() * per_hour).div_ceil(3600).max(AT_LEAST);
+    let place = Kind::ALL.iter().position(|one| *one == kind).expect("all of them are listed") as u64;
+    let mut dice = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(place));
+    let part = length.as_secs_f64() * QUIET_END / count as f64;
+    let at = |number: u64, within: f64| Duration::from_secs_f64(part * (number as f64 + within));
+    (0..count).map(|number| Planned { at: at(number, dice.random()), kind, dice: dice.random() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_one_schedule_and_another_seed_another() {
+        let length = Duration::from_secs(300);
+        for kind in Kind::ALL {
+            assert_eq!(plan(7, length, PER_HOUR, kind), plan(7, length, PER_HOUR, kind));
+            assert_ne!(plan(7, length, PER_HOUR, kind), plan(8, length, PER_HOUR, kind));
+        }
+        assert_ne!(
+            plan(7, length, PER_HOUR, Kind::Reorg)[0].dice,
+            plan(7, length, PER_HOUR, Kind::CutNode)[0].dice
+        );
+    }
+
+    #[test]
+    fn there_are_two_hundred_of_each_kind_in_an_hour_and_two_in_the_shortest_run() {
+        for kind in Kind::ALL {
+            for seconds in [60, 300, 3600] {
+                let planned = plan(1, Duration::from_secs(seconds), PER_HOUR, kind);
+                assert!(planned.len() as u64 * 3600 >= 200 * seconds, "{kind:?}: {}", planned.len());
+                assert!(planned.is_sorted_by_key(|planned| planned.at));
+                assert!(planned.last().unwrap().at < Duration::from_secs(seconds));
+            }
+            assert_eq!(plan(1, Duration::from_secs(5), PER_HOUR, kind).len(), 2);
+        }
+    }
+}
