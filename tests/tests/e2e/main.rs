@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answers;
+mod api_keys;
 mod chains;
 mod cli;
 mod cloud_keys;
@@ -20,6 +21,7 @@ mod harness;
 mod ingest;
 mod late_answers;
 mod lease;
+mod limits;
 mod load;
 mod low_level;
 mod machine;
@@ -32,6 +34,7 @@ mod protect;
 mod replacement;
 mod reserve_crash;
 mod reverts;
+mod roles;
 mod sequence;
 mod shared_keys;
 mod signers;
