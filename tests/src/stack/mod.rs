@@ -106,6 +106,10 @@ impl Stack {
         &self.program
     }
 
+    pub(crate) fn audit_config(&self) -> &Path {
+        &self.audit_config
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
