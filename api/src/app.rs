@@ -13,7 +13,7 @@ use gapless::store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::AdminPolicy;
+use crate::auth::Door;
 use crate::error::ApiError;
 use crate::intake::Intake;
 use crate::nodes::Nodes;
@@ -32,7 +32,7 @@ pub(crate) struct App {
     pub(crate) settled: Settled,
     pub(crate) chains: Chains,
     pub(crate) nodes: Nodes,
-    pub(crate) admin: AdminPolicy,
+    pub(crate) door: Door,
     pub(crate) metrics: MetricsHandle,
     pub(crate) max_batch: usize,
     pub(crate) max_wait: Duration,

@@ -1,8 +1,8 @@
-//! What happens to every request, whichever route it takes: trace context, body limit, panics, problem documents,
+//! What happens to every request, whichever route it takes: trace context, limits of the body, panics, problem documents,
 //! metrics. Whatever leaves here with an error status is `application/problem+json`.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use gapless::observe::TraceContext;
@@ -20,19 +20,20 @@ const MAX_FOREIGN_TEXT: usize = 2_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Edge {
     pub(crate) max_body_bytes: usize,
+    pub(crate) body_timeout: Duration,
 }
 
 impl<E: Endpoint> Middleware<E> for Edge {
     type Output = EdgeEndpoint<E>;
 
     fn transform(&self, inner: E) -> Self::Output {
-        EdgeEndpoint { inner, max_body_bytes: self.max_body_bytes }
+        EdgeEndpoint { inner, edge: *self }
     }
 }
 
 pub(crate) struct EdgeEndpoint<E> {
     inner: E,
-    max_body_bytes: usize,
+    edge: Edge,
 }
 
 impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
@@ -56,10 +57,12 @@ impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
 
 impl<E: Endpoint> EdgeEndpoint<E> {
     async fn respond(&self, mut request: Request) -> Response {
-        match request.take_body().into_bytes_limit(self.max_body_bytes).await {
-            Ok(bytes) => request.set_body(Body::from_bytes(bytes)),
-            Err(ReadBodyError::PayloadTooLarge) => return ApiError::BodyTooLarge.into_response(),
-            Err(error) => {
+        let body = request.take_body().into_bytes_limit(self.edge.max_body_bytes);
+        match tokio::time::timeout(self.edge.body_timeout, body).await {
+            Ok(Ok(bytes)) => request.set_body(Body::from_bytes(bytes)),
+            Ok(Err(ReadBodyError::PayloadTooLarge)) => return ApiError::BodyTooLarge.into_response(),
+            Err(_) => return ApiError::BodyTooSlow.into_response(),
+            Ok(Err(error)) => {
                 return ApiError::InvalidRequest(format!("the body cannot be read: {error}")).into_response();
             }
         }
@@ -115,7 +118,7 @@ mod tests {
         let app = Route::new()
             .at("/fine", get(fine).post(fine))
             .at("/panics", get(panics))
-            .with(Edge { max_body_bytes: 10 });
+            .with(Edge { max_body_bytes: 10, body_timeout: Duration::from_secs(60) });
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;
         let status = response.status();

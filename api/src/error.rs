@@ -3,8 +3,9 @@
 //! Any 4xx stored nothing. Any 5xx may be sent again with the same request id.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
-use gapless::domain::{InvalidIntent, SubmitterKey, TxId, TxState};
+use gapless::domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
 use gapless::store::StoreError;
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
@@ -16,8 +17,10 @@ use crate::intake::IntakeError;
 use crate::wire::{Problem, redact_nonces};
 
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
-/// The database is usually back, and the queue drained, before a client could do anything else.
-const RETRY_AFTER_SECONDS: &str = "1";
+/// The database is usually back, and what waits to be stored is, before a client could do anything else.
+const SOON_SECONDS: u64 = 1;
+/// A queue moves with its chain: a block or two.
+const QUEUE_SECONDS: u64 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
@@ -25,9 +28,13 @@ pub(crate) enum ApiError {
     InvalidRequest(String),
     #[error("{0}")]
     InvalidPayload(InvalidIntent),
-    #[error("the admin token is missing or wrong")]
+    #[error("the API key is missing, wrong, expired or revoked, or the admin token is wrong")]
     Unauthorized,
-    #[error("admin routes are off: set api.admin_token, or api.admin_on_loopback on a loopback address")]
+    #[error("this API key lacks the scope {0}")]
+    ScopeMissing(Scope),
+    #[error("this API key is not for {0}")]
+    SubmitterNotAllowed(SubmitterKey),
+    #[error("admin routes are off: make an API key with the scope admin, or set api.admin_token")]
     AdminDisabled,
     #[error("no such route")]
     UnknownRoute,
@@ -55,10 +62,16 @@ pub(crate) enum ApiError {
     SimulationDisabled,
     #[error("the chain's node cannot be asked")]
     NodeUnavailable,
+    #[error("the body did not come within api.body_timeout")]
+    BodyTooSlow,
     #[error("the body is larger than api.max_body_bytes")]
     BodyTooLarge,
     #[error("the body must be application/json")]
     UnsupportedMediaType,
+    #[error("this API key has made too many requests")]
+    RateLimited { retry_after: Duration },
+    #[error("the queue of the submitter is full: {limit} transactions wait")]
+    QueueFull { limit: u64 },
     #[error("too many requests are waiting to be stored")]
     Overloaded,
     #[error("the database cannot be reached")]
@@ -77,6 +90,8 @@ impl ApiError {
             ApiError::InvalidPayload(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_payload"),
             ApiError::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized"),
             ApiError::AdminDisabled => (StatusCode::FORBIDDEN, "admin_disabled"),
+            ApiError::ScopeMissing(_) => (StatusCode::FORBIDDEN, "scope_missing"),
+            ApiError::SubmitterNotAllowed(_) => (StatusCode::FORBIDDEN, "submitter_not_allowed"),
             ApiError::UnknownRoute => (StatusCode::NOT_FOUND, "unknown_route"),
             ApiError::UnknownChain(_) => (StatusCode::NOT_FOUND, "unknown_chain"),
             ApiError::UnknownSubmitter(_) => (StatusCode::NOT_FOUND, "unknown_submitter"),
@@ -90,8 +105,11 @@ impl ApiError {
             ApiError::ActionRefused(_) => (StatusCode::CONFLICT, "action_refused"),
             ApiError::SimulationDisabled => (StatusCode::CONFLICT, "simulation_disabled"),
             ApiError::NodeUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "node_unavailable"),
+            ApiError::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "body_too_slow"),
             ApiError::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
             ApiError::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            ApiError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
+            ApiError::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             ApiError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
             ApiError::DatabaseUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "database_unavailable"),
             ApiError::NotReady { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
@@ -112,6 +130,15 @@ impl ApiError {
             StatusCode::UNSUPPORTED_MEDIA_TYPE => ApiError::UnsupportedMediaType,
             _ if status.is_client_error() => ApiError::InvalidRequest(text),
             _ => ApiError::Internal,
+        }
+    }
+
+    /// When it is worth trying again, where that is the thing to do.
+    fn retry_after_seconds(&self) -> Option<u64> {
+        match self {
+            ApiError::RateLimited { retry_after } => Some(retry_after.as_secs_f64().ceil().max(1.0) as u64),
+            ApiError::QueueFull { .. } => Some(QUEUE_SECONDS),
+            _ => (self.status_and_code().0 == StatusCode::SERVICE_UNAVAILABLE).then_some(SOON_SECONDS),
         }
     }
 
@@ -160,6 +187,7 @@ impl From<StoreError> for ApiError {
 impl From<IntakeError> for ApiError {
     fn from(error: IntakeError) -> Self {
         match error {
+            IntakeError::QueueFull { limit } => ApiError::QueueFull { limit },
             IntakeError::Overloaded => ApiError::Overloaded,
             IntakeError::Unavailable => ApiError::DatabaseUnavailable,
             IntakeError::Failed => ApiError::Internal,
@@ -171,13 +199,15 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, _) = self.status_and_code();
         let mut response = Response::builder().status(status).content_type(PROBLEM_JSON);
+        if let Some(seconds) = self.retry_after_seconds() {
+            response = response.header(header::RETRY_AFTER, seconds);
+        }
         match status {
-            StatusCode::SERVICE_UNAVAILABLE => {
-                response = response.header(header::RETRY_AFTER, RETRY_AFTER_SECONDS)
-            }
             StatusCode::UNAUTHORIZED => response = response.header(header::WWW_AUTHENTICATE, "Bearer"),
             // The rest of the body was not read, so the connection ends here; a client must not send another request on it.
-            StatusCode::PAYLOAD_TOO_LARGE => response = response.header(header::CONNECTION, "close"),
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
+                response = response.header(header::CONNECTION, "close");
+            }
             _ => {}
         }
         response.body(self.problem().to_json_string())
@@ -203,12 +233,12 @@ macro_rules! statuses {
 }
 
 statuses! {
-    OnCreate: [400, 404, 409, 413, 415, 422, 500, 503];
-    OnSimulate: [400, 404, 409, 413, 415, 422, 500, 503];
-    OnBatch: [400, 413, 415, 500, 503];
-    OnAsk: [400, 404, 409, 413, 415, 500, 503];
-    OnRead: [400, 404, 500, 503];
-    OnAdmin: [400, 401, 403, 404, 409, 500, 503];
+    OnCreate: [400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503];
+    OnSimulate: [400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503];
+    OnBatch: [400, 401, 403, 408, 413, 415, 429, 500, 503];
+    OnAsk: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
+    OnRead: [400, 401, 403, 404, 429, 500, 503];
+    OnAdmin: [400, 401, 403, 404, 408, 409, 429, 500, 503];
     OnReady: [503];
 }
 
@@ -257,8 +287,11 @@ impl<S: Statuses> ApiResponse for Failure<S> {
 fn describe(status: u16) -> &'static str {
     match status {
         400 => "`invalid_request`: malformed JSON, an unknown field, a bad parameter. Nothing was stored.",
-        401 => "`unauthorized`: the admin token is missing or wrong.",
-        403 => "`admin_disabled`: admin routes are off on this server.",
+        401 => "`unauthorized`: the API key is missing, wrong, expired or revoked.",
+        403 => {
+            "`scope_missing`: the key may not do this. `submitter_not_allowed`: the key is for other submitters. \
+             `admin_disabled`: admin routes are off on this server."
+        }
         404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: there is no such thing.",
         409 => {
             "`request_id_conflict`: this requestId was used for another payload. `submitter_protected`: the submitter \
@@ -266,10 +299,15 @@ fn describe(status: u16) -> &'static str {
              and changed nothing. `tx_final`: the transaction is final. \
              `simulation_disabled`: this server has no node to ask."
         }
+        408 => "`body_too_slow`: the body did not come within `api.body_timeout`. Nothing was stored.",
         413 => "`body_too_large`: the body is larger than `api.max_body_bytes`.",
         415 => "`unsupported_media_type`: the body must be `application/json`.",
         422 => {
             "`invalid_payload`: the payload can never become a transaction; `field` says where. Nothing was stored."
+        }
+        429 => {
+            "`rate_limited`: the key has made too many requests. `queue_full`: too many transactions of the submitter wait. \
+             Nothing was stored; try again after `Retry-After`."
         }
         503 => {
             "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`: try again, with the same requestId, after `Retry-After`."
@@ -287,14 +325,20 @@ mod tests {
     use super::*;
 
     fn every_error() -> Vec<ApiError> {
+        let submitter = SubmitterKey { chain_id: ChainId(1), address: Address::zero() };
         vec![
             ApiError::InvalidRequest("x".into()),
             ApiError::InvalidPayload(InvalidIntent::new("payload.to", "is bad")),
             ApiError::Unauthorized,
             ApiError::AdminDisabled,
+            ApiError::ScopeMissing(Scope::Admin),
+            ApiError::SubmitterNotAllowed(submitter),
+            ApiError::BodyTooSlow,
+            ApiError::RateLimited { retry_after: Duration::from_millis(1) },
+            ApiError::QueueFull { limit: 1 },
             ApiError::UnknownRoute,
             ApiError::UnknownChain(1),
-            ApiError::UnknownSubmitter(SubmitterKey { chain_id: ChainId(1), address: Address::zero() }),
+            ApiError::UnknownSubmitter(submitter),
             ApiError::UnknownTx,
             ApiError::MethodNotAllowed,
             ApiError::RequestIdConflict { tx_id: TxId::new() },
@@ -325,13 +369,21 @@ mod tests {
             assert_eq!(response.content_type(), Some(PROBLEM_JSON));
             assert_eq!(
                 response.headers().contains_key(header::RETRY_AFTER),
-                status.as_u16() == 503,
+                matches!(status.as_u16(), 429 | 503),
                 "{code}"
             );
             let body: serde_json::Value = response.into_body().into_json().await.unwrap();
             assert_eq!(body["code"], code);
             assert_eq!(body["status"], status.as_u16());
             assert!(!body["detail"].as_str().unwrap().is_empty());
+        }
+    }
+
+    #[test]
+    fn who_is_limited_hears_when_to_come_again_in_whole_seconds() {
+        for (wait, seconds) in [(1, 1), (1_000, 1), (1_001, 2), (90_500, 91)] {
+            let limited = ApiError::RateLimited { retry_after: Duration::from_millis(wait) };
+            assert_eq!(limited.retry_after_seconds(), Some(seconds), "{wait} ms");
         }
     }
 

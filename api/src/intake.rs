@@ -2,12 +2,14 @@
 //!
 //! No timer: a lone request is inserted at once, a flood in groups of hundreds. Each request gets its own answer, and a
 //! group that the database refuses is halved until the one row to blame stands alone. Who waits, and what goes
-//! together, is in `waiting`.
+//! together, is in `waiting`; whether the queue of a submitter has room, in `room`.
 
+mod room;
 mod waiting;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use futures::FutureExt;
 use gapless::bell::Bell;
@@ -15,6 +17,8 @@ use gapless::domain::{Event, EventKind};
 use gapless::events::EventPublisher;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
+pub(crate) use room::QueueLimits;
+use room::Rooms;
 use tokio::sync::{Notify, oneshot};
 use waiting::{Group, PARTS, Unit, Waiting, part_of};
 
@@ -25,6 +29,10 @@ const GATHER_TURNS: usize = 4;
 /// Why a request has no outcome. Either way nothing is known to be stored, and the same request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IntakeError {
+    /// So many of its submitter wait already.
+    QueueFull {
+        limit: u64,
+    },
     Overloaded,
     Unavailable,
     Failed,
@@ -42,15 +50,22 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// A flusher is wanted.
     call: Notify,
+    rooms: Rooms,
     store: Store,
     bell: Bell,
     events: Arc<dyn EventPublisher>,
 }
 
 impl Intake {
-    pub(crate) fn start(store: &Store, bell: &Bell, events: &Arc<dyn EventPublisher>) -> Intake {
+    pub(crate) fn start(
+        store: &Store,
+        bell: &Bell,
+        events: &Arc<dyn EventPublisher>,
+        limits: QueueLimits,
+    ) -> Intake {
         let (store, bell, events) = (store.clone(), bell.clone(), events.clone());
-        let shared = Shared { waiting: Mutex::default(), call: Notify::new(), store, bell, events };
+        let (waiting, rooms) = (Mutex::default(), Rooms::new(limits));
+        let shared = Shared { waiting, call: Notify::new(), rooms, store, bell, events };
         let intake = Intake { shared: Arc::new(shared) };
         // As many as can be at work at once: each group has at least one part to itself.
         for _ in 0..PARTS {
@@ -127,7 +142,7 @@ impl Shared {
     async fn insert(&self, group: &mut Group) {
         let rows = &group.rows;
         metrics::histogram!(INTAKE_BATCH_SIZE).record(rows.len() as f64);
-        let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
+        let answers = self.answers(rows).await;
         let created = announce(&*self.events, rows, &answers);
         let mut answers = answers.into_iter();
         for (count, answer) in group.answers.drain(..) {
@@ -137,6 +152,73 @@ impl Shared {
         }
         self.bell.ring(created);
     }
+}
+
+/// Queues that have a limit.
+impl Shared {
+    /// An answer for every row. A queue without room refuses its own rows and no others.
+    async fn answers(&self, rows: &[NewIntent]) -> Answers {
+        if let Err(error) = self.count_queues(rows).await {
+            return vec![Err(error); rows.len()];
+        }
+        let judged = self.rooms.judge(rows);
+        if judged.iter().all(Result::is_ok) {
+            return self.insert_judged(rows).await;
+        }
+        let having_room = |room: bool| {
+            let chosen = rows.iter().zip(&judged).filter(move |(_, judged)| judged.is_ok() == room);
+            chosen.map(|(row, _)| row.clone()).collect::<Vec<NewIntent>>()
+        };
+        let mut inserted = self.insert_judged(&having_room(true)).await.into_iter();
+        let mut known = self.known(&having_room(false)).await.into_iter();
+        judged
+            .into_iter()
+            .map(|judged| match judged {
+                Ok(()) => inserted.next().unwrap_or(Err(IntakeError::Failed)),
+                // What was accepted before is told, however full the queue is now.
+                Err(limit) => {
+                    let known = known.next().unwrap_or(Err(IntakeError::Failed));
+                    known.and_then(|known| known.ok_or(IntakeError::QueueFull { limit }))
+                }
+            })
+            .collect()
+    }
+
+    /// Counts the queues of these rows where that is due, which is seldom.
+    async fn count_queues(&self, rows: &[NewIntent]) -> Result<(), IntakeError> {
+        // Before the count: what is inserted meanwhile is inserted by others.
+        let now = Instant::now();
+        let limits = self.rooms.to_count(rows, now);
+        if limits.is_empty() {
+            return Ok(());
+        }
+        let depths = self.store.queue_depths(&limits).await.map_err(|error| whole(&error, rows.len()))?;
+        self.rooms.counted(&limits, &depths, now);
+        Ok(())
+    }
+
+    async fn insert_judged(&self, rows: &[NewIntent]) -> Answers {
+        let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
+        self.rooms.settle(rows, &answers);
+        answers
+    }
+
+    async fn known(&self, rows: &[NewIntent]) -> Vec<Result<Option<IntakeOutcome>, IntakeError>> {
+        match self.store.known_outcomes(rows).await {
+            Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(whole(&error, rows.len())); rows.len()],
+        }
+    }
+}
+
+/// A statement that concerns all of them failed.
+fn whole(error: &StoreError, rows: usize) -> IntakeError {
+    if error.is_connection() {
+        tracing::warn!(%error, rows, "requests were refused: the database is away");
+        return IntakeError::Unavailable;
+    }
+    tracing::error!(%error, rows, "requests could not be judged");
+    IntakeError::Failed
 }
 
 async fn flusher(shared: Arc<Shared>) {

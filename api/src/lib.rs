@@ -3,6 +3,7 @@
 
 mod app;
 mod auth;
+mod connections;
 mod edge;
 mod error;
 mod intake;
@@ -11,6 +12,7 @@ mod ready;
 mod routes;
 mod server;
 mod settled;
+mod unstalled;
 mod wait;
 mod wire;
 

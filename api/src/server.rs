@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gapless::bell::{Bell, hear};
-use gapless::config::Config;
+use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
 use gapless::store::{Channel, Store, StoreError, Timeouts};
-use poem::listener::{Acceptor, Listener, TcpListener};
-use poem::{Endpoint, EndpointExt, Route, Server};
+use poem::{Endpoint, EndpointExt, Response, Route};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, SharedApp};
-use crate::auth::AdminPolicy;
+use crate::auth::Door;
+use crate::connections::{self, Limits};
 use crate::edge::Edge;
-use crate::intake::Intake;
+use crate::intake::{Intake, QueueLimits};
 use crate::nodes::Nodes;
 use crate::ready::wait_for_database;
 use crate::routes;
@@ -35,49 +36,59 @@ pub fn spec_yaml() -> String {
     routes::service().spec_yaml()
 }
 
-/// Serves until `shutdown`. Fails at once if the schema is older than this program or the address is taken; waits, and
-/// says so, if the database is away.
+/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, or others than
+/// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
-    if let Err(error @ StoreError::SchemaTooOld { .. }) = store.check_schema().await {
-        return Err(error.into());
+    let door = Door::new(&config.api, &store);
+    match store.check_schema().await {
+        Err(error @ StoreError::SchemaTooOld { .. }) => return Err(error.into()),
+        Err(_) => {}
+        // Before anybody can come in. What cannot be asked now is asked once the database is back.
+        Ok(()) => {
+            if let Err(error) = door.look(&store).await {
+                tracing::warn!(%error, "whether there are API keys is not known yet");
+            }
+            door.check()?;
+        }
     }
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
-    let app = app(&config, store.clone(), notify_store, shutdown.clone());
-    let endpoint = endpoint(app, config.api.max_body_bytes);
-    let acceptor = TcpListener::bind(config.api.bind)
-        .into_acceptor()
+    let app = app(&config, door, store.clone(), notify_store, shutdown.clone());
+    let listener = TcpListener::bind(config.api.bind)
         .await
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
-    for address in acceptor.local_addr().iter().filter_map(|address| address.as_socket_addr()) {
-        tracing::info!(%address, "the API is listening");
-    }
+    tracing::info!(address = %listener.local_addr()?, "the API is listening");
     let stop = CancellationToken::new();
-    let served = Server::new_with_acceptor(acceptor).run_with_graceful_shutdown(
-        endpoint,
-        stop.clone().cancelled_owned(),
-        Some(GRACE),
-    );
+    let endpoint = endpoint(app.clone(), &config.api);
+    let served = connections::serve(listener, endpoint, Limits::new(&config.api), &stop, GRACE);
     let supervised = async {
-        let outcome = wait_for_database(&store, &shutdown).await;
-        if outcome.is_ok() {
-            shutdown.cancelled().await;
-        }
+        let outcome = supervise(&app.door, &store, &shutdown).await;
         stop.cancel();
         outcome
     };
-    let (served, usable) = tokio::join!(served, supervised);
+    let ((), outcome) = tokio::join!(served, supervised);
     store.close().await;
-    usable?;
-    served.context("the server stopped")
+    outcome
 }
 
-fn app(config: &Config, store: Store, notify_store: Store, shutdown: CancellationToken) -> SharedApp {
+/// Until `shutdown`, or until it turns out that this process must not serve.
+async fn supervise(door: &Door, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
+    wait_for_database(store, shutdown).await?;
+    door.guard(store, shutdown).await
+}
+
+fn app(
+    config: &Config,
+    door: Door,
+    store: Store,
+    notify_store: Store,
+    shutdown: CancellationToken,
+) -> SharedApp {
     let metrics = install_metrics();
     let bell = Bell::start(notify_store.clone(), Channel::Work);
     let endings = listen(notify_store);
-    let intake = Intake::start(&store, &bell, &publisher(config.events.mode));
+    let intake = Intake::start(&store, &bell, &publisher(config.events.mode), QueueLimits::new(config));
     let settled = Settled::start(store.clone(), endings.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
@@ -94,7 +105,7 @@ fn app(config: &Config, store: Store, notify_store: Store, shutdown: Cancellatio
         settled,
         chains: Chains::new(config),
         nodes: Nodes::new(config),
-        admin: AdminPolicy::new(&config.api),
+        door,
         metrics,
         max_batch: config.api.max_batch,
         max_wait: config.api.max_wait,
@@ -112,14 +123,14 @@ fn listen(store: Store) -> watch::Receiver<bool> {
     heard
 }
 
-fn endpoint(app: SharedApp, max_body_bytes: usize) -> impl Endpoint {
+fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use<> {
     let service = routes::service();
     Route::new()
         .nest("/docs", service.swagger_ui())
         .at("/openapi.yaml", service.spec_endpoint_yaml())
         .nest("/", service)
         .data(app)
-        .with(Edge { max_body_bytes })
+        .with(Edge { max_body_bytes: api.max_body_bytes, body_timeout: api.body_timeout })
 }
 
 #[cfg(test)]

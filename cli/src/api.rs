@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Api {
     http: reqwest::Client,
     base: Url,
-    admin_token: Option<String>,
+    token: Option<String>,
 }
 
 impl fmt::Debug for Api {
@@ -47,14 +47,15 @@ impl fmt::Display for Problem {
 }
 
 impl Api {
-    pub fn new(base: &str, admin_token: Option<String>) -> Result<Api> {
+    /// `token` is an API key or the admin token.
+    pub fn new(base: &str, token: Option<String>) -> Result<Api> {
         let mut base: Url = base.parse().with_context(|| format!("`{base}` is no URL"))?;
         // Paths are appended below it, also behind a proxy's prefix.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
         let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
-        Ok(Api { http, base, admin_token })
+        Ok(Api { http, base, token })
     }
 
     pub async fn submit(&self, request: &Value) -> Result<Value> {
@@ -142,7 +143,7 @@ impl Api {
             }
         }
         let request = self.http.request(method, url);
-        Ok(match &self.admin_token {
+        Ok(match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
         })

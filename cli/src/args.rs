@@ -1,8 +1,11 @@
 //! The command line: names, help, examples. What the commands do is elsewhere.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gapless::domain::hex_text::parse_address_any_case;
+use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -28,7 +31,10 @@ pub struct Cli {
         default_value = "http://127.0.0.1:8080"
     )]
     pub api: String,
-    /// Token for admin commands; better given in the environment than on the command line
+    /// API key of a client; better given in the environment than on the command line
+    #[arg(long, global = true, env = "GAPLESS_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub api_key: Option<String>,
+    /// Token for admin commands, if it is not the key; better given in the environment, too
     #[arg(long, global = true, env = "GAPLESS_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub admin_token: Option<String>,
     #[command(subcommand)]
@@ -83,6 +89,23 @@ pub enum Command {
     /// Make or import keys for the worker's keystore
     #[command(subcommand)]
     Keys(Keys),
+    /// Make, list and revoke keys of the API's clients; these ask the database itself
+    #[command(subcommand)]
+    ApiKeys(ApiKeys),
+}
+
+impl Command {
+    /// What operators do: the admin token is for these.
+    pub fn is_admin(&self) -> bool {
+        matches!(
+            self,
+            Command::SpeedUp(_)
+                | Command::Pause(_)
+                | Command::Resume(_)
+                | Command::Release(_)
+                | Command::Adopt(_)
+        )
+    }
 }
 
 const SUBMIT_EXAMPLES: &str = "Examples:
@@ -254,6 +277,60 @@ pub enum Keys {
     Import(Keystore),
 }
 
+#[derive(Debug, Subcommand)]
+pub enum ApiKeys {
+    /// Make a key. It is shown this once, and kept as a hash
+    #[command(after_help = "Examples:\n  \
+                            gapless --config gapless.toml api-keys create --name billing\n  \
+                            gapless --config gapless.toml api-keys create --name payouts --submitter 1:0xAb… \
+                            --expires-in 90d --rate 50\n  \
+                            gapless --config gapless.toml api-keys create --name ops --scope admin --scope tx:read")]
+    Create(NewApiKey),
+    /// List all keys, without their secrets
+    List,
+    /// Revoke a key: every request that comes later is refused
+    #[command(after_help = "Example:\n  gapless --config gapless.toml api-keys revoke 3f9a1c2b4d5e6f70")]
+    Revoke(RevokeApiKey),
+}
+
+#[derive(Debug, Args)]
+pub struct NewApiKey {
+    /// Whose it is; goes to the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub name: String,
+    /// tx:write, tx:read or admin; may be repeated
+    #[arg(long = "scope", value_name = "SCOPE", default_values = ["tx:write", "tx:read"])]
+    pub scopes: Vec<Scope>,
+    /// The only submitters it is for, each as CHAIN_ID:ADDRESS; may be repeated. Absent: all
+    #[arg(long = "submitter", value_name = "CHAIN:ADDRESS", value_parser = submitter)]
+    pub submitters: Vec<SubmitterKey>,
+    /// Refused after this time, for example 90d; absent: never
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub expires_in: Option<Duration>,
+    /// Requests per second at each API process; absent: as the API is configured
+    #[arg(long, value_name = "NUMBER")]
+    pub rate: Option<f64>,
+    /// Requests at once; absent: as the API is configured
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub burst: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct RevokeApiKey {
+    /// The part of the key between the underscores
+    #[arg(value_name = "KEY_ID")]
+    pub key_id: ApiKeyId,
+}
+
+fn submitter(text: &str) -> Result<SubmitterKey, String> {
+    let (chain, address) = text.split_once(':').ok_or("not CHAIN_ID:ADDRESS")?;
+    let chain: u64 = chain.parse().map_err(|_| format!("`{chain}` is no chain id"))?;
+    if chain == 0 || i64::try_from(chain).is_err() {
+        return Err(format!("`{chain}` is no chain id"));
+    }
+    Ok(SubmitterKey { chain_id: ChainId(chain), address: parse_address_any_case(address)? })
+}
+
 #[derive(Debug, Args)]
 pub struct Keystore {
     /// Directory of the keystore files; created if missing
@@ -282,6 +359,25 @@ mod tests {
     fn data_and_method_exclude_each_other() {
         let words = ["gapless", "submit", "--from", "0x1", "--data", "0x", "--method", "f()"];
         assert!(Cli::try_parse_from(words).is_err());
+    }
+
+    #[test]
+    fn an_api_key_is_for_clients_unless_more_or_less_is_said() {
+        let words = ["gapless", "api-keys", "create", "--name", "n"];
+        let parse = |more: &[&str]| Cli::try_parse_from(words.iter().chain(more)).map(|cli| cli.command);
+        let Ok(Command::ApiKeys(ApiKeys::Create(plain))) = parse(&[]) else { panic!("no create") };
+        assert_eq!(plain.scopes, [Scope::TxWrite, Scope::TxRead]);
+        let own = format!("1:0x{}", "Ab".repeat(20));
+        let Ok(Command::ApiKeys(ApiKeys::Create(limited))) =
+            parse(&["--scope", "admin", "--submitter", &own, "--expires-in", "90d"])
+        else {
+            panic!("no create")
+        };
+        assert_eq!(limited.scopes, [Scope::Admin]);
+        assert_eq!(limited.submitters[0].to_string(), own.to_lowercase());
+        for bad in [["--scope", "tx"], ["--submitter", "0x12"], ["--submitter", "0:0x12"], ["--burst", "0"]] {
+            assert!(parse(&bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

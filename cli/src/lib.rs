@@ -17,7 +17,12 @@ use self::args::{Cli, Command};
 
 pub async fn run(cli: Cli) -> Result<ExitCode> {
     let json = cli.json;
-    let api = Api::new(&cli.api, cli.admin_token.clone())?;
+    let (first, second) = if cli.command.is_admin() {
+        (&cli.admin_token, &cli.api_key)
+    } else {
+        (&cli.api_key, &cli.admin_token)
+    };
+    let api = Api::new(&cli.api, first.as_ref().or(second.as_ref()).cloned())?;
     match &cli.command {
         Command::Up(args) => up::run(args, json).await,
         Command::Migrate => commands::migrate::run(cli.config.as_deref(), json).await,
@@ -33,5 +38,6 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Adopt(args) => commands::admin::run(&api, "adopt", args, json).await,
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
+        Command::ApiKeys(keys) => commands::api_keys::run(cli.config.as_deref(), keys, json).await,
     }
 }

@@ -71,6 +71,6 @@ async fn submitter(config: &Config, named: Option<String>) -> Result<SubmitterKe
         return Ok(SubmitterKey { chain_id, address: address.parse()? });
     }
     let store = Store::new(&config.database.url, "with_nonce example", 1, Timeouts::default())?;
-    let first = store.list_submitters(Some(chain_id), None, 1).await?;
+    let first = store.list_submitters(Some(chain_id), None, None, 1).await?;
     Ok(first.first().ok_or("no worker has announced a submitter")?.key)
 }

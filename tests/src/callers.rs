@@ -1,7 +1,5 @@
 //! Callers outside of the worker: this process with the crate linked in, or a process that can be killed.
 
-use std::path::Path;
-
 use gapless::config::Secret;
 use gapless::domain::{ChainId, ReservationState, SubmitterKey, TxId};
 use gapless::embed::Gapless;
@@ -73,8 +71,10 @@ impl Stack {
         .await;
     }
 
-    /// A process that asks for a nonce, says when it sees it, and never answers. `config`: that of a service.
-    pub fn start_caller(&self, index: usize, request_id: &str, config: &Path) -> Caller {
+    /// A process that asks for a nonce, says when it sees it, and never answers. It is neither an API nor a worker, and has
+    /// the rights of neither: it comes as the owner of the tables, like the audit.
+    pub fn start_caller(&self, index: usize, request_id: &str) -> Caller {
+        let config = self.audit_config();
         let log = self.dir().join(format!("caller-{request_id}.log"));
         let launch = Launch::new("caller", self.program(), &log).args([
             "caller".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::RequestBuilder;
+use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::submitter::Submitter;
@@ -15,6 +15,8 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     admin_token: &'static str,
+    /// Presented with what clients do; `None`: nothing is.
+    key: Option<String>,
 }
 
 /// What came back.
@@ -40,7 +42,12 @@ impl Answer {
 impl Client {
     pub(crate) fn new(base: String, admin_token: &'static str) -> Client {
         let http = reqwest::Client::builder().timeout(TIMEOUT).build().expect("a client");
-        Client { http, base, admin_token }
+        Client { http, base, admin_token, key: None }
+    }
+
+    /// The same client with an API key.
+    pub fn with_key(&self, key: &str) -> Client {
+        Client { key: Some(key.to_owned()), ..self.clone() }
     }
 
     pub async fn post(&self, submitter: &Submitter, request_id: &str, payload: &Value) -> Answer {
@@ -55,12 +62,12 @@ impl Client {
 
     /// For APIs that may die over it.
     pub async fn try_post(&self, body: &Value) -> Result<Answer, reqwest::Error> {
-        answer(self.http.post(format!("{}/api/v1/tx", self.base)).json(body)).await
+        answer(self.request(Method::POST, "/api/v1/tx").json(body)).await
     }
 
     /// Any route: `/api/v1/tx?limit=10`.
     pub async fn get(&self, path: &str) -> Answer {
-        answer(self.http.get(format!("{}{path}", self.base))).await.expect("the API answers")
+        answer(self.request(Method::GET, path)).await.expect("the API answers")
     }
 
     /// Any route, as the operator.
@@ -71,7 +78,7 @@ impl Client {
 
     /// Any route, with a body.
     pub async fn post_to(&self, path: &str, body: &Value) -> Answer {
-        answer(self.http.post(format!("{}{path}", self.base)).json(body)).await.expect("the API answers")
+        answer(self.request(Method::POST, path).json(body)).await.expect("the API answers")
     }
 
     /// Any route with a body, as the operator.
@@ -85,12 +92,22 @@ impl Client {
     }
 
     /// Any route, with headers and a body of choice; `ask` sends it.
-    pub fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base))
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
     }
 
     pub async fn ask(&self, request: RequestBuilder) -> Answer {
         answer(request).await.expect("the API answers")
+    }
+
+    /// `action`: pause, resume, release or adopt, with the client's own key.
+    pub async fn operate_with_key(&self, submitter: &Submitter, action: &str) -> Answer {
+        let path = format!("/api/v1/submitters/{}/{action}", submitter.text());
+        self.post_to(&path, &json!({ "reason": "because" })).await
     }
 
     /// `action`: pause, resume, release or adopt, as the operator.

@@ -34,6 +34,14 @@ impl Part {
         }
     }
 
+    /// What the database lets it do. Every test runs with no more rights than the migrations grant.
+    fn role(self) -> &'static str {
+        match self {
+            Part::Api => "gapless_api",
+            Part::Worker => "gapless_worker",
+        }
+    }
+
     /// The log line after which it does its work.
     fn started(self) -> &'static str {
         match self {
@@ -57,6 +65,7 @@ pub struct ServiceBuilder<'a> {
 impl<'a> ServiceBuilder<'a> {
     pub(crate) fn new(stack: &'a Stack, part: Part) -> ServiceBuilder<'a> {
         let mut settings = stack.settings().clone();
+        settings.set("database.url", stack.database_url_as(part.role()));
         let metrics_port = (part == Part::Worker).then(|| Port::claim().expect("a free port"));
         match &metrics_port {
             None if part == Part::Api => settings.set("api.bind", "127.0.0.1:0"),

@@ -2,7 +2,7 @@
 
 use gapless::domain::TxId;
 use gapless::store::{AskOutcome, OperatorRequest, TxAction};
-use poem::web::{Data, RemoteAddr};
+use poem::web::Data;
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;
 use poem_openapi::{ApiResponse, OpenApi};
@@ -10,7 +10,7 @@ use poem_openapi::{ApiResponse, OpenApi};
 use super::Tag;
 use super::operate::check_reason;
 use crate::app::{App, SharedApp};
-use crate::auth::Admin;
+use crate::auth::{Administer, Caller, Write};
 use crate::error::{ApiError, Failure, OnAdmin, OnAsk};
 use crate::wait::{dealt_with, parse_worker_wait};
 use crate::wire::{AskReason, AskResult, Body, Resolution, ResolveAction};
@@ -43,15 +43,14 @@ impl Ask {
     async fn cancel(
         &self,
         app: Data<&SharedApp>,
-        from: &RemoteAddr,
+        caller: Caller<Write>,
         #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
         body: Body<AskReason>,
     ) -> Result<Asked, Failure<OnAsk>> {
-        let actor = format!("client {}", from.as_socket_addr().map(ToString::to_string).unwrap_or_default());
         let reason = body.0.reason.unwrap_or_else(|| "cancelled by the client".to_owned());
-        Ok(ask(&app, &actor, &tx_id.0, TxAction::Cancel, &reason, wait.0.as_deref()).await?)
+        Ok(ask(&app, &caller, &tx_id.0, TxAction::Cancel, &reason, wait.0.as_deref()).await?)
     }
 
     /// Raise the price of a transaction on its way
@@ -66,14 +65,14 @@ impl Ask {
     async fn speed_up(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        caller: Caller<Administer>,
         #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
         body: Body<AskReason>,
     ) -> Result<Asked, Failure<OnAdmin>> {
         let reason = body.0.reason.unwrap_or_else(|| "sped up by an operator".to_owned());
-        Ok(ask(&app, &admin.actor, &tx_id.0, TxAction::SpeedUp, &reason, wait.0.as_deref()).await?)
+        Ok(ask(&app, &caller, &tx_id.0, TxAction::SpeedUp, &reason, wait.0.as_deref()).await?)
     }
 
     /// Resolve a stuck transaction
@@ -89,7 +88,7 @@ impl Ask {
     async fn resolve(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        caller: Caller<Administer>,
         #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
@@ -100,13 +99,13 @@ impl Ask {
             ResolveAction::Bump => TxAction::SpeedUp,
             ResolveAction::Cancel => TxAction::Cancel,
         };
-        Ok(ask(&app, &admin.actor, &tx_id.0, action, &body.0.reason, wait.0.as_deref()).await?)
+        Ok(ask(&app, &caller, &tx_id.0, action, &body.0.reason, wait.0.as_deref()).await?)
     }
 }
 
-async fn ask(
+async fn ask<R>(
     app: &App,
-    actor: &str,
+    caller: &Caller<R>,
     tx_id: &str,
     action: TxAction,
     reason: &str,
@@ -116,6 +115,11 @@ async fn ask(
     let wait = parse_worker_wait(wait, app.max_wait)?;
     let tx_id: TxId =
         tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
+    if caller.submitters().is_some() {
+        // Whose it is never changes, so that a look before the request is enough.
+        caller.own_tx(app.store.get_tx(tx_id).await?)?;
+    }
+    let actor = &caller.actor();
     let number = match app.store.ask_about_tx(tx_id, action, OperatorRequest { actor, reason }).await? {
         AskOutcome::Recorded(number) => number,
         AskOutcome::UnknownTx => return Err(ApiError::UnknownTx),

@@ -8,6 +8,7 @@ use poem_openapi::payload::Json;
 use super::Tag;
 use super::create::{AcceptedTx, accept, count, validate};
 use crate::app::SharedApp;
+use crate::auth::{Caller, Write};
 use crate::error::{ApiError, Failure, OnBatch};
 use crate::intake::IntakeError;
 use crate::wire::{BatchRequest, BatchResponse, BatchResult, Body};
@@ -31,6 +32,7 @@ impl Batch {
         &self,
         app: Data<&SharedApp>,
         trace: Data<&TraceContext>,
+        caller: Caller<Write>,
         body: Body<BatchRequest>,
     ) -> Result<Json<BatchResponse>, Failure<OnBatch>> {
         let items = body.0.items;
@@ -38,12 +40,14 @@ impl Batch {
             let problem = format!("items: {} given, at most {} allowed", items.len(), app.max_batch);
             return Err(ApiError::InvalidRequest(problem).into());
         }
+        // Each item counts as a request; one was counted when the caller came in.
+        caller.charge(&app.door, items.len().saturating_sub(1));
         let checked: Vec<Result<_, ApiError>> = items
             .into_iter()
             .map(|item| {
                 item.0
                     .map_err(ApiError::InvalidRequest)
-                    .and_then(|request| validate(&app, request, None, &trace))
+                    .and_then(|request| validate(&app, &caller, request, None, &trace))
             })
             .collect();
         let intents: Vec<_> = checked.iter().filter_map(|item| item.as_ref().ok().cloned()).collect();

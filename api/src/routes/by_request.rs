@@ -9,6 +9,7 @@ use poem_openapi::payload::Json;
 use super::Tag;
 use super::get::told_in_full;
 use crate::app::SharedApp;
+use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::Tx;
 
@@ -29,13 +30,14 @@ impl ByRequest {
     async fn by_request(
         &self,
         app: Data<&SharedApp>,
+        caller: Caller<Read>,
         submitter: Query<String>,
         #[oai(name = "requestId")] request_id: Query<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
-        let key = app.chains.submitter(chain_id.0, &submitter.0)?;
+        let key = caller.own(app.chains.submitter(chain_id.0, &submitter.0)?)?;
         check_request_id(&request_id.0).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
         let view = app.store.get_tx_by_request(key, &request_id.0).await?.ok_or(ApiError::UnknownTx)?;
         Ok(Json(told_in_full(&app, view, None).await?))

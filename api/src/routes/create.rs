@@ -12,6 +12,7 @@ use poem_openapi::{ApiResponse, OpenApi};
 
 use super::Tag;
 use crate::app::{App, SharedApp};
+use crate::auth::{Caller, Write};
 use crate::error::{ApiError, Failure, OnCreate};
 use crate::wire::{Accepted, Body, CreateTx};
 
@@ -48,12 +49,13 @@ impl Create {
         &self,
         app: Data<&SharedApp>,
         trace: Data<&TraceContext>,
+        caller: Caller<Write>,
         /// May carry the requestId. If both are given they must be the same.
         #[oai(name = "Idempotency-Key")]
         idempotency_key: Header<Option<String>>,
         body: Body<CreateTx>,
     ) -> Result<Created, Failure<OnCreate>> {
-        let accepted = match validate(&app, body.0, idempotency_key.0, &trace) {
+        let accepted = match validate(&app, &caller, body.0, idempotency_key.0, &trace) {
             Ok(intent) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
             Err(error) => Err(error),
         };
@@ -75,6 +77,7 @@ pub(super) struct AcceptedTx {
 /// Every check that needs no database. Shared with the batch route.
 pub(super) fn validate(
     app: &App,
+    caller: &Caller<Write>,
     request: CreateTx,
     idempotency_key: Option<String>,
     trace: &TraceContext,
@@ -93,7 +96,7 @@ pub(super) fn validate(
         }
     };
     check_request_id(&request_id).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
-    let submitter = app.chains.submitter(request.chain_id, &request.submitter)?;
+    let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
     let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
     Ok(NewIntent::new(submitter, request_id, payload, Some(trace.to_string())))
 }

@@ -8,6 +8,7 @@ use poem_openapi::payload::Json;
 
 use super::Tag;
 use crate::app::{App, SharedApp};
+use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wait::parse_wait;
 use crate::wire::Tx;
@@ -24,6 +25,7 @@ impl Get {
     async fn get(
         &self,
         app: Data<&SharedApp>,
+        caller: Caller<Read>,
         #[oai(name = "txId")] tx_id: Path<String>,
         /// How long to wait, for example `500ms`, `30s`, `2m`. The server has a maximum (`api.max_wait`).
         wait: Query<Option<String>>,
@@ -38,13 +40,14 @@ impl Get {
             tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
         // Before the row is read: what ends after that is heard of.
         let waiting = (!wait.is_zero()).then(|| app.settled.enrol(tx_id));
-        let mut view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
+        let mut view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
         if let Some(waiting) = waiting.filter(|_| !view.state.is_terminal()) {
             tokio::select! {
                 () = waiting.ended(wait) => {}
                 () = app.shutdown.cancelled() => {}
             }
-            view = app.store.get_tx(tx_id).await?.ok_or(ApiError::UnknownTx)?;
+            caller.recheck(&app.door).await?;
+            view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
         }
         Ok(Json(told_in_full(&app, view, after).await?))
     }

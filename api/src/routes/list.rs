@@ -11,6 +11,7 @@ use poem_openapi::payload::Json;
 use super::Tag;
 use super::get::told;
 use crate::app::{App, SharedApp};
+use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::{Tx, TxPage, TxState};
 
@@ -24,12 +25,13 @@ pub(crate) struct List;
 impl List {
     /// List transactions
     ///
-    /// Newest first. All given conditions must hold.
+    /// Newest first. All given conditions must hold. Only of the submitters that the key is for.
     #[oai(path = "/api/v1/tx", method = "get", operation_id = "listTx", tag = "Tag::Transactions")]
     #[allow(clippy::too_many_arguments)] // one per query parameter: that is how the document is made
     async fn list(
         &self,
         app: Data<&SharedApp>,
+        caller: Caller<Read>,
         /// Needed with `submitter` when the server serves several chains.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
@@ -47,9 +49,13 @@ impl List {
         cursor: Query<Option<String>>,
     ) -> Result<Json<TxPage>, Failure<OnRead>> {
         let limit = page_size(limit.0)?;
+        let submitter = submitter.0.map(|address| app.chains.submitter(chain_id.0, &address)).transpose()?;
+        let submitter = submitter.map(|key| caller.own(key)).transpose()?;
         let filter = TxFilter {
             chain_id: chain_id.0.map(|id| app.chains.pick(Some(id))).transpose()?,
-            submitter: submitter.0.map(|address| app.chains.submitter(chain_id.0, &address)).transpose()?,
+            submitter,
+            // One that was named is theirs.
+            among: if submitter.is_some() { None } else { caller.submitters() },
             state: state.0.map(Into::into),
             created_after: created_after.0,
             created_before: created_before.0,

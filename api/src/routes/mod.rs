@@ -47,6 +47,9 @@ receipt, reorg) is the server's business. Every accepted request reaches `CONFIR
 **Idempotency.** A request is named by its submitter and `requestId`. Sending it again, however often, gives the same \
 `txId`: 202 the first time, 200 after that, 409 if the payload differs. After a time-out or any 5xx, send it again.
 
+**Keys.** `Authorization: Bearer gpl_…`. A key has scopes, and may be for some submitters only: it is told of no others. \
+Naming one of them is refused with 403; a transaction of theirs does not exist (404).
+
 **Errors** are `application/problem+json`. Decide by `code`; it is stable. Any 4xx stored nothing.";
 
 pub(crate) fn service() -> OpenApiService<Routes, ()> {

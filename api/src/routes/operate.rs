@@ -11,7 +11,7 @@ use poem_openapi::{ApiResponse, OpenApi};
 
 use super::Tag;
 use crate::app::{App, SharedApp};
-use crate::auth::Admin;
+use crate::auth::{Administer, Caller};
 use crate::error::{ApiError, Failure, OnAdmin};
 use crate::wait::{dealt_with, parse_worker_wait};
 use crate::wire::{ActionResult, ActionStatus, Body, OperatorReason};
@@ -41,14 +41,14 @@ impl Operate {
     async fn pause(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        admin: Caller<Administer>,
         address: Path<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.0.reason).await
     }
 
@@ -57,14 +57,14 @@ impl Operate {
     async fn resume(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        admin: Caller<Administer>,
         address: Path<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.0.reason).await
     }
 
@@ -75,7 +75,7 @@ impl Operate {
     async fn release(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        admin: Caller<Administer>,
         address: Path<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
@@ -84,7 +84,7 @@ impl Operate {
         wait: Query<Option<String>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         request(&app, &admin, key, OperatorAction::Release, "release", &body.0.reason, wait.0.as_deref())
             .await
     }
@@ -96,7 +96,7 @@ impl Operate {
     async fn adopt(
         &self,
         app: Data<&SharedApp>,
-        admin: Admin,
+        admin: Caller<Administer>,
         address: Path<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
@@ -105,31 +105,32 @@ impl Operate {
         wait: Query<Option<String>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         request(&app, &admin, key, OperatorAction::Adopt, "adopt", &body.0.reason, wait.0.as_deref()).await
     }
 }
 
 async fn set_status(
     app: &App,
-    admin: &Admin,
+    admin: &Caller<Administer>,
     key: SubmitterKey,
     status: SubmitterStatus,
     action: &str,
     reason: &str,
 ) -> Answer {
     check_reason(reason)?;
-    let request = OperatorRequest { actor: &admin.actor, reason };
+    let actor = &admin.actor();
+    let request = OperatorRequest { actor, reason };
     let id = recorded(key, app.store.set_status(key, status, request).await?)?;
     app.bell.ring(1);
-    log(admin, key, action, reason);
+    log(actor, key, action, reason);
     let entry = app.store.audit_entry(id).await?;
     Ok(answer(id, key, action, reason, entry))
 }
 
 async fn request(
     app: &App,
-    admin: &Admin,
+    admin: &Caller<Administer>,
     key: SubmitterKey,
     action: OperatorAction,
     name: &str,
@@ -138,10 +139,11 @@ async fn request(
 ) -> Answer {
     check_reason(reason)?;
     let wait = parse_worker_wait(wait, app.max_wait)?;
-    let request = OperatorRequest { actor: &admin.actor, reason };
+    let actor = &admin.actor();
+    let request = OperatorRequest { actor, reason };
     let id = recorded(key, app.store.request_action(key, action, request).await?)?;
     app.bell.ring(1);
-    log(admin, key, name, reason);
+    log(actor, key, name, reason);
     let entry =
         dealt_with(app, wait, || app.store.audit_entry(id), |entry| entry.applied_at.is_some()).await?;
     if entry.refused {
@@ -170,11 +172,11 @@ pub(super) fn check_reason(reason: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn log(admin: &Admin, key: SubmitterKey, action: &str, reason: &str) {
+fn log(actor: &str, key: SubmitterKey, action: &str, reason: &str) {
     tracing::info!(
         chain.id = key.chain_id.0,
         submitter = key.address_text(),
-        actor = admin.actor,
+        actor,
         action,
         reason,
         "an operator acted"

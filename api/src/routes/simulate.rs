@@ -12,6 +12,7 @@ use poem_openapi::payload::Json;
 
 use super::Tag;
 use crate::app::SharedApp;
+use crate::auth::{Caller, Write};
 use crate::error::{ApiError, Failure, OnSimulate};
 use crate::nodes::Node;
 use crate::wire::{Body, CreateTx, Outcome, Simulation};
@@ -37,13 +38,14 @@ impl Simulate {
     async fn simulate(
         &self,
         app: Data<&SharedApp>,
+        caller: Caller<Write>,
         body: Body<CreateTx>,
     ) -> Result<Json<Simulation>, Failure<OnSimulate>> {
         let request = body.0;
         if let Some(request_id) = &request.request_id {
             check_request_id(request_id).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
         }
-        let submitter = app.chains.submitter(request.chain_id, &request.submitter)?;
+        let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
         let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
         let node = app.nodes.get(submitter.chain_id).await?;
         app.store.get_submitter(submitter).await?.ok_or(ApiError::UnknownSubmitter(submitter))?;

@@ -10,6 +10,7 @@ use poem_openapi::payload::Json;
 use super::Tag;
 use super::list::{page, page_size, parse_cursor};
 use crate::app::SharedApp;
+use crate::auth::{Caller, Read};
 use crate::error::{Failure, OnRead};
 use crate::wire::TxPage;
 
@@ -26,6 +27,7 @@ impl Stuck {
     async fn stuck(
         &self,
         app: Data<&SharedApp>,
+        caller: Caller<Read>,
         #[oai(name = "chainId")] chain_id: Query<Option<u64>>,
         /// 1 to 200; 50 if absent.
         limit: Query<Option<u32>>,
@@ -36,6 +38,7 @@ impl Stuck {
         let filter = TxFilter {
             chain_id: chain_id.0.map(|id| app.chains.pick(Some(id))).transpose()?,
             submitter: None,
+            among: caller.submitters(),
             state: Some(TxState::Stuck),
             created_after: None,
             created_before: None,

@@ -9,7 +9,7 @@ use poem_openapi::payload::Json;
 use super::Tag;
 use super::list::page_size;
 use crate::app::{App, SharedApp};
-use crate::auth::Caller;
+use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::{Submitter, SubmitterPage};
 
@@ -20,7 +20,7 @@ pub(crate) struct Submitters;
 impl Submitters {
     /// List submitters
     ///
-    /// By chain and address. `nextNonce` is shown to admins only.
+    /// By chain and address, those that the key is for. `nextNonce` is shown to admins only.
     #[oai(
         path = "/api/v1/submitters",
         method = "get",
@@ -30,7 +30,7 @@ impl Submitters {
     async fn list(
         &self,
         app: Data<&SharedApp>,
-        caller: Caller,
+        caller: Caller<Read>,
         #[oai(name = "chainId")] chain_id: Query<Option<u64>>,
         /// 1 to 200; 50 if absent.
         limit: Query<Option<u32>>,
@@ -40,11 +40,12 @@ impl Submitters {
         let limit = page_size(limit.0)?;
         let chain_id = chain_id.0.map(|id| app.chains.pick(Some(id))).transpose()?;
         let after = cursor.0.map(|text| parse_cursor(&app, &text)).transpose()?;
-        let mut views = app.store.list_submitters(chain_id, after, limit + 1).await?;
+        let mut views =
+            app.store.list_submitters(chain_id, caller.submitters().as_deref(), after, limit + 1).await?;
         let more = views.len() > limit as usize;
         views.truncate(limit as usize);
         let next_cursor = views.last().filter(|_| more).map(|last| last.key.to_string());
-        let items = views.into_iter().map(|view| Submitter::new(view, caller.admin.is_some())).collect();
+        let items = views.into_iter().map(|view| Submitter::new(view, caller.sees_nonces())).collect();
         Ok(Json(SubmitterPage { items, next_cursor }))
     }
 
@@ -60,15 +61,15 @@ impl Submitters {
     async fn get(
         &self,
         app: Data<&SharedApp>,
-        caller: Caller,
+        caller: Caller<Read>,
         address: Path<String>,
         /// May be left out when the server serves one chain only.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Submitter>, Failure<OnRead>> {
-        let key = app.chains.submitter(chain_id.0, &address.0)?;
+        let key = caller.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         let view = app.store.get_submitter(key).await?.ok_or(ApiError::UnknownSubmitter(key))?;
-        Ok(Json(Submitter::new(view, caller.admin.is_some())))
+        Ok(Json(Submitter::new(view, caller.sees_nonces())))
     }
 }
 

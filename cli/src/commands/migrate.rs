@@ -15,18 +15,22 @@ use crate::output;
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
 pub async fn run(config: Option<&Path>, json: bool) -> Result<ExitCode> {
-    let url = match (config, std::env::var("DATABASE_URL")) {
-        (Some(path), _) => Config::load(Some(path))?.database.url,
-        (None, Ok(url)) => Secret::new(url),
-        (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
-    };
-    migrate(&url).await?;
+    migrate(&database_url(config)?).await?;
     if json {
         output::json(&json!({ "schema": "current" }));
     } else {
         output::line("the schema is current");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// For commands that need the database and nothing else.
+pub(super) fn database_url(config: Option<&Path>) -> Result<Secret> {
+    Ok(match (config, std::env::var("DATABASE_URL")) {
+        (Some(path), _) => Config::load(Some(path))?.database.url,
+        (None, Ok(url)) => Secret::new(url),
+        (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
+    })
 }
 
 pub async fn migrate(url: &Secret) -> Result<()> {

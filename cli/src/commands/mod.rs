@@ -1,6 +1,7 @@
 //! The commands that ask somebody else and print the answer.
 
 pub mod admin;
+pub mod api_keys;
 pub mod ask;
 pub mod keys;
 pub mod migrate;

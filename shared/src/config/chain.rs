@@ -54,6 +54,11 @@ impl ChainConfig {
         own.unwrap_or(self.nonce.low_level.enabled)
     }
 
+    /// How long the queue of this submitter may be, if that was set for it alone.
+    pub fn queue_limit(&self, submitter: &Address) -> Option<u64> {
+        self.submitters.get(submitter).and_then(|settings| settings.queue_limit)
+    }
+
     pub(super) fn from_table(name: String, table: ChainTable) -> Result<ChainConfig, ConfigError> {
         let bad = |key: &str, problem: String| {
             Err(ConfigError::Invalid { key: format!("chain.{name}.{key}"), problem })

@@ -151,6 +151,9 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.lease.renew_interval.is_zero() {
         return bad("lease.renew_interval", "must be longer than nothing");
     }
+    if let Err((key, problem)) = config.api.check() {
+        return bad(key, problem);
+    }
     if config.worker.poll_interval.is_zero() {
         return bad("worker.poll_interval", "must be longer than nothing");
     }
@@ -247,6 +250,9 @@ mod tests {
             ("", "nonce.max_in_flight = 0", "chain.b.nonce.max_in_flight"),
             ("lease.renew_interval = \"1h\"", "", "lease.renew_interval"),
             ("duties.prune = \"daily\"", "", "duties.prune"),
+            ("api.header_timeout = \"0s\"", "", "api.header_timeout"),
+            ("api.rate_limit = -1.0", "", "api.rate_limit"),
+            ("api.max_connections = 0", "", "api.max_connections"),
         ] {
             std::fs::write(&path, format!("{common}\n{MINIMAL}\n{of_b}")).unwrap();
             let error = resolve(Figment::from(Toml::file_exact(&path))).unwrap_err().to_string();
@@ -290,6 +296,14 @@ mod tests {
         assert_eq!(shared(&parse(&on_one_chain).unwrap()), [false, true]);
         let strict_alone = format!("{of_b}\n[submitter.{one}]\nnonce.strict.enabled = true");
         assert_eq!(shared(&parse(&strict_alone).unwrap()), [false, false]);
+    }
+
+    #[test]
+    fn a_submitter_may_have_a_queue_of_its_own_length() {
+        let one = "0x00000000000000000000000000000000000000Ab";
+        let config = parse(&format!("{MINIMAL}\n[chain.b.submitter.{one}]\nqueue_limit = 7")).unwrap();
+        let limits = ["a", "b"].map(|chain| config.chains[chain].queue_limit(&one.parse().unwrap()));
+        assert_eq!(limits, [None, Some(7)]);
     }
 
     #[test]

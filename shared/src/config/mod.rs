@@ -5,6 +5,7 @@
 //! `submitter` are defaults for every chain;
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
+mod api;
 mod chain;
 mod cloud_keys;
 pub(crate) mod endpoint;
@@ -16,6 +17,7 @@ mod sections;
 mod submitter;
 mod text;
 
+pub use api::Api;
 pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};
@@ -23,9 +25,8 @@ pub use load::ConfigError;
 pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{
-    Api, Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log,
-    LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck,
-    Worker,
+    Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log, LogFormat,
+    LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
 };
 pub use submitter::{OwnSwitch, SubmitterNonce, SubmitterSettings};
 

@@ -31,34 +31,6 @@ impl Default for Database {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Api {
-    pub bind: SocketAddr,
-    /// Admin routes are refused while this is empty, unless `admin_on_loopback` applies.
-    pub admin_token: Secret,
-    /// Lets anyone on this machine use admin routes without a token; only honoured on a loopback address.
-    pub admin_on_loopback: bool,
-    pub max_body_bytes: usize,
-    pub max_batch: usize,
-    #[serde(with = "humantime_serde")]
-    pub max_wait: Duration,
-}
-
-impl Default for Api {
-    fn default() -> Self {
-        Api {
-            bind: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            admin_token: Secret::default(),
-            admin_on_loopback: false,
-            // Init code may be 48 KiB, twice that in hex; the rest is room for access lists and batches.
-            max_body_bytes: 1 << 20,
-            max_batch: 500,
-            max_wait: Duration::from_secs(60),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
 pub struct Worker {
     /// Names this process in leases and logs. Empty: host name, process id and a random part.
     pub node_id: String,

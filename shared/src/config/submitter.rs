@@ -9,6 +9,8 @@ use serde::Deserialize;
 #[serde(default, deny_unknown_fields)]
 pub struct SubmitterSettings {
     pub nonce: SubmitterNonce,
+    /// Absent: `api.queue_limit`.
+    pub queue_limit: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

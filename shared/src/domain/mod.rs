@@ -2,6 +2,7 @@
 
 pub mod abi;
 pub mod amount;
+pub mod api_key;
 pub mod bump;
 pub mod event;
 pub mod finality;
@@ -20,6 +21,7 @@ pub mod tx_error;
 pub mod unsigned;
 pub mod words;
 
+pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
 pub use event::{Event, EventKind};
 pub use finality::{Confirmation, Finality};
 pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};

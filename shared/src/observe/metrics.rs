@@ -13,6 +13,8 @@ pub const TX_CREATE_TOTAL: &str = "tx_create_total";
 pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
 /// API. Rows per group insert.
 pub const INTAKE_BATCH_SIZE: &str = "intake_batch_size";
+/// API. Connections that are open.
+pub const API_CONNECTIONS: &str = "api_connections";
 /// API. Requests that wait for a transaction to be final.
 pub const LONG_POLLS: &str = "long_polls";
 /// Both. Lines that were not logged because whoever reads the log is too slow.
@@ -122,6 +124,7 @@ fn describe() {
     describe_counter!(TX_CREATE_TOTAL, "Create requests by result");
     describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "HTTP requests by route and status");
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
+    describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
     describe_gauge!(LONG_POLLS, Unit::Count, "Requests that wait for a transaction to be final");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the log's reader is too slow");
     describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions by result");

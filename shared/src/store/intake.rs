@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use sqlx::types::Json;
 use uuid::Uuid;
 
-use super::error::StoreError;
+use super::error::{StoreError, ensure_rows};
 use super::pool::Store;
 use super::row::Cell;
 use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
@@ -146,6 +146,48 @@ impl Store {
         let found = outcomes.iter().flatten().count();
         let answers: Option<Vec<IntakeOutcome>> = outcomes.into_iter().collect();
         answers.ok_or(StoreError::RowsAffected { operation: "insert_group", expected: group.len(), found })
+    }
+
+    /// What requests that are not to be inserted would be answered: those that were accepted before, and those that no
+    /// insert would take. `None`: only room is missing. Answers stand in the order of `group`.
+    pub async fn known_outcomes(
+        &self,
+        group: &[NewIntent],
+    ) -> Result<Vec<Option<IntakeOutcome>>, StoreError> {
+        let all: Vec<usize> = (0..group.len()).collect();
+        let mut outcomes = vec![None; group.len()];
+        for (index, outcome) in self.explain_refused(group, &all).await? {
+            outcomes[index] = outcome;
+        }
+        Ok(outcomes)
+    }
+
+    /// How many intents wait for a nonce, of each submitter and in their order; counted up to its limit, because an exact
+    /// count of a longer queue costs as much as reading it.
+    pub async fn queue_depths(&self, limits: &[(SubmitterKey, u64)]) -> Result<Vec<u64>, StoreError> {
+        let depths: Vec<i64> = sqlx::query_scalar(
+            "-- queue_depths
+            SELECT q.depth
+            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) WITH ORDINALITY AS u (chain_id, submitter, at_most, ord)
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS depth
+                FROM (
+                    SELECT
+                    FROM managed_tx t
+                    WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.queued
+                    -- in the order of the index, or the planner may prefer to read the table
+                    ORDER BY t.seq
+                    LIMIT u.at_most) capped) q
+            ORDER BY u.ord",
+        )
+        .bind(limits.iter().map(|(key, _)| key.chain_id.as_i64()).collect::<Vec<i64>>())
+        .bind(limits.iter().map(|(key, _)| key.address_text()).collect::<Vec<String>>())
+        .bind(limits.iter().map(|(_, limit)| i64::try_from(*limit).unwrap_or(i64::MAX)).collect::<Vec<i64>>())
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("queue_depths"))?;
+        ensure_rows("queue_depths", limits.len(), depths.len())?;
+        Ok(depths.into_iter().map(i64::unsigned_abs).collect())
     }
 
     /// The ids of the rows this call inserted.

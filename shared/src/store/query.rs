@@ -63,6 +63,8 @@ impl TxView {
 pub struct TxFilter {
     pub chain_id: Option<ChainId>,
     pub submitter: Option<SubmitterKey>,
+    /// Of these submitters alone; `None`: of all.
+    pub among: Option<Vec<SubmitterKey>>,
     pub state: Option<TxState>,
     pub created_after: Option<DateTime<Utc>>,
     pub created_before: Option<DateTime<Utc>>,
@@ -149,27 +151,29 @@ impl Store {
     /// Newest first. Built from parts, because a parameter that may be null would keep the planner from the index.
     pub async fn list_tx(&self, filter: &TxFilter) -> Result<Vec<TxView>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(select_tx!("list_tx", "WHERE TRUE"));
-        if let Some(chain_id) = filter.submitter.map(|key| key.chain_id).or(filter.chain_id) {
-            query.push(" AND t.chain_id = ").push_bind(chain_id.as_i64());
-        }
-        if let Some(submitter) = filter.submitter {
-            query.push(" AND t.submitter = ").push_bind(submitter.address_text());
-        }
-        if let Some(state) = filter.state {
-            // A literal, from our own list of words. What is queued has an index of its own.
-            query.push(" AND t.state = '").push(state.as_str()).push("'");
-            if state == TxState::Queued {
-                query.push(" AND t.queued");
+        match &filter.among {
+            None => push_conditions(&mut query, filter),
+            // The newest of each, by its index, and of those the newest: what others have is not read.
+            Some(among) => {
+                query
+                    .push(
+                        " AND t.tx_id IN (
+                        SELECT own.tx_id
+                        FROM unnest(",
+                    )
+                    .push_bind(among.iter().map(|key| key.chain_id.as_i64()).collect::<Vec<i64>>())
+                    .push("::BIGINT[], ")
+                    .push_bind(among.iter().map(SubmitterKey::address_text).collect::<Vec<String>>())
+                    .push(
+                        "::TEXT[]) AS u (chain_id, submitter)
+                        CROSS JOIN LATERAL (
+                            SELECT t.tx_id
+                            FROM managed_tx t
+                            WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter",
+                    );
+                push_conditions(&mut query, filter);
+                query.push(" ORDER BY t.tx_id DESC LIMIT ").push_bind(i64::from(filter.limit)).push(") own)");
             }
-        }
-        if let Some(after) = filter.created_after {
-            query.push(" AND t.created_at >= ").push_bind(after);
-        }
-        if let Some(before) = filter.created_before {
-            query.push(" AND t.created_at < ").push_bind(before);
-        }
-        if let Some(before) = filter.before {
-            query.push(" AND t.tx_id < ").push_bind(before.0);
         }
         query.push(" ORDER BY t.tx_id DESC LIMIT ").push_bind(i64::from(filter.limit));
         let rows: Vec<TxRow> =
@@ -191,6 +195,32 @@ impl Store {
         .await
         .map_err(StoreError::db("settled"))?;
         Ok(ids.into_iter().map(TxId).collect())
+    }
+}
+
+/// Those of a filter that concern a row alone.
+fn push_conditions(query: &mut QueryBuilder<Postgres>, filter: &TxFilter) {
+    if let Some(chain_id) = filter.submitter.map(|key| key.chain_id).or(filter.chain_id) {
+        query.push(" AND t.chain_id = ").push_bind(chain_id.as_i64());
+    }
+    if let Some(submitter) = filter.submitter {
+        query.push(" AND t.submitter = ").push_bind(submitter.address_text());
+    }
+    if let Some(state) = filter.state {
+        // A literal, from our own list of words. What is queued has an index of its own.
+        query.push(" AND t.state = '").push(state.as_str()).push("'");
+        if state == TxState::Queued {
+            query.push(" AND t.queued");
+        }
+    }
+    if let Some(after) = filter.created_after {
+        query.push(" AND t.created_at >= ").push_bind(after);
+    }
+    if let Some(before) = filter.created_before {
+        query.push(" AND t.created_at < ").push_bind(before);
+    }
+    if let Some(before) = filter.before {
+        query.push(" AND t.tx_id < ").push_bind(before.0);
     }
 }
 

@@ -108,16 +108,18 @@ impl Store {
         row.map(SubmitterView::try_from).transpose()
     }
 
-    /// By chain and address, after the given one.
+    /// By chain and address, after the given one; with `among`, of those alone.
     pub async fn list_submitters(
         &self,
         chain_id: Option<ChainId>,
+        among: Option<&[SubmitterKey]>,
         after: Option<SubmitterKey>,
         limit: u32,
     ) -> Result<Vec<SubmitterView>, StoreError> {
         let rows: Vec<SubmitterRow> = sqlx::query_as(select_submitter!(
             "list_submitters",
             "WHERE ($2::BIGINT IS NULL OR s.chain_id = $2) AND (s.chain_id, s.submitter) > ($3, $4)
+                AND ($6::TEXT[] IS NULL OR s.chain_id || ':' || s.submitter = ANY($6))
             ORDER BY s.chain_id, s.submitter
             LIMIT $5"
         ))
@@ -126,6 +128,7 @@ impl Store {
         .bind(after.map_or(0, |key| key.chain_id.as_i64()))
         .bind(after.map_or_else(String::new, |key| key.address_text()))
         .bind(i64::from(limit))
+        .bind(among.map(|own| own.iter().map(SubmitterKey::to_string).collect::<Vec<String>>()))
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("list_submitters"))?;

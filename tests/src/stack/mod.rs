@@ -93,6 +93,11 @@ impl Stack {
         self.settings.text("database.url").expect("set when the database was made")
     }
 
+    /// The same, with the rights of this role.
+    pub fn database_url_as(&self, role: &str) -> String {
+        format!("{}?options[role]={role}", self.database_url())
+    }
+
     /// Directory of configuration files and logs.
     pub fn dir(&self) -> &Path {
         self.dir.as_ref().expect("the stack is up").path()
@@ -100,6 +105,10 @@ impl Stack {
 
     pub(crate) fn program(&self) -> &Path {
         &self.program
+    }
+
+    pub(crate) fn audit_config(&self) -> &Path {
+        &self.audit_config
     }
 
     pub(crate) fn settings(&self) -> &Settings {
@@ -231,6 +240,16 @@ impl Stack {
         let services = self.services();
         let api = services.iter().find(|service| service.is_api() && service.is_running());
         api.expect("an API runs").client()
+    }
+
+    /// Until the workers have announced every submitter, as this client sees it.
+    pub async fn wait_announced(&self, client: &Client) {
+        eventually("the submitters are announced", async || {
+            let page = client.get("/api/v1/submitters?limit=200").await;
+            let known = page.body["items"].as_array().map_or(0, Vec::len);
+            if known == self.submitters.len() { Ok(()) } else { Err(page) }
+        })
+        .await;
     }
 
     pub async fn post(&self, submitter: &Submitter, request_id: &str, payload: &Value) -> Answer {

@@ -53,6 +53,15 @@ impl Stack {
         }
     }
 
+    /// Makes an API key with these arguments; answers the key and its id.
+    pub async fn api_key(&self, args: &[&str]) -> (String, String) {
+        let made = self.cli(&[&["--json", "api-keys", "create", "--name", "a client"], args].concat()).await;
+        assert_eq!(made.code, 0, "{made:?}");
+        let made: Value = serde_json::from_str(&made.stdout).expect("JSON was asked for");
+        let text = |field: &str| made[field].as_str().expect("a key and its id").to_owned();
+        (text("key"), text("keyId"))
+    }
+
     /// The audit now. Exit code and report must agree.
     pub async fn verify(&self) -> Verdict {
         let output = self.cli(&["--json", "verify", "--scan"]).await;

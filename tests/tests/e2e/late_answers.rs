@@ -80,8 +80,7 @@ async fn a_call_that_is_dropped_before_its_turn_uses_no_nonce() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_killed_after_it_saw_its_nonce_leaves_a_placeholder() {
     let stack = stack().up().await;
-    let config = stack.dir().join("worker-0.toml");
-    let mut caller = stack.start_caller(0, "killed", &config);
+    let mut caller = stack.start_caller(0, "killed");
     caller.wait_saw_nonce().await;
     caller.kill9();
     let held = stack.reservations(stack.submitter(0)).await.pop().unwrap();
@@ -98,7 +97,7 @@ async fn a_caller_killed_before_its_turn_costs_no_nonce() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xb3));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Submitted).await;
-    let mut caller = stack.start_caller(0, "early", &stack.dir().join("worker-0.toml"));
+    let mut caller = stack.start_caller(0, "early");
     let asked = stack.wait_reservation(submitter, ReservationState::Requested).await;
     caller.kill9();
     // What a silence of that long does, without the wait.

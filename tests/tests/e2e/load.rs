@@ -84,6 +84,8 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
         ("queue_heads", format!("{keys}, ARRAY[{ten}]::BIGINT[]")),
         ("load_open", keys.clone()),
         ("claim", format!("{keys}, 'nobody', 10.0, 0.2")),
+        // Queues are counted up to their limit, here 16.
+        ("queue_depths", format!("{keys}, ARRAY[{ten}]::BIGINT[]")),
     ] {
         let touched = touched(&stack, name, &args).await;
         assert!(touched.rows < FEW && touched.whole == 0, "{name}: {touched:?}");

@@ -229,8 +229,7 @@ async fn a_caller_needs_no_more_rights_than_the_documents_say() {
     let grants = document.split("```sql").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let grants = grants.replace("gapless_caller", &role);
     sqlx::raw_sql(sqlx::AssertSqlSafe(grants)).execute(stack.db()).await.unwrap();
-    let separator = if stack.database_url().contains('?') { '&' } else { '?' };
-    let url = format!("{}{separator}options[role]={role}", stack.database_url());
+    let url = stack.database_url_as(&role);
     let gapless = Gapless::connect(&Secret::new(url.as_str())).await.unwrap();
     let first = gapless.allocate(stack.key(0), HOLD, WAIT).await.unwrap();
     gapless.mark_recyclable(&first, "not wanted").await.unwrap();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answers;
+mod api_keys;
 mod chains;
 mod chaos;
 mod cli;
@@ -22,6 +23,7 @@ mod harness;
 mod ingest;
 mod late_answers;
 mod lease;
+mod limits;
 mod load;
 mod low_level;
 mod machine;
@@ -34,6 +36,7 @@ mod protect;
 mod replacement;
 mod reserve_crash;
 mod reverts;
+mod roles;
 mod sequence;
 mod shared_keys;
 mod signers;

@@ -5,9 +5,10 @@ use gapless_tests::Stack;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
-/// The sources of the statements that look for work and claim it.
-const SOURCES: [&str; 4] = [
+/// The sources of the statements that look for work and claim it, and that see whether a queue has room.
+const SOURCES: [&str; 5] = [
     include_str!("../../../../shared/src/store/fleet.rs"),
+    include_str!("../../../../shared/src/store/intake.rs"),
     include_str!("../../../../shared/src/store/lease.rs"),
     include_str!("../../../../shared/src/store/load.rs"),
     include_str!("../../../../shared/src/store/queue.rs"),

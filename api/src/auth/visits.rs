@@ -1,0 +1,87 @@
+//! What each key has used of its rate, and when that it was used was last written down.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gapless::config::Api;
+use gapless::domain::ApiKeyId;
+use gapless::store::{RateLimit, Store};
+use tokio::sync::mpsc;
+
+use super::bucket::{Bucket, Limit};
+
+/// `last_used_at` is about right, and costs a write a minute.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
+/// Keys whose first use, or first in a minute, is being written. More than that wait for their next use.
+const MAX_NOTES: usize = 1_000;
+
+/// One for each key that was used since the start.
+#[derive(Debug)]
+struct Visit {
+    bucket: Option<Bucket>,
+    noted_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(super) struct Visits {
+    default: Limit,
+    seen: Mutex<HashMap<ApiKeyId, Visit>>,
+    notes: mpsc::Sender<ApiKeyId>,
+}
+
+impl Visits {
+    pub(super) fn start(api: &Api, store: Store) -> Visits {
+        let (notes, used) = mpsc::channel(MAX_NOTES);
+        tokio::spawn(write_down(store, used));
+        let default = Limit { rate: api.rate_limit, burst: f64::from(api.rate_burst) };
+        Visits { default, seen: Mutex::default(), notes }
+    }
+
+    /// Of a key that was recognised. `Err`: how long it has to wait.
+    pub(super) fn enter(&self, id: &ApiKeyId, own: RateLimit, now: Instant) -> Result<(), Duration> {
+        let mut seen = self.lock();
+        let visit =
+            seen.entry(id.clone()).or_insert_with(|| Visit { bucket: self.bucket(own, now), noted_at: None });
+        if visit.noted_at.is_none_or(|noted| now.saturating_duration_since(noted) >= NOTE_EVERY)
+            && self.notes.try_send(id.clone()).is_ok()
+        {
+            visit.noted_at = Some(now);
+        }
+        visit.bucket.as_mut().map_or(Ok(()), |bucket| bucket.take(now))
+    }
+
+    /// What somebody who is in costs beyond one request.
+    pub(super) fn charge(&self, id: &ApiKeyId, requests: usize) {
+        if let Some(bucket) = self.lock().get_mut(id).and_then(|visit| visit.bucket.as_mut()) {
+            bucket.charge(requests);
+        }
+    }
+
+    /// A key that is over needs no place.
+    pub(super) fn forget(&self, id: &ApiKeyId) {
+        self.lock().remove(id);
+    }
+
+    fn bucket(&self, own: RateLimit, now: Instant) -> Option<Bucket> {
+        let rate = own.rate.unwrap_or(self.default.rate);
+        let burst = own.burst.map_or(self.default.burst, f64::from);
+        (rate > 0.0).then(|| Bucket::full(Limit { rate, burst }, now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ApiKeyId, Visit>> {
+        // The map is valid after every statement, so a panic elsewhere leaves nothing half done.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Beside the requests: nobody waits for it, and one that is lost is written at the next.
+async fn write_down(store: Store, mut used: mpsc::Receiver<ApiKeyId>) {
+    let mut ids = Vec::new();
+    while used.recv_many(&mut ids, MAX_NOTES).await > 0 {
+        if let Err(error) = store.note_api_keys_used(&ids).await {
+            tracing::debug!(%error, "the use of keys was not written down");
+        }
+        ids.clear();
+    }
+}

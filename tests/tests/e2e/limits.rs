@@ -1,0 +1,307 @@
+//! Limits: what the API takes no more of, how it says so, and that nobody else pays for it.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use gapless_tests::{Address, Answer, LIMIT, Mining, Service, Stack, TxState, eventually, payload};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::stack;
+
+fn check_full(answer: &Answer, code: &str) {
+    assert_eq!((answer.status, answer.code()), (429, code), "{answer:?}");
+    let seconds: u64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(seconds >= 1, "{answer:?}");
+}
+
+/// Scenario 6: queue limit reached: 429 with Retry-After, and once the queue drains there is room again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
+    const ROOM: usize = 5;
+    let stack = stack().submitters(2).set("api.queue_limit", ROOM as u64).up().await;
+    let (submitter, other, client) = (stack.submitter(0), stack.submitter(1), stack.client());
+    let transfer = payload(Address::repeat_byte(0x61), 1);
+    assert_eq!(stack.operate(submitter, "pause", "so that nothing leaves the queue").await.status, 200);
+
+    // Thirty at once, in a few groups: as many as fit are taken, and not one more. Those of another queue are not its business.
+    let posts = (0..30).map(|n| {
+        let (client, transfer) = (client.clone(), &transfer);
+        async move {
+            let ours = client.post(submitter, &format!("r{n}"), transfer).await;
+            let theirs = match n < ROOM - 2 {
+                true => Some(client.post(other, &format!("r{n}"), transfer).await),
+                false => None,
+            };
+            (ours, theirs)
+        }
+    });
+    let answers = join_all(posts).await;
+    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+    for (n, (ours, theirs)) in answers.iter().enumerate() {
+        stack.note(ours);
+        if ours.status == 202 {
+            taken.push(n)
+        } else {
+            refused.push(n)
+        }
+        if let Some(theirs) = theirs {
+            assert_eq!(theirs.status, 202, "{theirs:?}");
+            stack.note(theirs);
+        }
+    }
+    assert_eq!(taken.len(), ROOM, "{answers:?}");
+    for n in &refused {
+        check_full(&answers[*n].0, "queue_full");
+    }
+
+    // What was accepted before is still answered, and a conflict is still one.
+    let again = client.post(submitter, &format!("r{}", taken[0]), &transfer).await;
+    assert_eq!((again.status, again.tx_id()), (200, answers[taken[0]].0.tx_id()));
+    let conflict = client.post(submitter, &format!("r{}", taken[0]), &payload(Address::zero(), 7)).await;
+    assert_eq!((conflict.status, conflict.code()), (409, "request_id_conflict"));
+    let item = |from: &str, id: &str| json!({ "submitter": from, "requestId": id, "payload": transfer });
+    let (own, neighbour) = (submitter.text(), other.text());
+    let items = [item(&own, "new"), item(&neighbour, "new"), item(&own, &format!("r{}", taken[1]))];
+    let batch = client.post_to("/api/v1/tx/batch", &json!({ "items": items })).await;
+    let results = batch.body["results"].as_array().unwrap();
+    let statuses: Vec<_> = results.iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [429, 202, 200], "{batch:?}");
+    assert_eq!(results[0]["problem"]["code"], "queue_full");
+    let stored: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE submitter = $1")
+        .bind(&own)
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
+    assert_eq!(stored, ROOM as i64, "what was refused was not stored");
+
+    // It drains, and there is room.
+    assert_eq!(stack.operate(submitter, "resume", "go on").await.status, 200);
+    let taken = eventually("there is room again", async || {
+        let answer = client.post(submitter, &format!("r{}", refused[0]), &transfer).await;
+        if answer.status == 202 {
+            return Ok(answer);
+        }
+        check_full(&answer, "queue_full");
+        Err(answer.status)
+    })
+    .await;
+    stack.note(&taken);
+    stack.wait_all_terminal().await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submitter_may_have_a_queue_of_its_own_length() {
+    let stack = stack().submitters(2).set("api.queue_limit", 1).start().await;
+    stack.start_worker().await;
+    let key = format!("chain.c0.submitter.{}.queue_limit", stack.submitter(1).text());
+    stack.api().set(&key, 3).start().await;
+    let transfer = payload(Address::repeat_byte(0x62), 1);
+    for (submitter, room) in [(stack.submitter(0), 1), (stack.submitter(1), 3)] {
+        assert_eq!(stack.operate(submitter, "pause", "so that nothing leaves the queue").await.status, 200);
+        for n in 0..room {
+            stack.create(submitter, &format!("r{n}"), &transfer).await;
+        }
+        check_full(&stack.post(submitter, "one-too-many", &transfer).await, "queue_full");
+        // One that takes any number.
+        let unlimited = stack.api().set("api.queue_limit", 0).start().await.client();
+        let more = unlimited.post(submitter, "elsewhere", &transfer).await;
+        assert_eq!(more.status, 202, "{more:?}");
+        stack.note(&more);
+        stack.operate(submitter, "resume", "go on").await;
+    }
+    stack.wait_all_terminal().await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_key_has_a_rate_of_its_own_and_a_batch_counts_by_its_items() {
+    // So slow that nothing comes back while the test lasts.
+    let slow = ["--rate", "0.001", "--burst"];
+    let stack = stack().set("api.rate_limit", 0.001).set("api.rate_burst", 2).start().await;
+    let (three, _) = stack.api_key(&[&slow[..], &["3"]].concat()).await;
+    let (batches, _) = stack.api_key(&[&slow[..], &["4"]].concat()).await;
+    let (common, _) = stack.api_key(&[]).await;
+    let (fast, _) = stack.api_key(&["--rate", "1000000", "--burst", "1000000"]).await;
+    stack.start_api().await;
+    let [three, batches, common, fast] =
+        [three, batches, common, fast].map(|key| stack.client().with_key(&key));
+    let let_in = async |client: &gapless_tests::Client| {
+        let mut count = 0;
+        loop {
+            let answer = client.get("/api/v1/tx").await;
+            if answer.status != 200 {
+                check_full(&answer, "rate_limited");
+                return count;
+            }
+            count += 1;
+        }
+    };
+    assert_eq!(let_in(&three).await, 3);
+    assert_eq!(let_in(&common).await, 2, "what the API is configured for");
+    for _ in 0..50 {
+        assert_eq!(fast.get("/api/v1/tx").await.status, 200, "others are not touched");
+    }
+    let items: Vec<_> = (0..9).map(|n| json!({ "requestId": n.to_string() })).collect();
+    let batch = batches.post_to("/api/v1/tx/batch", &json!({ "items": items })).await;
+    assert_eq!(batch.status, 200, "larger than the burst, and in: {batch:?}");
+    let after = batches.get("/api/v1/tx").await;
+    check_full(&after, "rate_limited");
+    let wait: u64 = after.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!(wait > 5_000, "all nine are paid for: {wait} s");
+    // A stranger who knows an id uses up nothing.
+    assert_eq!(stack.client().admin_get("/api/v1/tx").await.status, 200, "the operator's token has no limit");
+    stack.finish().await;
+}
+
+/// Reads until the server closes; answers what it said.
+async fn until_closed(stream: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    let read = timeout(LIMIT, stream.read_to_end(&mut said)).await.expect("the server closes");
+    // A server that closes while bytes are on their way to it resets.
+    if let Err(error) = read {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Sends a byte now and then until the server closes; answers what it said.
+async fn trickle(api: &Service, beginning: &str) -> String {
+    let mut stream = connect(api).await;
+    stream.write_all(beginning.as_bytes()).await.unwrap();
+    let (mut from, mut to) = stream.into_split();
+    let (mut said, mut pace) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
+    let mut chunk = [0; 4096];
+    let talk = async {
+        loop {
+            tokio::select! {
+                read = from.read(&mut chunk) => match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => said.extend_from_slice(&chunk[..count]),
+                },
+                _ = pace.tick() => {
+                    // The answer may be on its way although nothing is taken any more.
+                    let _ = to.write_all(b"x").await;
+                }
+            }
+        }
+    };
+    timeout(LIMIT, talk).await.expect("the server gives up");
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+async fn connect(api: &Service) -> TcpStream {
+    TcpStream::connect(api.url().trim_start_matches("http://")).await.unwrap()
+}
+
+async fn patient_api(stack: &Stack) -> Service {
+    let api = stack.api().set("api.header_timeout", "300ms").set("api.body_timeout", "300ms");
+    api.set("api.send_timeout", "300ms").start().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_too_slow_is_cut_off() {
+    let stack = stack().start().await;
+    let api = patient_api(&stack).await;
+    // Headers that never end, a connection that says nothing, and one that says nothing more.
+    let said = trickle(&api, "GET /healthz HTTP/1.1\r\nhost: here\r\nx-slow: ").await;
+    assert!(!said.contains("200 OK"), "{said}");
+    assert_eq!(until_closed(&mut connect(&api).await).await, "");
+    let mut idle = connect(&api).await;
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+    assert!(until_closed(&mut idle).await.contains("200 OK"), "answered, and closed after a while");
+    // A body that never ends is told why.
+    let beginning = "POST /api/v1/tx HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{";
+    let said = trickle(&api, beginning).await;
+    assert!(said.starts_with("HTTP/1.1 408") && said.contains("body_too_slow"), "{said}");
+    // The control: patience makes the difference.
+    let answer = stack.start_api().await.client().get("/healthz").await;
+    assert_eq!(answer.status, 200);
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_reads_its_answers_is_cut_off() {
+    let stack = stack().start().await;
+    let api = patient_api(&stack).await;
+    let mut stream = connect(&api).await;
+    // More answers than the system keeps for a reader who does not come. At some point nobody takes requests either.
+    let request = b"GET /openapi.yaml HTTP/1.1\r\nhost: here\r\n\r\n";
+    let asked = async { while stream.write_all(request).await.is_ok() {} };
+    timeout(LIMIT, asked).await.expect("the server gives up");
+    eventually("its connection is gone", async || {
+        // The one that asks has one, too.
+        let open = api.metric("api_connections", &[]).await;
+        if open == 1.0 { Ok(()) } else { Err(open) }
+    })
+    .await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_and_bodies_have_a_size_and_a_batch_a_length() {
+    let stack = stack().set("api.max_batch", 2).set("api.max_body_bytes", 4096).start().await;
+    let api = stack.start_api().await;
+    let client = api.client();
+    let mut stream = connect(&api).await;
+    let head = format!("GET /healthz HTTP/1.1\r\nhost: here\r\nx-large: {}\r\n\r\n", "x".repeat(1 << 20));
+    // The server answers before it has read everything, and may close while we still write.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+    let within = client.request(reqwest::Method::GET, "/healthz").header("x-large", "x".repeat(8 << 10));
+    assert_eq!(client.ask(within).await.status, 200);
+
+    let large = client.post_raw(&json!({ "requestId": "x".repeat(5_000) })).await;
+    assert_eq!((large.status, large.code()), (413, "body_too_large"));
+    let items = |count: usize| json!({ "items": vec![json!({}); count] });
+    assert_eq!(client.post_to("/api/v1/tx/batch", &items(2)).await.status, 200);
+    let long = client.post_to("/api/v1/tx/batch", &items(3)).await;
+    assert_eq!((long.status, long.code()), (400, "invalid_request"));
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_when_every_place_is_taken_waits_for_one() {
+    let stack = stack().start().await;
+    let api = stack.api().set("api.max_connections", 2).start().await;
+    let mut taken = [connect(&api).await, connect(&api).await];
+    for stream in &mut taken {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+        stream.read_exact(&mut [0; 12]).await.unwrap();
+    }
+    let waiting = tokio::spawn({
+        let client = api.client();
+        async move { client.get("/healthz").await }
+    });
+    // Those who are in are served, more than once, before the one who waits.
+    for stream in &mut taken {
+        for _ in 0..20 {
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+            stream.read_exact(&mut [0; 12]).await.unwrap();
+        }
+    }
+    assert!(!waiting.is_finished());
+    let [leaves, _stays] = taken;
+    drop(leaves);
+    assert_eq!(timeout(LIMIT, waiting).await.expect("a place is free").unwrap().status, 200);
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_longer_than_the_server_lets_them() {
+    let stack = stack().mining(Mining::Manual).set("api.max_wait", "200ms").up().await;
+    let tx_id = stack.create(stack.submitter(0), "one", &payload(Address::repeat_byte(0x63), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    let path = format!("/api/v1/tx/{tx_id}?wait=1h");
+    let client = stack.client();
+    let answer = timeout(LIMIT, client.get(&path)).await.expect("not after an hour");
+    assert_eq!((answer.status, &answer.body["state"]), (200, &json!("SUBMITTED")));
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}

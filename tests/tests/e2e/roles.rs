@@ -1,0 +1,266 @@
+//! What the database lets each program do. Every test runs its API as `gapless_api` and its workers as `gapless_worker`, so
+//! that the rights are enough is shown by all of them; here is that there are no more, and that they are made everywhere.
+
+use futures::future::join_all;
+use gapless::config::Secret;
+use gapless_cli::commands::migrate::migrate;
+use gapless_tests::{Address, Mining, Stack, TxState, eventually, payload};
+use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::stack;
+
+const DENIED: &str = "42501";
+
+/// A plain connection, as psql has one.
+async fn session(stack: &Stack, role: &str) -> PgConnection {
+    PgConnection::connect(&stack.database_url_as(role)).await.unwrap()
+}
+
+/// The SQLSTATE with which a statement is refused; empty if it is not. Nothing of it stays.
+async fn tried(session: &mut PgConnection, statement: &'static str) -> String {
+    let mut attempt = session.begin().await.unwrap();
+    let outcome = sqlx::query(statement).execute(&mut *attempt).await;
+    attempt.rollback().await.unwrap();
+    match outcome {
+        Ok(_) => String::new(),
+        Err(error) => error.as_database_error().unwrap().code().unwrap_or_default().into_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
+    let stack = stack().mining(Mining::Manual).up().await;
+    let tx_id = stack.create(stack.submitter(0), "one", &payload(Address::repeat_byte(0x71), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    let mut api = session(&stack, "gapless_api").await;
+    for statement in [
+        "UPDATE managed_tx SET state = 'CANCELLED', finished_at = now()",
+        "UPDATE managed_tx SET nonce = 7",
+        "UPDATE managed_tx SET payload = '{}'",
+        "UPDATE managed_tx SET fencing_token = 99",
+        "DELETE FROM managed_tx",
+        "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, state)
+         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '', 'QUEUED')",
+        "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, nonce)
+         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '', NULL)",
+        "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1",
+        "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
+         VALUES (1, 'x', 0, 0, 1, 1)",
+        "UPDATE submitter_lease SET fencing_token = fencing_token + 1",
+        "UPDATE submitter_lease SET expires_at = '-infinity'",
+        "SELECT FROM submitter_lease FOR UPDATE",
+        "SELECT raw_tx FROM tx_attempt",
+        "INSERT INTO tx_attempt (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+         VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'x', 0, 'ORIGINAL', '', '', '{}', 1)",
+        "UPDATE submitter SET shared = TRUE",
+        "UPDATE submitter SET max_in_flight = 100",
+        "INSERT INTO submitter (chain_id, submitter, signer) VALUES (1, 'x', 'raw_key')",
+        "UPDATE audit_log SET outcome = 'done'",
+        "UPDATE tx_request SET applied_at = now()",
+        "UPDATE api_key SET revoked_at = NULL",
+        "UPDATE api_key SET scopes = '{admin}'",
+        "INSERT INTO api_key (key_id, name, secret_hash, scopes) VALUES ('0', 'x', '', '{admin}')",
+        "DELETE FROM api_key",
+        "DROP TABLE managed_tx",
+    ] {
+        assert_eq!(tried(&mut api, statement).await, DENIED, "{statement}");
+    }
+    // What it may: the control that it is not merely refused everything.
+    const QUEUED: &str =
+        "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
+         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '')";
+    for statement in [
+        QUEUED,
+        "SELECT * FROM managed_tx",
+        "UPDATE submitter SET status = 'PAUSED', status_reason = 'x'",
+        "UPDATE api_key SET last_used_at = now()",
+    ] {
+        assert_eq!(tried(&mut api, statement).await, "", "{statement}");
+    }
+    let mut attempt = api.begin().await.unwrap();
+    let made: (String, Option<i64>) =
+        sqlx::query_as(AssertSqlSafe(format!("{QUEUED} RETURNING state, nonce")))
+            .fetch_one(&mut *attempt)
+            .await
+            .unwrap();
+    assert_eq!(made, ("QUEUED".to_owned(), None), "there is no other way to insert one");
+    attempt.rollback().await.unwrap();
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// Even from psql, even as the worker's own role, even as the owner of the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_token_is_refused_whoever_writes_it() {
+    let stack = stack().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let tx_id = stack.create(stack.submitter(0), "one", &payload(Address::repeat_byte(0x72), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    worker.stop_sigterm().await;
+    let mut plain = session(&stack, "gapless_worker").await;
+    let mut owner = PgConnection::connect(stack.database_url()).await.unwrap();
+    for session in [&mut plain, &mut owner] {
+        for statement in [
+            "UPDATE managed_tx SET state = 'STUCK', fencing_token = fencing_token - 1",
+            "UPDATE managed_tx SET last_error = 'zombie', fencing_token = 0",
+            "UPDATE submitter_nonce_cursor SET in_flight_state = in_flight_state, fencing_token = fencing_token - 1",
+            "UPDATE submitter_lease SET fencing_token = fencing_token - 1",
+        ] {
+            assert_eq!(tried(session, statement).await, "GL001", "{statement}");
+        }
+        // The control: the same write with the token that is in force.
+        assert_eq!(
+            tried(session, "UPDATE managed_tx SET state = 'STUCK', fencing_token = fencing_token").await,
+            ""
+        );
+    }
+    // And what a worker has no business with.
+    for statement in [
+        "UPDATE managed_tx SET request_id = 'other'",
+        "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
+         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '')",
+        "UPDATE tx_attempt SET raw_tx = ''",
+        "UPDATE submitter SET status = 'ACTIVE'",
+        "SELECT secret_hash FROM api_key",
+        "DELETE FROM audit_log",
+    ] {
+        assert_eq!(tried(&mut plain, statement).await, DENIED, "{statement}");
+    }
+    stack.start_worker().await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// A whole life with no more rights than granted; and the control that the processes do run with those rights.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rights_are_enough_for_a_whole_life_and_are_the_ones_in_force() {
+    let stack = stack().mining(Mining::Manual).set("events.mode", "mq_outbox").up().await;
+    let (submitter, client) = (stack.submitter(0), stack.client());
+    let transfer = payload(Address::repeat_byte(0x73), 1);
+    let first = stack.create(submitter, "first", &transfer).await;
+    stack.wait_for(first, TxState::Submitted).await;
+    let path = format!("/api/v1/tx/{first}");
+    for (action, body) in [
+        ("speed-up", json!({})),
+        ("resolve", json!({ "action": "rebroadcast", "reason": "again" })),
+        ("cancel", json!({})),
+        ("cancel", json!({})),
+    ] {
+        let asked = client.admin_post(&format!("{path}/{action}"), &body).await;
+        assert!(matches!(asked.status, 200 | 202), "{action}: {asked:?}");
+    }
+    for action in ["pause", "resume"] {
+        assert_eq!(stack.operate(submitter, action, "because").await.status, 200, "{action}");
+    }
+    let second = stack.create(submitter, "second", &transfer).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(second, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(second, TxState::Confirmed).await;
+
+    // Taken away, the work stops; given back, it goes on.
+    stack.sql("REVOKE UPDATE ON managed_tx FROM gapless_worker").await;
+    stack.sql("REVOKE UPDATE (state) ON managed_tx FROM gapless_worker").await;
+    let third = stack.create(submitter, "third", &transfer).await;
+    let worker = stack.workers().remove(0);
+    worker.wait_for_log("permission denied for table managed_tx").await;
+    assert_eq!(stack.row(third).await.state, TxState::Queued);
+    stack.sql("REVOKE INSERT (payload) ON managed_tx FROM gapless_api").await;
+    let refused = stack.post(submitter, "fourth", &transfer).await;
+    assert_eq!((refused.status, refused.code()), (500, "internal_error"));
+    stack.sql("SELECT gapless_grant_roles()").await;
+    stack.wait_for(third, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(third, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// A migration that adds a table has to say who may use it.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_table_is_known_to_the_grants() {
+    let stack = stack().start().await;
+    let unknown: Vec<String> = sqlx::query_scalar(
+        "SELECT c.relname::TEXT
+         FROM pg_class c
+         WHERE c.relnamespace = 'public'::REGNAMESPACE AND c.relkind IN ('r', 'p')
+           AND NOT has_table_privilege('gapless_api', c.oid, 'SELECT')
+           AND NOT has_table_privilege('gapless_worker', c.oid, 'SELECT')",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap();
+    assert!(unknown.is_empty(), "replace gapless_grant_roles() in a migration: {unknown:?}");
+    stack.finish().await;
+}
+
+/// A server on which nobody has made the roles yet.
+async fn without_roles() -> Stack {
+    let stack = stack().own_postgres().start().await;
+    stack.sql("DROP OWNED BY gapless_api, gapless_worker").await;
+    stack.sql("DROP ROLE gapless_api, gapless_worker").await;
+    stack
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_of_one_server_are_migrated_at_the_same_moment() {
+    let stack = without_roles().await;
+    let urls = join_all((0..8).map(|_| stack.empty_database())).await;
+    for outcome in join_all(urls.iter().map(|url| async { migrate(&Secret::new(url.as_str())).await })).await
+    {
+        outcome.unwrap();
+    }
+    for url in &urls {
+        let mut session = PgConnection::connect(&format!("{url}?options[role]=gapless_api")).await.unwrap();
+        assert_eq!(tried(&mut session, "SELECT FROM managed_tx").await, "");
+    }
+    stack.finish().await;
+}
+
+/// Managed databases: the user who migrates may not make roles.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_roles_may_not_be_made_the_migration_goes_on_and_they_are_granted_later() {
+    let stack = without_roles().await;
+    let url = stack.empty_database().await;
+    let database = url.rsplit('/').next().unwrap();
+    stack.sql("CREATE ROLE plain LOGIN").await;
+    let own = format!("ALTER DATABASE {database} OWNER TO plain");
+    sqlx::query(AssertSqlSafe(own)).execute(stack.db()).await.unwrap();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let as_plain = format!("{scheme}://plain@{}", rest.split_once('@').unwrap().1);
+    migrate(&Secret::new(as_plain.as_str())).await.unwrap();
+    let mut plain = PgConnection::connect(&as_plain).await.unwrap();
+    let made: Vec<String> = sqlx::query_scalar(
+        "SELECT rolname::TEXT FROM pg_roles WHERE rolname IN ('gapless_api', 'gapless_worker')",
+    )
+    .fetch_all(&mut plain)
+    .await
+    .unwrap();
+    assert!(made.is_empty(), "{made:?}");
+    // Without roles one user does everything.
+    let api = stack.api().set("database.url", as_plain.as_str()).start().await;
+    let worker = stack.worker().set("database.url", as_plain.as_str()).start().await;
+    stack.wait_announced(&api.client()).await;
+    for service in [api, worker] {
+        service.stop_sigterm().await;
+    }
+    // Somebody who may makes them, and the owner grants.
+    stack.sql("CREATE ROLE gapless_api NOLOGIN").await;
+    stack.sql("CREATE ROLE gapless_worker NOLOGIN").await;
+    sqlx::query("SELECT gapless_grant_roles()").execute(&mut plain).await.unwrap();
+    let limited = format!("{url}?options[role]=");
+    let api = stack.api().set("database.url", format!("{limited}gapless_api")).start().await;
+    stack.worker().set("database.url", format!("{limited}gapless_worker")).start().await;
+    let made = api.client().post(stack.submitter(0), "one", &payload(Address::repeat_byte(0x74), 1)).await;
+    assert_eq!(made.status, 202, "{made:?}");
+    let tx = format!("/api/v1/tx/{}", made.tx_id());
+    eventually("it is confirmed", async || {
+        let seen = api.client().get(&tx).await;
+        if seen.body["state"] == "CONFIRMED" { Ok(()) } else { Err(seen.body) }
+    })
+    .await;
+    stack.finish().await;
+}
