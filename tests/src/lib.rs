@@ -11,6 +11,7 @@ mod callers;
 mod client;
 pub mod cloud;
 mod eventually;
+pub mod model;
 mod node;
 mod nodes;
 mod plain_http;
