@@ -20,6 +20,7 @@ mod rows;
 mod servers;
 mod service;
 mod signing;
+pub mod sim;
 mod stack;
 mod submitter;
 

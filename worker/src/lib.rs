@@ -1,5 +1,7 @@
 //! The worker: owns submitters by lease and carries their intents to the chain.
 
+#[cfg(feature = "by-hand")]
+pub mod by_hand;
 mod chains;
 mod duties;
 pub mod failpoint;
@@ -77,7 +79,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 
     let shared = Arc::new(Shared {
         node: node.clone(),
-        writer: Writer::start(write_store, writers, Bell::start(fleet_store.clone(), Channel::Final)),
+        writer: Writer::start(
+            Arc::new(write_store),
+            writers,
+            Bell::start(fleet_store.clone(), Channel::Final),
+        ),
         reader: Reader::start(read_store),
         events: events::publisher(config.events.mode),
         linger: config.worker.linger,
