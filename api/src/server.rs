@@ -8,7 +8,7 @@ use gapless::bell::{Bell, hear};
 use gapless::config::Config;
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
-use gapless::store::{Channel, Store, StoreError, Timeouts};
+use gapless::store::{Channel, Store, Timeouts};
 use poem::listener::{Acceptor, Listener, TcpListener};
 use poem::{Endpoint, EndpointExt, Route, Server};
 use tokio::sync::watch;
@@ -19,7 +19,7 @@ use crate::auth::AdminPolicy;
 use crate::edge::Edge;
 use crate::intake::Intake;
 use crate::nodes::Nodes;
-use crate::ready::wait_for_database;
+use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
 
@@ -39,7 +39,9 @@ pub fn spec_yaml() -> String {
 /// says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
-    if let Err(error @ StoreError::SchemaTooOld { .. }) = store.check_schema().await {
+    if let Err(error) = ready::check(&store).await
+        && error.is_for_people()
+    {
         return Err(error.into());
     }
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.

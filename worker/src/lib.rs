@@ -135,7 +135,12 @@ fn node_id(config: &Config) -> NodeId {
 async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
     let mut pause = Duration::from_millis(200);
     loop {
-        match store.check_schema().await {
+        // Sessions first: through a pooler that shares them nothing else can be asked.
+        let checked = async {
+            store.check_session().await?;
+            store.check_schema().await
+        };
+        match checked.await {
             Ok(()) => return Ok(true),
             Err(error) if error.is_connection() => {
                 tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
