@@ -174,18 +174,20 @@ async fn serve(
         }
         let Some(held) = session.as_deref_mut() else { continue };
         send(held, kind, &body).await?;
-        let mut over = false;
         // A query, or the end of a group of messages: the server answers until it is ready for more.
-        while matches!(kind, b'Q' | b'S') {
-            let (kind, body) = frame(held).await?;
-            send(client, kind, &body).await?;
-            if kind == b'Z' {
-                over = body == b"I";
-                break;
-            }
-        }
-        if over {
+        if matches!(kind, b'Q' | b'S') && answered(held, client).await? {
             *session = None;
+        }
+    }
+}
+
+/// Passes on what the server says until it is ready for more. True: no transaction is open.
+async fn answered(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<bool> {
+    loop {
+        let (kind, body) = frame(server).await?;
+        send(client, kind, &body).await?;
+        if kind == b'Z' {
+            return Ok(body == b"I");
         }
     }
 }
