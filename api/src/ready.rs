@@ -17,13 +17,19 @@ pub(crate) async fn missing(store: &Store) -> Vec<String> {
     }
 }
 
-/// Waits for the database with growing patience. An older schema does not heal by waiting, and is an error.
+/// What a start needs of the database. Sessions first: through a pooler that shares them nothing else can be asked.
+pub(crate) async fn check(store: &Store) -> Result<(), StoreError> {
+    store.check_session().await?;
+    store.check_schema().await
+}
+
+/// Waits for the database with growing patience. What does not heal by waiting, such as an older schema, is an error.
 pub(crate) async fn wait_for_database(store: &Store, shutdown: &CancellationToken) -> Result<(), StoreError> {
     let mut delay = FIRST_DELAY;
     loop {
-        match store.check_schema().await {
+        match check(store).await {
             Ok(()) => return Ok(()),
-            Err(error @ StoreError::SchemaTooOld { .. }) => return Err(error),
+            Err(error) if error.is_for_people() => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, retry_in = ?delay, "the database cannot be used; requests are answered with 503");
             }

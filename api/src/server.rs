@@ -8,7 +8,7 @@ use gapless::bell::{Bell, hear};
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
-use gapless::store::{Channel, Store, StoreError, Timeouts};
+use gapless::store::{Channel, Store, Timeouts};
 use poem::{Endpoint, EndpointExt, Response, Route};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use crate::connections::{self, Limits};
 use crate::edge::Edge;
 use crate::intake::{Intake, QueueLimits};
 use crate::nodes::Nodes;
-use crate::ready::wait_for_database;
+use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
 
@@ -41,8 +41,8 @@ pub fn spec_yaml() -> String {
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
     let door = Door::new(&config.api, &store);
-    match store.check_schema().await {
-        Err(error @ StoreError::SchemaTooOld { .. }) => return Err(error.into()),
+    match ready::check(&store).await {
+        Err(error) if error.is_for_people() => return Err(error.into()),
         Err(_) => {}
         // Before anybody can come in. What cannot be asked now is asked once the database is back.
         Ok(()) => {

@@ -46,23 +46,43 @@ impl Chain {
     ) -> anyhow::Result<Arc<Chain>> {
         let client = EvmClient::new(config)?;
         let inspector = config.mempool.diagnose.enabled.then(|| client.inspector(config));
-        let connector: Arc<dyn ChainConnector> = Arc::new(client);
-        let watcher =
-            Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
-        let chain = Arc::new(Chain {
-            config: config.clone(),
-            connector,
-            watcher: watcher.clone(),
-            fees: FeeSource::new(&config.fees),
-            stuck: Box::new(Always(config.stuck.policy)),
-            inspector: inspector.map(|inspector| Arc::new(inspector) as Arc<dyn MempoolInspector>),
-            halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
-            unreachable: Mutex::new(None),
-        });
-        let task = WatchTask::new(watcher, store.clone(), node.clone(), duty_duration);
+        let inspector = inspector.map(|inspector| Arc::new(inspector) as Arc<dyn MempoolInspector>);
+        let chain = Chain::new(config, Arc::new(client), inspector);
+        let task = WatchTask::new(chain.watcher.clone(), store.clone(), node.clone(), duty_duration);
         tokio::spawn(watch_once_checked(chain.clone(), task, stop.clone()));
         tokio::spawn(guard_identity(chain.clone(), store.clone(), stop.clone()));
         Ok(chain)
+    }
+
+    /// Halted until its identity is checked, and watched by nobody yet.
+    fn new(
+        config: &ChainConfig,
+        connector: Arc<dyn ChainConnector>,
+        inspector: Option<Arc<dyn MempoolInspector>>,
+    ) -> Arc<Chain> {
+        let watcher =
+            Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
+        Arc::new(Chain {
+            config: config.clone(),
+            connector,
+            watcher,
+            fees: FeeSource::new(&config.fees),
+            stuck: Box::new(Always(config.stuck.policy)),
+            inspector,
+            halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
+            unreachable: Mutex::new(None),
+        })
+    }
+
+    /// A chain that is what it says, and whose watcher looks when it is told to.
+    #[cfg(feature = "by-hand")]
+    pub(crate) fn by_hand(
+        config: &ChainConfig,
+        connector: Arc<dyn ChainConnector>,
+    ) -> (Arc<Chain>, WatchTask) {
+        let chain = Chain::new(config, connector, None);
+        settle(&chain, None);
+        (chain.clone(), WatchTask::unsaved(chain.watcher.clone()))
     }
 
     /// Why nothing may be sent to this chain, if so.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::config::Config;
 use gapless::domain::{ChainId, SubmitterKey};
@@ -14,6 +14,7 @@ use gapless::observe::metrics as m;
 use gapless::signer::SignerSet;
 use gapless::store::{Lease, LeaseTag, Store, StoreError, Work};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
@@ -352,7 +353,7 @@ impl Fleet {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep_until(next.into()) => {}
+                () = tokio::time::sleep_until(next) => {}
             }
             let tags: Vec<LeaseTag> = self.lanes().values().map(|lane| lane.tag.clone()).collect();
             next = Instant::now() + interval;

@@ -1,5 +1,7 @@
 //! The worker: owns submitters by lease and carries their intents to the chain.
 
+#[cfg(feature = "by-hand")]
+pub mod by_hand;
 mod chains;
 mod duties;
 pub mod failpoint;
@@ -78,7 +80,11 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 
     let shared = Arc::new(Shared {
         node: node.clone(),
-        writer: Writer::start(write_store, writers, Bell::start(fleet_store.clone(), Channel::Final)),
+        writer: Writer::start(
+            Arc::new(write_store),
+            writers,
+            Bell::start(fleet_store.clone(), Channel::Final),
+        ),
         reader: Reader::start(read_store),
         events: events::publisher(config.events.mode),
         linger: config.worker.linger,
@@ -130,7 +136,12 @@ fn node_id(config: &Config) -> NodeId {
 async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
     let mut pause = Duration::from_millis(200);
     loop {
-        match store.check_schema().await {
+        // Sessions first: through a pooler that shares them nothing else can be asked.
+        let checked = async {
+            store.check_session().await?;
+            store.check_schema().await
+        };
+        match checked.await {
             Ok(()) => return Ok(true),
             Err(error) if error.is_connection() => {
                 tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");

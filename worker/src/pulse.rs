@@ -1,11 +1,12 @@
 //! What this process tells the others of itself, and who else is there.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::config::Config;
 use gapless::domain::NodeId;
 use gapless::store::{Peer, Store, StoreError};
+use tokio::time::Instant;
 
 /// News of our lanes goes out this often at the most: the others share by what they hear of us.
 const NEWS_GAP: Duration = Duration::from_millis(100);

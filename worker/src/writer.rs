@@ -4,11 +4,12 @@
 //! it. A batch that fails because the database is away fails as a whole: splitting would not help.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use async_trait::async_trait;
 use gapless::bell::Bell;
 use gapless::observe::metrics as m;
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
+use tokio::time::Instant;
 
 use crate::funnel::{Funnel, Reply, Request};
 
@@ -28,6 +29,20 @@ pub(crate) enum WriteError {
     Stopping,
 }
 
+/// Where fenced writes are committed: the store. A test may stand in between, and lose what it is asked or answered.
+#[cfg_attr(not(feature = "by-hand"), allow(unreachable_pub))]
+#[async_trait]
+pub trait Commits: Send + Sync + std::fmt::Debug {
+    async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError>;
+}
+
+#[async_trait]
+impl Commits for Store {
+    async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
+        Store::apply(self, batch).await
+    }
+}
+
 type Answer = Result<Vec<Attempt>, WriteError>;
 
 /// Writes in one transaction at the most: beyond it the gain is small and the locks are held longer.
@@ -40,12 +55,12 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// `endings` is rung for what became final, after its commit.
-    pub(crate) fn start(store: Store, writers: usize, endings: Bell) -> Self {
+    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Bell) -> Self {
         let funnel = Funnel::start(writers, MAX_BATCH, move |batch| {
             let (store, endings) = (store.clone(), endings.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
-                flush(&store, &endings, writes, replies).await;
+                flush(store.as_ref(), &endings, writes, replies).await;
             }
         });
         Writer { funnel }
@@ -57,7 +72,7 @@ impl Writer {
     }
 }
 
-async fn flush(store: &Store, endings: &Bell, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
+async fn flush(store: &dyn Commits, endings: &Bell, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
     // Depth-first over halves; a list instead of recursion, because async recursion would box.
     let mut parts = vec![(writes, replies)];
     while let Some((mut writes, mut replies)) = parts.pop() {

@@ -36,7 +36,12 @@ pub(super) fn database_url(config: Option<&Path>) -> Result<Secret> {
 pub async fn migrate(url: &Secret) -> Result<()> {
     let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
     let store = Store::new(url, "gapless-migrate", 1, timeouts)?;
-    let outcome = store.migrate().await.context("cannot migrate the database");
+    let outcome = async {
+        // Migrations are kept apart by a lock that belongs to a session.
+        store.check_session().await?;
+        store.migrate().await
+    };
+    let outcome = outcome.await.context("cannot migrate the database");
     store.close().await;
     outcome
 }

@@ -1,5 +1,7 @@
 //! One PostgreSQL server with a data directory of its own.
 
+mod standby;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -56,6 +56,7 @@ impl Gapless {
 
     async fn open(url: &Secret, mode: EventsMode) -> Result<Gapless, StoreError> {
         let store = Store::new(url, "gapless-embedded", CONNECTIONS, Timeouts::default())?;
+        store.check_session().await?;
         store.check_schema().await?;
         Ok(Gapless { store, events: events::publisher(mode), signers: None })
     }

@@ -19,11 +19,22 @@ pub enum StoreError {
         "the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`"
     )]
     SchemaTooOld { found: i64, needed: i64 },
+    /// Sessions are not ours alone. See `check_session`.
+    #[error(
+        "database.url leads to a connection pooler that {problem}: connect to PostgreSQL itself \
+         (docs/operations.md, Connection poolers)"
+    )]
+    Pooled { problem: String },
 }
 
 impl StoreError {
     pub(crate) fn db(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
         move |source| StoreError::Db { operation, source }
+    }
+
+    /// Whether somebody has to change something before this database can be used: waiting does not help.
+    pub fn is_for_people(&self) -> bool {
+        matches!(self, StoreError::SchemaTooOld { .. } | StoreError::Pooled { .. })
     }
 
     /// Whether the database could not be reached or answered: waiting may help, and no row is to blame.

@@ -1,7 +1,8 @@
 //! Held nonces, from the lane's side: what it reads of them with its rows, and what it writes behind the fence.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};

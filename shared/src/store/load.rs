@@ -4,9 +4,10 @@
 //! because it does not know whether a write of its own was committed passes the fence first, which waits for that write.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ethers_core::types::{H256, U256};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::attempt::Attempt;

@@ -28,6 +28,7 @@ mod queue;
 mod receipt;
 mod reservation;
 mod row;
+mod session;
 mod submitters;
 mod upkeep;
 mod verify;

@@ -14,6 +14,8 @@ use crate::config::Secret;
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: sqlx::PgPool,
+    /// What its sessions ask for.
+    pub(super) statement_timeout: Duration,
 }
 
 /// A connection that was idle for this long is asked whether it is still there before it is used: a round trip, which
@@ -91,7 +93,7 @@ impl Store {
                 Box::pin(async move { Ok(meta.idle_for < ASK_IDLE_FROM || connection.ping().await.is_ok()) })
             })
             .connect_lazy_with(options);
-        Ok(Store { pool })
+        Ok(Store { pool, statement_timeout: timeouts.statement })
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {

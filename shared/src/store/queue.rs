@@ -1,8 +1,8 @@
 //! The heads of queues: intents that wait for a nonce. Reading needs no lease; giving one of them a nonce does.
 
 use std::collections::HashMap;
-use std::time::Instant;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;

@@ -30,6 +30,7 @@ pub struct StackBuilder {
     balance: U256,
     proxied: bool,
     own_postgres: bool,
+    database_at: Option<String>,
     node_args: Vec<String>,
     settings: Settings,
 }
@@ -57,6 +58,7 @@ impl StackBuilder {
             balance: U256::exp10(21),
             proxied: false,
             own_postgres: false,
+            database_at: None,
             node_args: Vec::new(),
             settings,
         }
@@ -131,6 +133,12 @@ impl StackBuilder {
         self
     }
 
+    /// An empty database of the test's own.
+    pub fn database_at(mut self, url: &str) -> Self {
+        self.database_at = Some(url.to_owned());
+        self
+    }
+
     /// Database, chains and keys; no process of Gapless yet.
     pub async fn start(mut self) -> Stack {
         let dir = tempfile::Builder::new().prefix("gapless-stack-").tempdir().unwrap();
@@ -196,6 +204,9 @@ impl StackBuilder {
     }
 
     async fn database(&self) -> (Database, String) {
+        if let Some(url) = &self.database_at {
+            return (Database::Given, url.clone());
+        }
         if self.own_postgres {
             let server = servers::own_postgres().await;
             let url = servers::create_database(&server).await;

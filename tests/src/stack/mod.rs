@@ -35,6 +35,8 @@ const TAIL: usize = 40;
 enum Database {
     Shared,
     Own(Box<Mutex<Postgres>>),
+    /// The test has it.
+    Given,
 }
 
 #[derive(Debug)]
@@ -170,7 +172,7 @@ impl Stack {
     fn own_postgres(&self) -> &Mutex<Postgres> {
         match &self.database {
             Database::Own(server) => server,
-            Database::Shared => panic!("the stack was not built with own_postgres()"),
+            Database::Shared | Database::Given => panic!("the stack was not built with own_postgres()"),
         }
     }
 
@@ -182,7 +184,9 @@ impl Stack {
     pub async fn empty_database(&self) -> String {
         match &self.database {
             Database::Own(server) => servers::create_database(&*server.lock().await).await,
-            Database::Shared => servers::create_database(servers::shared_postgres().await).await,
+            Database::Shared | Database::Given => {
+                servers::create_database(servers::shared_postgres().await).await
+            }
         }
     }
 

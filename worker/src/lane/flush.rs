@@ -1,9 +1,8 @@
 //! From the lane's memory to one fenced write.
 
-use std::time::Instant;
-
 use gapless::domain::{FencingToken, TxState};
 use gapless::store::{CursorWrite, FencedWrite, SentNote};
+use tokio::time::Instant;
 
 use super::error::StepError;
 use super::open::{HoldChange, OpenTx};

@@ -13,7 +13,7 @@ mod window;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, Nonce, TxId};
@@ -22,6 +22,7 @@ use gapless::store::{
     DoneAction, FencedWrite, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote,
 };
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::chains::Chain;
 use crate::failpoint;
@@ -93,6 +94,21 @@ pub(crate) struct Lane {
     unsure: bool,
 }
 
+/// What a lane does after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "by-hand"), allow(unreachable_pub))]
+pub enum Next {
+    Again,
+    /// Until there is news, or until then.
+    Wait(Option<Instant>),
+    /// Something went wrong; the rows are read again after this.
+    Pause(Duration),
+    /// There is nothing to do: the lease may go back.
+    Done,
+    /// The lease is somebody else's.
+    Lost,
+}
+
 /// A node or a database that is away for long is not asked more often than this by each lane.
 const LONGEST_RETRY: Duration = Duration::from_secs(15);
 /// How long a write that can wait waits for company. On most chains it is mined in less, and needs no write of its own.
@@ -161,50 +177,68 @@ impl Lane {
         Ended { tag, lease: keep.then_some(self.lease), handed_over: keep && ordered }
     }
 
+    /// Ends a lane that no loop drives.
+    #[cfg(feature = "by-hand")]
+    pub(crate) fn into_lease(mut self) -> Lease {
+        self.forget_everything();
+        self.lease
+    }
+
     /// True: the lease is still ours and can be released.
     async fn work(&mut self) -> bool {
         failpoint::hit("claimed");
         loop {
-            let turn = self.turn().await;
-            if turn.is_ok() {
-                self.retry_pause = Duration::ZERO;
+            match self.step().await {
+                Next::Again => {}
+                Next::Wait(until) => self.wait(until).await,
+                Next::Pause(pause) => tokio::time::sleep(pause).await,
+                Next::Done => return true,
+                Next::Lost => return false,
             }
-            match turn {
-                Ok(Turn::Again) => {}
-                Ok(Turn::Wait(until)) => self.wait(until).await,
-                Ok(Turn::Done) => return true,
-                Err(StepError::Stop(why)) => {
-                    tracing::info!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                        fencing_token = self.lease.token().0, why, "lane ends");
-                    return false;
-                }
-                Err(StepError::Retry { after, cause }) => {
-                    tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                        fencing_token = self.lease.token().0, cause, "lane reads its rows again");
-                    self.start_over(after).await;
-                }
-                Err(StepError::Unsure { cause }) => {
-                    tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                        fencing_token = self.lease.token().0, cause, "lane reads its rows again");
-                    self.unsure = true;
-                    self.start_over(error::SOON).await;
-                }
-                Err(StepError::Park { after, cause }) => {
-                    tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                        fencing_token = self.lease.token().0, cause, "lane parked");
-                    self.start_over(after).await;
-                }
+        }
+    }
+
+    /// One turn, and what its end means.
+    pub(crate) async fn step(&mut self) -> Next {
+        let turn = self.turn().await;
+        if turn.is_ok() {
+            self.retry_pause = Duration::ZERO;
+        }
+        match turn {
+            Ok(Turn::Again) => Next::Again,
+            Ok(Turn::Wait(until)) => Next::Wait(until),
+            Ok(Turn::Done) => Next::Done,
+            Err(StepError::Stop(why)) => {
+                tracing::info!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    fencing_token = self.lease.token().0, why, "lane ends");
+                Next::Lost
+            }
+            Err(StepError::Retry { after, cause }) => {
+                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    fencing_token = self.lease.token().0, cause, "lane reads its rows again");
+                self.start_over(after)
+            }
+            Err(StepError::Unsure { cause }) => {
+                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    fencing_token = self.lease.token().0, cause, "lane reads its rows again");
+                self.unsure = true;
+                self.start_over(error::SOON)
+            }
+            Err(StepError::Park { after, cause }) => {
+                tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    fencing_token = self.lease.token().0, cause, "lane parked");
+                self.start_over(after)
             }
         }
     }
 
     /// What is in memory may be wrong, and must not be written: forget it and read the rows.
-    async fn start_over(&mut self, after: Duration) {
+    fn start_over(&mut self, after: Duration) -> Next {
         self.forget_everything();
         self.reload = true;
         let pause = after.max(self.retry_pause);
         self.retry_pause = (pause * 2).min(LONGEST_RETRY);
-        tokio::time::sleep(pause).await;
+        Next::Pause(pause)
     }
 
     fn forget_everything(&mut self) {

@@ -2,7 +2,7 @@
 
 mod held;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
@@ -10,6 +10,7 @@ use gapless::domain::{
     AttemptId, Confirmation, Ending, ErrorCode, H256, Receipt, SignedDraft, TxError, TxState, U256,
 };
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
+use tokio::time::Instant;
 
 pub(crate) use held::HoldChange;
 

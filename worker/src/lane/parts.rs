@@ -1,11 +1,12 @@
 //! What a lane is made of, and what it exchanges with the fleet.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::domain::{NodeId, Nonce, TxId, U256};
 use gapless::events::EventPublisher;
 use gapless::store::{ForeignNonces, Lease, LeaseTag, Move};
+use tokio::time::Instant;
 
 use crate::reader::Reader;
 use crate::writer::Writer;

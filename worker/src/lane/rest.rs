@@ -1,7 +1,8 @@
 //! Between two turns: until when a lane waits, for what, and when it has nothing to do any more.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::{LAZY, Lane};
 use crate::steps;
@@ -16,11 +17,10 @@ pub(super) enum Turn {
 
 impl Lane {
     pub(super) async fn wait(&mut self, until: Option<Instant>) {
-        let deadline = until.map(tokio::time::Instant::from_std);
         let halted = self.chain.halted().is_some();
         tokio::select! {
             news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
-            () = sleep_until(deadline) => {}
+            () = sleep_until(until) => {}
             () = self.chain.usable(), if halted => {}
         }
     }
@@ -65,7 +65,7 @@ impl Lane {
     }
 }
 
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -1,7 +1,9 @@
 //! Accounts with delegated code (EIP-7702). Nodes take one transaction of such an account at a time, because its balance
 //! can go by other ways: the window is one, whatever it is set to. What a node refuses for that goes out again, unchanged.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::submit::resend_lower;
 use crate::lane::Lane;

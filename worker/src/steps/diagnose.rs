@@ -1,11 +1,10 @@
 //! Where what stays unmined seems to be: the nodes' pools are looked into beside the lane's work, and what they show is
 //! kept for people. No other step reads it, and nothing waits for it.
 
-use std::time::Instant;
-
 use gapless::domain::mempool::{Diagnosis, diagnose};
 use gapless::domain::{H256, Nonce, TxId};
 use gapless::observe::metrics as m;
+use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx};
 use crate::watcher::News;

@@ -1,11 +1,10 @@
 //! What an operator asked for, carried out by the owner of the lease: release a protected submitter as it is, or
 //! adopt the chain's count as the truth.
 
-use std::time::Instant;
-
 use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
 use gapless::store::{AskedBy, DoneAction, OperatorAction};
+use tokio::time::Instant;
 
 use super::{protect, shared};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};

@@ -3,10 +3,11 @@
 //!
 //! One look is never enough: nodes lag and disagree. It takes two, apart in time, at finality depth.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::BlockTag;
 use gapless::domain::{EventKind, Nonce, TxState};
+use tokio::time::Instant;
 
 use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};

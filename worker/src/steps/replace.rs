@@ -1,13 +1,14 @@
 //! Other bytes for a nonce that is given: the same intent at a higher price, or a placeholder that consumes the nonce
 //! and does nothing. Committed like any attempt before they are sent; whichever attempt is mined decides.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::CallOutcome;
 use gapless::chain::fees::scale;
 use gapless::domain::bump::replacement_fees;
 use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxState, U256, UnsignedTx};
 use gapless::store::{Attempt, AttemptKind};
+use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};
 

@@ -1,9 +1,8 @@
 //! What clients ask about an intent, carried out by the owner of the lease.
 
-use std::time::Instant;
-
 use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
 use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
+use tokio::time::Instant;
 
 use crate::lane::{Lane, QueuedMove, StepError};
 

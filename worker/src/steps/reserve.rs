@@ -3,9 +3,8 @@
 //!
 //! The database's time decides. When a hold seems over, the rows are read again first: an answer that came in time counts.
 
-use std::time::Instant;
-
 use gapless::domain::{Answer, Ending, ErrorCode, TxError, TxState};
+use tokio::time::Instant;
 
 use super::prepare::HOLD;
 use super::prepare::draft::{self, Verdict};

@@ -1,12 +1,13 @@
 //! Keys that others use as well (docs/adr/0013): their nonces are stepped over and noted, and an intent that loses its
 //! nonce to one of them makes way by itself. What stays: bytes that could still be mined are never given a second nonce.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::BlockTag;
 use gapless::domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{ForeignCause, ForeignNonces};
+use tokio::time::Instant;
 
 use super::protect::{self, LONGEST_PAUSE, RECHECK};
 use super::track;

@@ -1,11 +1,10 @@
 //! The alarm for intents that stay unmined, and what the policy wants done about them. STUCK is left by itself when
 //! the chain moves.
 
-use std::time::Instant;
-
 use gapless::domain::stuck::{StuckAction, StuckFacts};
 use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
 use gapless::store::AttemptKind;
+use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx};
 

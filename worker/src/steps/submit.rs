@@ -2,12 +2,11 @@
 //!
 //! Every send is claimed in the database first. N+1 is sent for the first time only after a node took N.
 
-use std::time::Instant;
-
 use gapless::chain::{SubmitClass, SubmitOutcome};
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::SentNote;
+use tokio::time::Instant;
 
 use super::{delegated, protect, replace, track};
 use crate::failpoint;

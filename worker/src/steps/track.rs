@@ -1,11 +1,10 @@
 //! From "in a block" to "deep enough", and back when the block goes.
 
-use std::time::Instant;
-
 use gapless::chain::{BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
 use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
 use gapless::store::AttemptKind;
+use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};
 

@@ -12,12 +12,13 @@ mod task;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::ChainConnector;
 use gapless::chain::fees::Head;
 use gapless::domain::{Confirmation, Finality, H256, Receipt, U256};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use canon::Canon;
 use finality::FinalHeight;

@@ -3,7 +3,9 @@
 //! Blocks come by the clock, and then one is awaited when it is expected; or they come because something was sent, and
 //! then it is worth a look at once. Which of the two a chain does is learnt from it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Bounds of the shortest pause between two looks, however eagerly lanes ask.
 const MIN_GAP: Duration = Duration::from_millis(1);

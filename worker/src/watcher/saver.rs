@@ -1,11 +1,12 @@
 //! Keeps `chain_block` for the API, if this worker is the one elected for it. Not needed for any promise, and so nothing
 //! waits for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::domain::{BlockRef, ChainId, NodeId};
 use gapless::store::Store;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::KEEP_BLOCKS;
 

@@ -3,13 +3,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
 use gapless::domain::{BlockRef, Finality, H256, NodeId, Receipt};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Watcher;
@@ -49,9 +50,19 @@ pub(crate) struct WatchTask {
 impl WatchTask {
     pub(crate) fn new(watcher: Arc<Watcher>, store: Store, node: NodeId, duty_duration: Duration) -> Self {
         let saver = Saver { store, chain: watcher.connector.chain_id(), node, duty_duration };
+        WatchTask::telling(watcher, saver.start())
+    }
+
+    /// Its blocks are saved by nobody.
+    #[cfg(feature = "by-hand")]
+    pub(crate) fn unsaved(watcher: Arc<Watcher>) -> Self {
+        WatchTask::telling(watcher, mpsc::unbounded_channel().0)
+    }
+
+    fn telling(watcher: Arc<Watcher>, saver: mpsc::UnboundedSender<Piece>) -> Self {
         WatchTask {
             pace: Pace::new(watcher.poll_interval, Instant::now()),
-            saver: saver.start(),
+            saver,
             watcher,
             taken: Vec::new(),
             finality_unknown: false,
@@ -94,15 +105,15 @@ impl WatchTask {
             }
             tokio::select! {
                 () = self.watcher.nudge.notified() => if self.pace.is_at_once() {
-                    return tokio::time::sleep_until(self.pace.earliest().into()).await;
+                    return tokio::time::sleep_until(self.pace.earliest()).await;
                 },
-                () = tokio::time::sleep_until(until.into()) => return,
+                () = tokio::time::sleep_until(until) => return,
             }
         }
     }
 
     /// One look at the head.
-    async fn look(&mut self) -> Result<(), RpcError> {
+    pub(crate) async fn look(&mut self) -> Result<(), RpcError> {
         self.note_taken();
         let looked_for = self.taken.len();
         // A receipt that cannot be read must not keep the others from hearing of new blocks.

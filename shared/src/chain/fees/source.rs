@@ -1,10 +1,11 @@
 //! Prices for one chain. However many lanes ask at one head, the node is asked once, and the gas station less often.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ethers_core::types::U256;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::station::Station;
 use super::{

@@ -1,9 +1,10 @@
 //! The nonce of an intent while a caller outside holds it: its placeholder is on disk and waits.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, TxState};
 use gapless::store::{AttemptKind, HeldNonce, OpenIntent};
+use tokio::time::Instant;
 
 use super::OpenTx;
 

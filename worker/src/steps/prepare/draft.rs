@@ -1,6 +1,6 @@
 //! An intent becomes signed bytes, or a verdict why not. No nonce is used up here: the bytes are not recorded yet.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
@@ -10,6 +10,7 @@ use gapless::domain::{
 };
 use gapless::signer::{ReadSigned, SignerError, read_signed};
 use gapless::store::{QueuedIntent, WaitingCaller};
+use tokio::time::Instant;
 
 use crate::failpoint;
 use crate::lane::{Funds, Lane, OpenTx};

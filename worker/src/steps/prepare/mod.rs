@@ -2,10 +2,11 @@
 
 pub(super) mod draft;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gapless::domain::{EventKind, ReservationState, SignedDraft, TxError, TxState};
 use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
+use tokio::time::Instant;
 
 use super::{delegated, protect, shared};
 use crate::failpoint;

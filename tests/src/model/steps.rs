@@ -1,0 +1,322 @@
+//! What can happen next, and what it does. Every step is atomic; anything may happen between two of them.
+
+use std::collections::BTreeSet;
+
+use super::{Doing, Fence, Intent, Model, Rows, State, Transaction, Tx, Worker, Write};
+
+/// One thing that happens. The number is the worker's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Takes the lease, whoever has it, with the next token.
+    TakeOver(usize),
+    Read(usize),
+    Sign(usize, u8),
+    /// Sends what it signed, unrecorded.
+    SendDraft(usize),
+    /// Sees on chain, finally, that an intent has had its effect, and wants that written.
+    See(usize, u8),
+    /// Locks the lease row if the lease is its own; else it hears that it is not.
+    Lock(usize),
+    /// Passes the fence with nothing to write: whatever was not decided is, then.
+    Pass(usize),
+    /// Compares the lease, and locks nothing.
+    Check(usize),
+    /// Writes without a lock.
+    Write(usize),
+    Commit(usize),
+    /// The server ends the session in mid-transaction; the worker hears of an error.
+    Sever(usize),
+    /// The connection dies; the worker does not know what becomes of its commit.
+    LoseAnswer(usize),
+    Send(usize, Tx),
+    Crash(usize),
+    /// A transaction that nobody waits for is committed after all, or not.
+    Decide {
+        commit: bool,
+    },
+    Evict(Tx),
+    Mine(Tx),
+    /// The newest block is taken back, and its transaction is nowhere.
+    Reorg,
+    Finalize,
+}
+
+impl Model {
+    pub(super) fn first(&self) -> State {
+        let rows =
+            Rows { cursor: 0, intents: vec![Intent::Queued; self.intents.into()], attempts: BTreeSet::new() };
+        State {
+            lease: 0,
+            locked: None,
+            rows,
+            workers: vec![Worker::nobody(); self.workers],
+            pool: BTreeSet::new(),
+            chain: Vec::new(),
+            last: 0,
+            reorgs: 0,
+            stale_write: false,
+            refused: false,
+        }
+    }
+
+    /// Everything that may happen in a state.
+    pub(super) fn possible(&self, state: &State, steps: &mut Vec<Step>) {
+        for (id, worker) in state.workers.iter().enumerate() {
+            self.possible_for(state, id, worker, steps);
+        }
+        if state.locked.is_some_and(|open| open.client.is_none()) {
+            steps.extend([Step::Decide { commit: true }, Step::Decide { commit: false }]);
+        }
+        for tx in &state.pool {
+            steps.push(Step::Evict(*tx));
+            if usize::from(tx.nonce) == state.chain.len() {
+                steps.push(Step::Mine(*tx));
+            }
+        }
+        if state.chain.len() > state.last {
+            steps.push(Step::Finalize);
+            if state.reorgs < self.reorgs {
+                steps.push(Step::Reorg);
+            }
+        }
+    }
+
+    fn possible_for(&self, state: &State, id: usize, worker: &Worker, steps: &mut Vec<Step>) {
+        match worker.doing {
+            // Waits for whoever has the row locked.
+            Doing::Nothing => {
+                if state.locked.is_none() && state.lease < self.tokens {
+                    steps.push(Step::TakeOver(id));
+                }
+                return;
+            }
+            Doing::Claimed => steps.push(Step::Read(id)),
+            Doing::Unsure => {
+                if state.locked.is_none() {
+                    steps.push(Step::Pass(id));
+                }
+            }
+            Doing::Ready => self.possible_when_ready(state, id, worker, steps),
+            Doing::Wants(write) => {
+                if let (true, Write::Record(tx)) = (self.sends_drafts, write)
+                    && !state.pool.contains(&tx)
+                    && state.takes(tx)
+                {
+                    steps.push(Step::SendDraft(id));
+                }
+                match self.fence {
+                    Fence::Lock if state.locked.is_none() => steps.push(Step::Lock(id)),
+                    Fence::Lock => {}
+                    Fence::Exists => steps.push(Step::Check(id)),
+                    Fence::Unchecked => steps.push(Step::Write(id)),
+                }
+            }
+            Doing::Checked(_) => steps.push(Step::Write(id)),
+            Doing::Writing => steps.extend([Step::Commit(id), Step::Sever(id), Step::LoseAnswer(id)]),
+        }
+        steps.push(Step::Crash(id));
+    }
+
+    fn possible_when_ready(&self, state: &State, id: usize, worker: &Worker, steps: &mut Vec<Step>) {
+        let Some(memory) = &worker.memory else { return };
+        let open = memory.intents.iter().filter(|intent| **intent == Intent::InFlight).count();
+        for intent in 0..self.intents {
+            match memory.intents[usize::from(intent)] {
+                // Any of the queue may be its head: intents fail, wait and are cancelled before they have a nonce.
+                Intent::Queued if open < self.window => steps.push(Step::Sign(id, intent)),
+                Intent::InFlight if state.has_final(memory, intent) => steps.push(Step::See(id, intent)),
+                _ => {}
+            }
+        }
+        for tx in &memory.attempts {
+            if !state.pool.contains(tx) && state.takes(*tx) {
+                steps.push(Step::Send(id, *tx));
+            }
+        }
+    }
+
+    /// What a state becomes by a step that is possible in it.
+    pub(super) fn after(&self, state: &State, step: Step) -> State {
+        let mut next = state.clone();
+        match step {
+            Step::TakeOver(id) => {
+                next.lease += 1;
+                next.workers[id] = Worker { doing: Doing::Claimed, token: next.lease, memory: None };
+            }
+            Step::Read(id) => {
+                next.workers[id].memory = Some(next.rows.clone());
+                next.workers[id].doing = Doing::Ready;
+            }
+            Step::Sign(id, intent) => {
+                let worker = &mut next.workers[id];
+                let nonce = worker.memory.as_ref().map_or(0, |memory| memory.cursor);
+                worker.doing = Doing::Wants(Write::Record(Tx { nonce, intent, token: worker.token }));
+            }
+            Step::SendDraft(id) => {
+                if let Doing::Wants(Write::Record(tx)) = next.workers[id].doing {
+                    next.pool.insert(tx);
+                }
+            }
+            Step::See(id, intent) => next.workers[id].doing = Doing::Wants(Write::Confirm(intent)),
+            Step::Pass(_) | Step::Lock(_) | Step::Check(_) | Step::Write(_) => self.write(&mut next, step),
+            Step::Commit(_) | Step::Sever(_) | Step::LoseAnswer(_) | Step::Crash(_) | Step::Decide { .. } => {
+                self.end(&mut next, step);
+            }
+            Step::Send(_, tx) => {
+                next.pool.insert(tx);
+            }
+            Step::Evict(tx) => {
+                next.pool.remove(&tx);
+            }
+            Step::Mine(tx) => {
+                next.chain.push(tx);
+                // Whatever else has this nonce can never be mined: the node drops it.
+                next.pool.retain(|other| other.nonce > tx.nonce);
+            }
+            Step::Reorg => {
+                next.chain.pop();
+                next.reorgs += 1;
+            }
+            Step::Finalize => next.last += 1,
+        }
+        next
+    }
+
+    /// Towards the database.
+    fn write(&self, next: &mut State, step: Step) {
+        match step {
+            Step::Pass(id) | Step::Lock(id) | Step::Check(id) if next.workers[id].token != next.lease => {
+                next.workers[id] = Worker::nobody();
+                next.refused = true;
+            }
+            Step::Pass(id) => next.workers[id].start_over(),
+            Step::Lock(id) => {
+                let worker = &mut next.workers[id];
+                if let Doing::Wants(write) = worker.doing {
+                    next.locked = Some(Transaction { token: worker.token, write, client: Some(id) });
+                    worker.doing = Doing::Writing;
+                }
+            }
+            Step::Check(id) => {
+                if let Doing::Wants(write) = next.workers[id].doing {
+                    next.workers[id].doing = Doing::Checked(write);
+                }
+            }
+            Step::Write(id) => {
+                if let Doing::Wants(write) | Doing::Checked(write) = next.workers[id].doing {
+                    let token = next.workers[id].token;
+                    let written = self.commit(next, token, write);
+                    next.workers[id].hear(written, write);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The end of a transaction that has the lease row locked.
+    fn end(&self, next: &mut State, step: Step) {
+        match step {
+            Step::Commit(id) => {
+                if let Some(open) = next.locked.take() {
+                    let written = self.commit(next, open.token, open.write);
+                    next.workers[id].hear(written, open.write);
+                }
+            }
+            Step::Sever(id) => {
+                next.locked = None;
+                next.workers[id].start_over();
+            }
+            Step::LoseAnswer(id) => {
+                next.leave_open(id);
+                next.workers[id].start_over();
+                if self.waits {
+                    next.workers[id].doing = Doing::Unsure;
+                }
+            }
+            Step::Crash(id) => {
+                next.leave_open(id);
+                next.workers[id] = Worker::nobody();
+            }
+            Step::Decide { commit } => {
+                let open = next.locked.take();
+                if let Some(open) = open.filter(|_| commit) {
+                    self.commit(next, open.token, open.write);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// False: a row was not as the writer believed, and nothing is written.
+    fn commit(&self, next: &mut State, token: u8, write: Write) -> bool {
+        if self.guards && !next.rows.are_as_believed(write) {
+            return false;
+        }
+        next.stale_write |= token != next.lease;
+        next.rows.apply(write);
+        true
+    }
+}
+
+impl State {
+    fn takes(&self, tx: Tx) -> bool {
+        usize::from(tx.nonce) >= self.chain.len()
+    }
+
+    fn has_final(&self, memory: &Rows, intent: u8) -> bool {
+        let mut last = self.chain[..self.last].iter();
+        last.any(|tx| tx.intent == intent && memory.attempts.contains(tx))
+    }
+
+    /// Nobody hears of a worker's transaction any more; the server decides.
+    fn leave_open(&mut self, id: usize) {
+        if let Some(open) = self.locked.as_mut().filter(|open| open.client == Some(id)) {
+            open.client = None;
+        }
+    }
+}
+
+impl Worker {
+    fn nobody() -> Worker {
+        Worker { doing: Doing::Nothing, token: 0, memory: None }
+    }
+
+    /// Forgets what it believed and reads again. It keeps its lease.
+    fn start_over(&mut self) {
+        self.memory = None;
+        self.doing = Doing::Claimed;
+    }
+
+    /// Goes on from memory after a commit; there is no need to read.
+    fn hear(&mut self, written: bool, write: Write) {
+        match &mut self.memory {
+            Some(memory) if written => {
+                memory.apply(write);
+                self.doing = Doing::Ready;
+            }
+            _ => self.start_over(),
+        }
+    }
+}
+
+impl Rows {
+    fn are_as_believed(&self, write: Write) -> bool {
+        match write {
+            Write::Record(tx) => {
+                self.cursor == tx.nonce && self.intents[usize::from(tx.intent)] == Intent::Queued
+            }
+            Write::Confirm(intent) => self.intents[usize::from(intent)] == Intent::InFlight,
+        }
+    }
+
+    fn apply(&mut self, write: Write) {
+        match write {
+            Write::Record(tx) => {
+                self.cursor = tx.nonce + 1;
+                self.intents[usize::from(tx.intent)] = Intent::InFlight;
+                self.attempts.insert(tx);
+            }
+            Write::Confirm(intent) => self.intents[usize::from(intent)] = Intent::Confirmed,
+        }
+    }
+}

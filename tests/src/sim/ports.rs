@@ -1,0 +1,212 @@
+//! The world as one process sees it: a node, a signer and a database, all behind its gate.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ethers_core::types::{Address, H256, Signature, U256};
+use ethers_core::utils::keccak256;
+use ethers_signers::{LocalWallet, Signer as _};
+use gapless::chain::{
+    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, ErrorPatterns, FeeHistory,
+    RpcError, SubmitOutcome, Taker, classify,
+};
+use gapless::domain::{ChainId, Finality, Payload, Receipt, SignedDraft, UnsignedTx};
+use gapless::signer::{Signer, SignerError};
+use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
+use gapless_worker::by_hand::Commits;
+
+use super::gate::Gate;
+use super::ledger::{BASE_FEE, Ledger};
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) chain_id: ChainId,
+    pub(super) ledger: Arc<Mutex<Ledger>>,
+    pub(super) gate: Arc<Gate>,
+}
+
+impl Node {
+    async fn ask<T>(
+        &self,
+        method: &'static str,
+        answer: impl FnOnce(&mut Ledger) -> T,
+    ) -> Result<T, RpcError> {
+        let effect = async { Ok(answer(&mut self.ledger.lock().unwrap())) };
+        let timeout = Duration::from_secs(10);
+        let lost = || Err(RpcError::Timeout { method, endpoint: "simulated".to_owned(), timeout });
+        self.gate.pass(method, effect, lost).await
+    }
+}
+
+#[async_trait]
+impl ChainConnector for Node {
+    fn chain_id(&self) -> ChainId {
+        self.chain_id
+    }
+
+    async fn remote_chain_id(&self) -> Result<ChainId, RpcError> {
+        Ok(self.chain_id)
+    }
+
+    async fn genesis_hash(&self) -> Result<Option<H256>, RpcError> {
+        self.ask("genesis", |ledger| ledger.block(0).map(|genesis| genesis.block.hash)).await
+    }
+
+    async fn transaction_count(&self, _: Address, tag: BlockTag) -> Result<u64, RpcError> {
+        self.ask("transaction count", |ledger| match tag {
+            BlockTag::Number(height) => ledger.count_at(height),
+            _ => ledger.count_at(ledger.head()),
+        })
+        .await
+    }
+
+    async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError> {
+        self.ask("broadcast", |ledger| match ledger.take(attempt.raw()) {
+            Ok(()) => SubmitOutcome::accepted(),
+            Err(words) => SubmitOutcome {
+                class: classify(-32000, words, None, &ErrorPatterns::default()),
+                message: words.to_owned(),
+                code: -32000,
+            },
+        })
+        .await
+    }
+
+    async fn receipt(&self, hash: H256) -> Result<Option<Receipt>, RpcError> {
+        self.ask("receipt", |ledger| ledger.receipt(hash)).await
+    }
+
+    async fn receipts(&self, hashes: &[H256]) -> Result<Vec<Receipt>, RpcError> {
+        self.ask("receipts", |ledger| hashes.iter().filter_map(|hash| ledger.receipt(*hash)).collect()).await
+    }
+
+    async fn block_receipts(&self, _: H256) -> Result<Option<Vec<Receipt>>, RpcError> {
+        Ok(None)
+    }
+
+    async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError> {
+        self.ask("block", |ledger| match tag {
+            BlockTag::Number(height) => ledger.block(height),
+            _ => ledger.block(ledger.head()),
+        })
+        .await
+    }
+
+    async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError> {
+        self.ask("block by hash", |ledger| ledger.block_by_hash(hash)).await
+    }
+
+    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError> {
+        self.ask("known", |ledger| hashes.iter().any(|hash| ledger.knows(*hash))).await
+    }
+
+    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<Taker>, RpcError> {
+        Ok(None)
+    }
+
+    async fn delegation(&self, _: Address) -> Result<Option<Address>, RpcError> {
+        Ok(None)
+    }
+
+    async fn fee_history(&self, blocks: u64, percentiles: &[f64]) -> Result<FeeHistory, RpcError> {
+        let tips = vec![U256::from(BASE_FEE); percentiles.len()];
+        let rewards = vec![tips; blocks as usize];
+        self.ask("fee history", |_| FeeHistory { next_base_fee: BASE_FEE.into(), rewards }).await
+    }
+
+    async fn gas_price(&self) -> Result<U256, RpcError> {
+        Ok(BASE_FEE.into())
+    }
+
+    async fn balance(&self, _: Address) -> Result<U256, RpcError> {
+        self.ask("balance", |_| U256::exp10(24)).await
+    }
+
+    async fn estimate_gas(&self, _: Address, _: &Payload) -> Result<CallOutcome<U256>, RpcError> {
+        self.ask("estimate", |_| CallOutcome::Ok(U256::from(21_000))).await
+    }
+
+    async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
+        self.ask("call", |_| CallOutcome::Ok(())).await
+    }
+
+    async fn consumed_nonce(
+        &self,
+        _: Address,
+        finality: Finality,
+        hashes: &[H256],
+    ) -> Result<ConsumedNonce, RpcError> {
+        let Finality::Blocks(depth) = finality else { panic!("the simulation counts blocks") };
+        self.ask("consumed nonce", |ledger| ConsumedNonce {
+            head: ledger.head(),
+            latest_count: ledger.count_at(ledger.head()),
+            count_at_depth: (ledger.head() + 1)
+                .checked_sub(depth)
+                .map_or(0, |height| ledger.count_at(height)),
+            receipts: hashes.iter().filter_map(|hash| ledger.receipt(*hash)).collect(),
+        })
+        .await
+    }
+}
+
+/// A key in memory.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) wallet: LocalWallet,
+    pub(super) gate: Arc<Gate>,
+    /// Broken on purpose: what is signed reaches the pool before anybody has recorded it.
+    pub(super) leaks_to: Option<Arc<Mutex<Ledger>>>,
+}
+
+#[async_trait]
+impl Signer for Key {
+    fn address(&self) -> Address {
+        self.wallet.address()
+    }
+
+    fn kind(&self) -> &'static str {
+        "raw_key"
+    }
+
+    async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError> {
+        let address = self.wallet.address();
+        let effect = async {
+            let typed = tx.typed();
+            let signed = self.wallet.sign_hash(typed.sighash()).expect("a key signs");
+            let raw = typed.rlp_signed(&Signature { v: signed.v - 27, ..signed });
+            if let Some(ledger) = &self.leaks_to {
+                // The node's answer is of no interest to whoever breaks the rule.
+                let _ = ledger.lock().unwrap().take(&raw);
+            }
+            Ok(SignedDraft {
+                nonce: tx.nonce,
+                tx_hash: H256(keccak256(&raw)),
+                raw,
+                gas_limit: tx.gas_limit,
+                fees: tx.fees,
+                max_cost: tx.max_cost().expect("small numbers"),
+            })
+        };
+        let lost = || Err(SignerError::Unavailable { address, reason: "simulated".to_owned() });
+        self.gate.pass("sign", effect, lost).await
+    }
+}
+
+/// The real store. Its answers may be lost on the way, and so may what it is asked.
+#[derive(Debug)]
+pub(super) struct Database {
+    pub(super) store: Store,
+    pub(super) gate: Arc<Gate>,
+}
+
+#[async_trait]
+impl Commits for Database {
+    async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
+        let lost = || {
+            let source = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+            Err(StoreError::Db { operation: "simulated", source })
+        };
+        self.gate.pass("commit", self.store.apply(batch), lost).await
+    }
+}

@@ -1,0 +1,129 @@
+//! What must hold when a history is over: the rows against the simulated chain. It shares no code with the product.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use sqlx::PgPool;
+use uuid::Uuid;
+
+use super::history::History;
+use super::ledger::{Tx, is_bad};
+
+#[derive(sqlx::FromRow)]
+struct IntentRow {
+    tx_id: Uuid,
+    state: String,
+    nonce: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct AttemptRow {
+    tx_id: Uuid,
+    nonce: i64,
+    kind: String,
+    tx_hash: String,
+    fencing_token: i64,
+}
+
+/// Every rule that does not hold, in words.
+pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
+    let (db, chain_id) = (&history.bench.db, history.key.chain_id.as_i64());
+    let intents: Vec<IntentRow> =
+        rows(db, "SELECT tx_id, state, nonce FROM managed_tx WHERE chain_id = $1", chain_id).await;
+    let attempts: Vec<AttemptRow> = rows(
+        db,
+        "SELECT tx_id, nonce, kind, tx_hash, fencing_token FROM tx_attempt WHERE chain_id = $1 ORDER BY nonce",
+        chain_id,
+    )
+    .await;
+    let next: Option<i64> =
+        sqlx::query_scalar("SELECT next_nonce FROM submitter_nonce_cursor WHERE chain_id = $1")
+            .bind(chain_id)
+            .fetch_optional(db)
+            .await
+            .unwrap();
+    let chain = history.ledger().chain();
+    let arrived = history.ledger().arrived().to_vec();
+    let mut problems = Vec::new();
+    contiguous(&chain, next.unwrap_or(0), &mut problems);
+    recorded(&arrived, &attempts, &mut problems);
+    effects(history, &intents, &chain, &mut problems);
+    owners(&attempts, &mut problems);
+    problems
+}
+
+async fn rows<T>(db: &PgPool, statement: &'static str, chain_id: i64) -> Vec<T>
+where
+    T: Send + Unpin + for<'r> sqlx::FromRow<'r, sqlx::postgres::PgRow>,
+{
+    sqlx::query_as(statement).bind(chain_id).fetch_all(db).await.unwrap()
+}
+
+/// No gap: the chain has 0, 1, … up to the cursor.
+fn contiguous(chain: &[Tx], next: i64, problems: &mut Vec<String>) {
+    let nonces: Vec<i64> = chain.iter().map(|tx| tx.nonce as i64).collect();
+    if nonces != (0..next).collect::<Vec<_>>() {
+        problems.push(format!("the cursor is at {next}, the chain has {nonces:?}"));
+    }
+}
+
+/// Nothing reached a pool that is not recorded, at the nonce it has.
+fn recorded(arrived: &[Tx], attempts: &[AttemptRow], problems: &mut Vec<String>) {
+    let known: HashMap<&str, i64> =
+        attempts.iter().map(|attempt| (attempt.tx_hash.as_str(), attempt.nonce)).collect();
+    for tx in arrived {
+        if known.get(format!("{:#x}", tx.hash).as_str()) != Some(&(tx.nonce as i64)) {
+            problems.push(format!("{:#x} at nonce {} was sent and is not recorded", tx.hash, tx.nonce));
+        }
+    }
+}
+
+/// Every intent has ended, with as many effects as its end says.
+fn effects(history: &History<'_>, rows: &[IntentRow], chain: &[Tx], problems: &mut Vec<String>) {
+    if rows.len() != history.intents.len() {
+        problems.push(format!("{} intents were accepted, {} are there", history.intents.len(), rows.len()));
+    }
+    let by_id: HashMap<Uuid, &IntentRow> = rows.iter().map(|row| (row.tx_id, row)).collect();
+    let mut values = HashSet::new();
+    for (tx_id, value) in &history.intents {
+        values.insert(*value);
+        let Some(row) = by_id.get(&tx_id.0) else { continue };
+        let mined: Vec<&Tx> = chain.iter().filter(|tx| tx.value == *value).collect();
+        let fits = match row.state.as_str() {
+            "CONFIRMED" => mined.len() == 1 && !is_bad(*value),
+            "FAILED" => mined.len() == 1 && is_bad(*value),
+            "CANCELLED" => mined.is_empty(),
+            _ => false,
+        };
+        let nonce_fits = mined.iter().all(|tx| row.nonce == Some(tx.nonce as i64));
+        if !fits || !nonce_fits {
+            problems.push(format!(
+                "intent {value} is {} with nonce {:?}; on chain it is {mined:?}",
+                row.state, row.nonce
+            ));
+        }
+    }
+    for tx in chain.iter().filter(|tx| tx.value != 0 && !values.contains(&tx.value)) {
+        problems.push(format!("nobody asked for {tx:?}"));
+    }
+}
+
+/// One intent per nonce and one nonce per intent; the tokens of first bytes never fall along the nonces.
+fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
+    let mut intents: BTreeMap<i64, BTreeSet<Uuid>> = BTreeMap::new();
+    let mut nonces: BTreeMap<Uuid, BTreeSet<i64>> = BTreeMap::new();
+    for attempt in attempts {
+        intents.entry(attempt.nonce).or_default().insert(attempt.tx_id);
+        nonces.entry(attempt.tx_id).or_default().insert(attempt.nonce);
+    }
+    if intents.values().any(|of| of.len() > 1) || nonces.values().any(|of| of.len() > 1) {
+        problems.push(format!("nonces and intents do not belong to each other: {intents:?}"));
+    }
+    let tokens: Vec<i64> = attempts
+        .iter()
+        .filter(|attempt| attempt.kind == "ORIGINAL")
+        .map(|attempt| attempt.fencing_token)
+        .collect();
+    if !tokens.is_sorted() {
+        problems.push(format!("tokens fall along the nonces: {tokens:?}"));
+    }
+}

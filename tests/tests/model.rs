@@ -1,0 +1,82 @@
+//! Every interleaving of lease, fence and send, in a small world. See `tests/src/model`.
+//!
+//! The broken variants are the negative controls: what the checker does not find in them, it would not find in the
+//! product either. Their histories are printed; `cargo test -p gapless-tests --test model -- --nocapture` shows them.
+#![allow(clippy::unwrap_used)]
+
+use gapless_tests::model::{
+    Explored, Fence, Model, NO_STALE_WRITE, ONE_EFFECT, RECORDED_BEFORE_SENT, WITNESSES,
+};
+
+#[test]
+fn lock_then_write_and_record_before_send_hold_in_every_interleaving() {
+    let explored = exhaust("the product", Model::product());
+    for witness in WITNESSES {
+        assert!(explored.history(witness).is_some(), "the model is too small: never seen that {witness}");
+    }
+}
+
+#[test]
+fn the_fence_needs_no_second_line_of_defence() {
+    exhaust("the product without guards", Model { guards: false, ..Model::product() });
+}
+
+#[test]
+fn the_second_line_of_defence_holds_where_an_answer_is_not_waited_for() {
+    exhaust("the product without the wait", Model { waits: false, ..Model::product() });
+}
+
+#[test]
+fn a_lost_answer_that_nobody_waits_for_is_found_to_give_an_intent_two_effects() {
+    let model = Model { waits: false, guards: false, ..Model::product() };
+    caught("neither wait nor guards", model, ONE_EFFECT);
+}
+
+#[test]
+fn three_owners_are_as_safe_as_two() {
+    let model = Model { workers: 3, tokens: 3, intents: 2, window: 1, reorgs: 0, ..Model::product() };
+    exhaust("the product with three owners", model);
+}
+
+#[test]
+fn the_exists_fence_is_found_to_give_an_intent_two_effects() {
+    let model = Model { fence: Fence::Exists, guards: false, ..Model::product() };
+    caught("the EXISTS fence", model, ONE_EFFECT);
+}
+
+#[test]
+fn the_exists_fence_lets_stale_writes_through_whatever_stands_behind_it() {
+    let model = Model { fence: Fence::Exists, ..Model::product() };
+    caught("the EXISTS fence with guards", model, NO_STALE_WRITE);
+}
+
+#[test]
+fn a_lease_that_is_never_checked_is_found_to_give_an_intent_two_effects() {
+    let model = Model { fence: Fence::Unchecked, guards: false, ..Model::product() };
+    caught("no fence", model, ONE_EFFECT);
+}
+
+#[test]
+fn sending_before_the_commit_is_found_out() {
+    let model = Model { sends_drafts: true, ..Model::product() };
+    caught("send before commit", model, RECORDED_BEFORE_SENT);
+    caught("send before commit", model, ONE_EFFECT);
+}
+
+/// Every state that can be reached is good.
+fn exhaust(what: &str, model: Model) -> Explored {
+    let explored = model.explore();
+    eprintln!("{what}: {} states, {} steps deep", explored.states, explored.depth);
+    for property in explored.broken() {
+        eprintln!("{what}: not always {property}\n{}", explored.history(property).unwrap());
+    }
+    assert_eq!(explored.broken(), Vec::<&str>::new());
+    explored
+}
+
+/// What is broken on purpose must be found.
+fn caught(what: &str, model: Model, property: &'static str) {
+    let explored = model.search(property).unwrap_or_else(|| panic!("{what} was not caught"));
+    let history = explored.history(property).unwrap();
+    eprintln!("{what}: not always {property}; found after {} states\n{history}", explored.states);
+}

@@ -1,0 +1,65 @@
+//! Thousands of short histories of the product's lanes on real SQL and a simulated chain. See `tests/src/sim`.
+//!
+//! `GAPLESS_SIM_SEED=17` runs that seed alone and prints its history; `GAPLESS_SIM_HISTORIES=100000` runs more than usual.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use gapless_tests::sim::{Sabotage, Simulation};
+
+/// What `make test` runs, unless the machine is so busy that it takes too long: then as many as it can, and no fewer than
+/// would show anything.
+const HISTORIES: u64 = 2_000;
+const FEWEST: u64 = 200;
+const LONGEST: Duration = Duration::from_secs(75);
+/// Most of the time is PostgreSQL's: more threads than this do not help on a small machine.
+const THREADS: usize = 4;
+/// What is broken on purpose must be found in so many.
+const ENOUGH: u64 = 500;
+
+#[test]
+fn every_history_ends_with_each_intent_having_its_effect_once() {
+    let simulation = Simulation::start(Sabotage::Nothing);
+    if let Some(seed) = number("GAPLESS_SIM_SEED") {
+        let (_, failure) = simulation.run(seed..seed + 1, 1, Duration::MAX);
+        assert!(failure.is_none(), "{}", failure.unwrap());
+        return;
+    }
+    let (histories, limit) = match number("GAPLESS_SIM_HISTORIES") {
+        Some(histories) => (histories, Duration::MAX),
+        None => (HISTORIES, LONGEST),
+    };
+    let (ran, failure) = simulation.run(0..histories, THREADS, limit);
+    assert!(failure.is_none(), "{}", failure.unwrap());
+    eprintln!("{ran} histories of {histories} ended well");
+    assert!(ran >= FEWEST.min(histories), "only {ran} histories in {limit:?}");
+}
+
+#[test]
+fn a_seed_is_the_same_history_every_time() {
+    let (one, other) = (Simulation::start(Sabotage::Nothing), Simulation::start(Sabotage::Nothing));
+    for seed in 0..25 {
+        assert_eq!(one.tell(seed), other.tell(seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn bytes_that_are_sent_before_they_are_recorded_are_found_out() {
+    caught(Sabotage::SendBeforeCommit, "was sent and is not recorded");
+}
+
+#[test]
+fn a_fence_that_lets_the_last_owner_through_is_found_out() {
+    caught(Sabotage::NoFence, "tokens fall along the nonces");
+}
+
+fn caught(sabotage: Sabotage, problem: &str) {
+    let (ran, failure) = Simulation::start(sabotage).run(0..ENOUGH, THREADS, LONGEST);
+    let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} was not found in {ran} histories"));
+    eprintln!("{sabotage:?} was found by seed {}: {:?}", failure.seed, failure.problems);
+    assert!(failure.problems.iter().any(|found| found.contains(problem)), "{failure}");
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
