@@ -38,7 +38,7 @@ impl Part {
     fn role(self) -> &'static str {
         match self {
             Part::Api => "gapless_api",
-            Part::Worker => "gapless_worker",
+            Part::Worker | Part::PlainWorker => "gapless_worker",
         }
     }
 

@@ -86,11 +86,11 @@ async fn a_key_opens_what_its_scopes_say_and_nothing_else_opens_anything() {
     let basic = nobody.request(Method::GET, "/api/v1/tx").basic_auth("key", Some(&read));
     check_refused(&nobody.ask(basic).await, 401, "unauthorized");
     // The operator's token is a key for everything.
+    stack.wait_all_terminal().await;
     assert_eq!(nobody.admin_get("/api/v1/tx").await.status, 200);
     assert_eq!(nobody.admin_get(&own).await.body["nextNonce"], 1);
     assert!(reader.get(&own).await.body["nextNonce"].is_null());
 
-    stack.wait_all_terminal().await;
     assert_eq!(stack.rows(submitter).await.len(), 1);
     let actor: String = sqlx::query_scalar("SELECT actor FROM audit_log ORDER BY audit_id LIMIT 1")
         .fetch_one(stack.db())
