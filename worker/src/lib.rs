@@ -50,9 +50,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     };
     // Separate pools: a burst of reads must not keep the writers or the renewal waiting for a connection.
     let writers = config.worker.writers;
-    let (url, by_key) = (&config.database.url, Store::by_key);
-    let write_store = by_key(url, "gapless-worker writer", u32::try_from(writers)?, timeouts)?;
-    let read_store = by_key(url, "gapless-worker reader", 2, timeouts)?;
+    let write_store = open("writer", u32::try_from(writers)?)?;
+    let read_store = open("reader", 2)?;
     let fleet_store = open("fleet", 4)?;
 
     let health = health::Health::new(fleet_store.clone());

@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
             settings,
             services: std::cell::Cell::new(0),
             db: PgPoolOptions::new().max_connections(4).connect(&url).await?,
-            store: Store::by_key(&secret, "gapless-bench", 8, Timeouts::default())?,
+            store: Store::new(&secret, "gapless-bench", 8, Timeouts::default())?,
             monitor: bed.monitor(&database).await?,
             database,
         })

@@ -37,16 +37,6 @@ impl Default for Timeouts {
     }
 }
 
-/// For statements that take a list of keys and touch each row by an index, whatever the list and the tables hold. They are
-/// planned once for each connection: by itself PostgreSQL plans them anew every time, which for a short list takes longer than
-/// running them. A plan that is kept must not be one for the few rows there were in the beginning.
-const FIXED_PLANS: [(&str, &str); 4] = [
-    ("plan_cache_mode", "force_generic_plan"),
-    ("enable_seqscan", "off"),
-    ("enable_hashjoin", "off"),
-    ("enable_mergejoin", "off"),
-];
-
 impl Store {
     /// Opens no connection yet: the first use does, so that a database that is away is met by one retry path.
     pub fn new(
@@ -55,33 +45,12 @@ impl Store {
         max_connections: u32,
         timeouts: Timeouts,
     ) -> Result<Store, StoreError> {
-        Store::open(url, application, max_connections, timeouts, &[])
-    }
-
-    /// For the writes and reads of lanes, which are by key.
-    pub fn by_key(
-        url: &Secret,
-        application: &str,
-        max_connections: u32,
-        timeouts: Timeouts,
-    ) -> Result<Store, StoreError> {
-        Store::open(url, application, max_connections, timeouts, &FIXED_PLANS)
-    }
-
-    fn open(
-        url: &Secret,
-        application: &str,
-        max_connections: u32,
-        timeouts: Timeouts,
-        planning: &[(&str, &str)],
-    ) -> Result<Store, StoreError> {
         let millis = timeouts.statement.as_millis().to_string();
         let limits = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"];
         let options = PgConnectOptions::from_str(url.expose())
             .map_err(StoreError::db("parse database.url"))?
             .application_name(application)
             .options(limits.map(|limit| (limit, millis.as_str())))
-            .options(planning.iter().copied())
             // Whoever runs a statement logs what it meant; the text of the SQL helps nobody in a log.
             .disable_statement_logging();
         let pool = PgPoolOptions::new()
