@@ -34,7 +34,7 @@ impl Part {
         }
     }
 
-    /// What the database lets it do. Every test runs with no more rights than the migrations grant.
+    /// What the database lets it do: no more than the migrations grant, unless a test gives it another `database.url`.
     fn role(self) -> &'static str {
         match self {
             Part::Api => "gapless_api",
