@@ -20,6 +20,8 @@ pub(crate) struct Monitor {
 pub(crate) struct Counters {
     /// Transactions, read-only ones included.
     pub(crate) commits: f64,
+    /// Those of the whole server that wrote something: only they are given an id, and wait for the disk.
+    pub(crate) writes: f64,
     /// `None`: the server has no pg_stat_statements.
     pub(crate) statements: Option<f64>,
     /// Of the whole server.
@@ -46,8 +48,10 @@ impl Monitor {
     }
 
     pub(crate) async fn counters(&self) -> Result<Counters> {
-        let (commits, wal_bytes): (f64, f64) = sqlx::query_as(
-            "SELECT (xact_commit + xact_rollback)::FLOAT8, pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::FLOAT8
+        let (commits, writes, wal_bytes): (f64, f64, f64) = sqlx::query_as(
+            "SELECT (xact_commit + xact_rollback)::FLOAT8,
+                    pg_snapshot_xmax(pg_current_snapshot())::TEXT::FLOAT8,
+                    pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::FLOAT8
              FROM pg_stat_database
              WHERE datname = $1",
         )
@@ -69,7 +73,7 @@ impl Monitor {
             ),
             false => None,
         };
-        Ok(Counters { commits, statements, wal_bytes })
+        Ok(Counters { commits, writes, statements, wal_bytes })
     }
 
     pub(crate) async fn version(self) -> Result<String> {

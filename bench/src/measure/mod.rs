@@ -75,6 +75,7 @@ pub(crate) struct Usage {
     pub(crate) api_mb: f64,
     pub(crate) worker_mb: f64,
     pub(crate) commits: f64,
+    pub(crate) writes: f64,
     pub(crate) statements: Option<f64>,
     pub(crate) wal_bytes: f64,
     /// Set by whoever counted them.
@@ -112,6 +113,7 @@ impl Stopped {
             api_mb: self.api_mb,
             worker_mb: self.worker_mb,
             commits: after.commits - before.commits,
+            writes: after.writes - before.writes,
             statements,
             wal_bytes: after.wal_bytes - before.wal_bytes,
             rpc_calls: None,
@@ -151,6 +153,7 @@ impl Usage {
             .number("PG ms/tx", ms(self.postgres_cpu), 3)
             .number("bench ms/tx", ms(self.bench_cpu), 3)
             .number("commits/tx", self.commits_per(count), 3)
+            .number("writing/tx", self.writes / count, 3)
             .maybe("SQL/tx", self.statements.map(|statements| statements / count), 3)
             .number("WAL B/tx", self.wal_per(count), 0);
         if self.rpc_calls.is_some() {
