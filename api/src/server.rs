@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, SharedApp};
-use crate::auth::Door;
+use crate::auth::{Door, Gate};
 use crate::connections::{self, Limits};
 use crate::edge::Edge;
 use crate::intake::{Intake, QueueLimits};
@@ -23,6 +23,7 @@ use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
+use crate::whole_body::WholeBody;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -129,8 +130,11 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         .nest("/docs", service.swagger_ui())
         .at("/openapi.yaml", service.spec_endpoint_yaml())
         .nest("/", service)
-        .data(app)
-        .with(Edge { max_body_bytes: api.max_body_bytes, body_timeout: api.body_timeout })
+        .data(app.clone())
+        // From here on outwards: the key comes before the body.
+        .with(WholeBody { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
+        .with(Gate { app })
+        .with(Edge)
 }
 
 #[cfg(test)]
