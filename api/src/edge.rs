@@ -1,14 +1,12 @@
-//! What happens to every request, whichever route it takes: trace context, limits of the body, panics, problem documents,
-//! metrics. Whatever leaves here with an error status is `application/problem+json`.
+//! What happens to every request, whichever route it takes: trace context, panics, problem documents, metrics. Whatever leaves here with an error status is `application/problem+json`.
 
 use std::panic::AssertUnwindSafe;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::FutureExt;
 use gapless::observe::TraceContext;
 use gapless::observe::metrics::HTTP_REQUEST_SECONDS;
-use poem::error::ReadBodyError;
-use poem::{Body, Endpoint, IntoResponse, Middleware, Request, Response};
+use poem::{Endpoint, IntoResponse, Middleware, Request, Response};
 use poem_openapi::OperationId;
 use tracing::Instrument;
 
@@ -18,22 +16,18 @@ use crate::error::{ApiError, PROBLEM_JSON};
 const MAX_FOREIGN_TEXT: usize = 2_000;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Edge {
-    pub(crate) max_body_bytes: usize,
-    pub(crate) body_timeout: Duration,
-}
+pub(crate) struct Edge;
 
 impl<E: Endpoint> Middleware<E> for Edge {
     type Output = EdgeEndpoint<E>;
 
     fn transform(&self, inner: E) -> Self::Output {
-        EdgeEndpoint { inner, edge: *self }
+        EdgeEndpoint { inner }
     }
 }
 
 pub(crate) struct EdgeEndpoint<E> {
     inner: E,
-    edge: Edge,
 }
 
 impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
@@ -56,16 +50,7 @@ impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
 }
 
 impl<E: Endpoint> EdgeEndpoint<E> {
-    async fn respond(&self, mut request: Request) -> Response {
-        let body = request.take_body().into_bytes_limit(self.edge.max_body_bytes);
-        match tokio::time::timeout(self.edge.body_timeout, body).await {
-            Ok(Ok(bytes)) => request.set_body(Body::from_bytes(bytes)),
-            Ok(Err(ReadBodyError::PayloadTooLarge)) => return ApiError::BodyTooLarge.into_response(),
-            Err(_) => return ApiError::BodyTooSlow.into_response(),
-            Ok(Err(error)) => {
-                return ApiError::InvalidRequest(format!("the body cannot be read: {error}")).into_response();
-            }
-        }
+    async fn respond(&self, request: Request) -> Response {
         let response = match AssertUnwindSafe(self.inner.call(request)).catch_unwind().await {
             Ok(Ok(response)) => response.into_response(),
             Ok(Err(error)) => error.into_response(),
@@ -99,10 +84,13 @@ async fn as_problem(response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use poem::http::{Method, StatusCode};
     use poem::{EndpointExt, Route, get, handler};
 
     use super::*;
+    use crate::whole_body::WholeBody;
 
     #[handler]
     fn fine() -> &'static str {
@@ -118,7 +106,8 @@ mod tests {
         let app = Route::new()
             .at("/fine", get(fine).post(fine))
             .at("/panics", get(panics))
-            .with(Edge { max_body_bytes: 10, body_timeout: Duration::from_secs(60) });
+            .with(WholeBody { max_bytes: 10, timeout: Duration::from_secs(60) })
+            .with(Edge);
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;
         let status = response.status();

@@ -25,6 +25,8 @@ use waiting::{Group, PARTS, Unit, Waiting, part_of};
 /// Before a group is closed, requests that have already arrived may join it: so often the flusher lets the tasks run that
 /// are ready, which takes some microseconds when there are none. A lone request waits for nobody.
 const GATHER_TURNS: usize = 4;
+/// Groups under way: no more connections are needed.
+pub(crate) const MOST_AT_ONCE: u32 = PARTS as u32;
 
 /// Why a request has no outcome. Either way nothing is known to be stored, and the same request may be sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +69,8 @@ impl Intake {
         let (waiting, rooms) = (Mutex::default(), Rooms::new(limits));
         let shared = Shared { waiting, call: Notify::new(), rooms, store, bell, events };
         let intake = Intake { shared: Arc::new(shared) };
-        // As many as can be at work at once: each group has at least one part to itself.
-        for _ in 0..PARTS {
+        // Each group has at least one part to itself.
+        for _ in 0..MOST_AT_ONCE {
             tokio::spawn(flusher(intake.shared.clone()));
         }
         intake

@@ -14,6 +14,7 @@ mod server;
 mod settled;
 mod unstalled;
 mod wait;
+mod whole_body;
 mod wire;
 
 pub use server::{run, spec_yaml};

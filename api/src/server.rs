@@ -15,19 +15,22 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, SharedApp};
-use crate::auth::Door;
+use crate::auth::{Door, Gate};
 use crate::connections::{self, Limits};
 use crate::edge::Edge;
-use crate::intake::{Intake, QueueLimits};
+use crate::intake::{self, Intake, QueueLimits};
 use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
+use crate::whole_body::WholeBody;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
 /// Long polls end at once on shutdown; everything else is done well within this.
 const GRACE: Duration = Duration::from_secs(10);
+/// Keys are looked up for many requests at a time.
+const KEY_LOOKS: u32 = 1;
 /// Keeps the histograms small in a process that nobody scrapes.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -40,7 +43,10 @@ pub fn spec_yaml() -> String {
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
-    let door = Door::new(&config.api, &store);
+    // Apart from those who read: however many lists are asked for, what is to be sent does not wait for them.
+    let intake_store =
+        Store::new(&config.database.url, "gapless-api-intake", intake::MOST_AT_ONCE + KEY_LOOKS, TIMEOUTS)?;
+    let door = Door::new(&config.api, &intake_store);
     match ready::check(&store).await {
         Err(error) if error.is_for_people() => return Err(error.into()),
         Err(_) => {}
@@ -54,7 +60,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     }
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
-    let app = app(&config, door, store.clone(), notify_store, shutdown.clone());
+    let app = app(&config, door, store.clone(), &intake_store, notify_store, shutdown.clone());
     let listener = TcpListener::bind(config.api.bind)
         .await
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
@@ -69,6 +75,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     };
     let ((), outcome) = tokio::join!(served, supervised);
     store.close().await;
+    intake_store.close().await;
     outcome
 }
 
@@ -82,13 +89,14 @@ fn app(
     config: &Config,
     door: Door,
     store: Store,
+    intake_store: &Store,
     notify_store: Store,
     shutdown: CancellationToken,
 ) -> SharedApp {
     let metrics = install_metrics();
     let bell = Bell::start(notify_store.clone(), Channel::Work);
     let endings = listen(notify_store);
-    let intake = Intake::start(&store, &bell, &publisher(config.events.mode), QueueLimits::new(config));
+    let intake = Intake::start(intake_store, &bell, &publisher(config.events.mode), QueueLimits::new(config));
     let settled = Settled::start(store.clone(), endings.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
@@ -129,8 +137,11 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         .nest("/docs", service.swagger_ui())
         .at("/openapi.yaml", service.spec_endpoint_yaml())
         .nest("/", service)
-        .data(app)
-        .with(Edge { max_body_bytes: api.max_body_bytes, body_timeout: api.body_timeout })
+        .data(app.clone())
+        // From here on outwards: the key comes before the body.
+        .with(WholeBody { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
+        .with(Gate { app })
+        .with(Edge)
 }
 
 #[cfg(test)]

@@ -237,6 +237,38 @@ impl Node {
         number(&self.rpc("txpool_status", json!([])).await["pending"])
     }
 
+    /// Anvil decides whether a transaction waits for a lower nonce before it adds it. If that one is mined in between, which takes a
+    /// busy machine, it and all above it wait in the pool for ever, and the same bytes are not taken again. Then the pool is
+    /// emptied, and whoever sent them has to send them again. Answers whether it was so.
+    pub async fn free_stranded(&self) -> bool {
+        if self.kind != NodeKind::Anvil {
+            return false;
+        }
+        // A node that is away, or still mining, is looked at another time.
+        for _ in 0..2 {
+            let Ok(pool) = self.try_rpc("txpool_content", json!([])).await else { return false };
+            if !self.is_stranded(&pool["queued"]).await {
+                return false;
+            }
+        }
+        self.drop_all().await;
+        true
+    }
+
+    /// Whether one of these, by sender and nonce, is the very next of its sender.
+    async fn is_stranded(&self, queued: &Value) -> bool {
+        for (sender, by_nonce) in queued.as_object().into_iter().flatten() {
+            let nonces =
+                by_nonce.as_object().into_iter().flatten().filter_map(|(nonce, _)| nonce.parse::<u64>().ok());
+            let Some(lowest) = nonces.min() else { continue };
+            let count = self.try_rpc("eth_getTransactionCount", json!([sender, "latest"])).await;
+            if count.is_ok_and(|count| number(&count) == lowest) {
+                return true;
+            }
+        }
+        false
+    }
+
     pub async fn kill9(&self) {
         self.server.lock().await.kill9();
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::eventually::{LIMIT, eventually};
 use crate::stack::Stack;
+use crate::wire::Wire;
 
 /// What admin routes want to see.
 pub(crate) const ADMIN_TOKEN: &str = "an-operator-of-the-tests";
@@ -96,6 +97,14 @@ impl<'a> ServiceBuilder<'a> {
     pub fn rpc(self, urls: &[&str]) -> Self {
         let key = format!("chain.{}.rpc.urls", Stack::chain_name(0));
         self.set(&key, urls.iter().map(|url| Value::from(*url)).collect::<Vec<_>>())
+    }
+
+    /// Reaches the database over this line, with the rights it has anyway.
+    pub(crate) fn over(mut self, wire: &Wire) -> Self {
+        let direct = self.settings.text("database.url").expect("set when the builder was made");
+        let url = wire.url(direct);
+        self.settings.set("database.url", url);
+        self
     }
 
     /// Holds the keys of these submitters and no others.
@@ -257,6 +266,11 @@ impl Service {
         let line = log.lines().find(|line| line.contains(Part::Api.started())).expect("the API has started");
         let line: Value = serde_json::from_str(line).expect("logs are JSON");
         format!("http://{}", line["address"].as_str().expect("the line names the address"))
+    }
+
+    /// Where a worker has its metrics.
+    pub fn metrics_url(&self) -> &str {
+        self.metrics.as_deref().expect("only workers have a port of their own for it")
     }
 
     /// A client of this API.

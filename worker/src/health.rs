@@ -7,13 +7,14 @@ use gapless::observe::{MetricsHandle, install_metrics};
 use gapless::signer::SignerSet;
 use gapless::store::Store;
 use poem::http::StatusCode;
-use poem::listener::TcpListener;
 use poem::web::{Data, Json};
-use poem::{EndpointExt, Route, Server, get, handler};
+use poem::{EndpointExt, Route, get, handler};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
+use crate::port;
 
 /// What is missing before this process can do its work.
 #[derive(Clone, Debug)]
@@ -69,9 +70,9 @@ impl Health {
                 .at("/readyz", get(readyz))
                 .at("/metrics", get(render_metrics))
                 .data(self);
-            let server = Server::new(TcpListener::bind(bind));
-            if let Err(error) = server.run_with_graceful_shutdown(app, stop.cancelled(), None).await {
-                tracing::error!(error = %error, %bind, "cannot serve worker.metrics_bind");
+            match TcpListener::bind(bind).await {
+                Ok(listener) => port::serve(listener, app, stop).await,
+                Err(error) => tracing::error!(error = %error, %bind, "cannot serve worker.metrics_bind"),
             }
         })
     }

@@ -9,6 +9,7 @@ mod fleet;
 mod funnel;
 mod health;
 mod lane;
+mod port;
 mod pulse;
 mod reader;
 mod share;

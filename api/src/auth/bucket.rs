@@ -33,6 +33,16 @@ impl Bucket {
         Ok(())
     }
 
+    /// What was taken was not used.
+    pub(super) fn give_back(&mut self) {
+        self.tokens = (self.tokens + 1.0).min(self.limit.burst);
+    }
+
+    pub(super) fn is_full(&self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.tokens + passed * self.limit.rate >= self.limit.burst
+    }
+
     /// What somebody who is in costs beyond the one token. May leave a debt: a batch larger than the burst would never get
     /// in otherwise, and what follows it waits the longer.
     pub(super) fn charge(&mut self, tokens: usize) {

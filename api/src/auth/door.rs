@@ -3,6 +3,7 @@
 //! An API without keys is open to its own machine, and to nobody else: it does not start on another address. The first key
 //! that is ever made locks it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::keyring::Keyring;
+use super::strangers::Strangers;
 use super::visits::Visits;
 use crate::error::ApiError;
 
@@ -40,6 +42,7 @@ pub(crate) struct Door {
     lock: watch::Sender<Lock>,
     keyring: Keyring,
     visits: Visits,
+    strangers: Strangers,
     everything: Arc<Rights>,
     /// Of those who present nothing where nothing is needed.
     unlocked: Arc<Rights>,
@@ -72,6 +75,7 @@ impl Door {
             lock: watch::Sender::new(Lock::Unknown),
             keyring: Keyring::start(store.clone()),
             visits: Visits::start(api, store.clone()),
+            strangers: Strangers::default(),
             everything: Arc::new(Rights::everything()),
             unlocked: Arc::new(unlocked),
         }
@@ -120,13 +124,17 @@ impl Door {
     }
 
     /// `presented` is the bearer token of the request. One that is wrong is refused, even where none is needed.
-    pub(super) async fn admit(&self, presented: Option<&str>) -> Result<Visitor, ApiError> {
+    pub(super) async fn admit(
+        &self,
+        presented: Option<&str>,
+        from: Option<IpAddr>,
+    ) -> Result<Visitor, ApiError> {
         if let Some(presented) = presented {
             if self.is_admin_token(presented) {
                 return Ok(Visitor { proof: Proof::AdminToken, rights: self.everything.clone() });
             }
             if let Some(key) = PresentedKey::parse(presented) {
-                return self.admit_key(&key).await;
+                return self.admit_key(&key, from).await;
             }
             // Where there is nothing to be right, nothing can be wrong.
             if !self.admin_token.is_empty() || *self.lock.borrow() == Lock::Locked {
@@ -143,17 +151,30 @@ impl Door {
         }
     }
 
-    async fn admit_key(&self, key: &PresentedKey) -> Result<Visitor, ApiError> {
-        let row = self.usable(&key.id).await?;
-        if !bool::from(row.secret_hash.ct_eq(&key.secret_hash)) {
-            return Err(ApiError::Unauthorized);
+    async fn admit_key(&self, key: &PresentedKey, from: Option<IpAddr>) -> Result<Visitor, ApiError> {
+        let limited = |wait| ApiError::RateLimited { retry_after: wait };
+        let is_stranger = !self.visits.knows(key);
+        if is_stranger {
+            self.strangers.try_key(from, Instant::now()).map_err(limited)?;
         }
+        let found = self.recognise(key).await;
+        if is_stranger && !matches!(found, Err(ApiError::Unauthorized)) {
+            self.strangers.was_not_wrong(from);
+        }
+        let row = found?;
         // Only now: who knows no more than an id uses up nobody's rate.
-        self.visits
-            .enter(&row.id, row.limit, Instant::now())
-            .map_err(|wait| ApiError::RateLimited { retry_after: wait })?;
+        self.visits.enter(&row, Instant::now()).map_err(limited)?;
         let proof = Proof::Key { id: row.id.clone(), name: row.name.clone() };
         Ok(Visitor { proof, rights: Arc::new(row.rights.clone()) })
+    }
+
+    async fn recognise(&self, key: &PresentedKey) -> Result<Arc<ApiKeyRow>, ApiError> {
+        let row = self.usable(&key.id).await?;
+        if bool::from(row.secret_hash.ct_eq(&key.secret_hash)) {
+            Ok(row)
+        } else {
+            Err(ApiError::Unauthorized)
+        }
     }
 
     async fn usable(&self, id: &ApiKeyId) -> Result<Arc<ApiKeyRow>, ApiError> {
@@ -216,7 +237,7 @@ mod tests {
     }
 
     async fn may(door: &Door, presented: Option<&str>, scope: Scope) -> Result<(), &'static str> {
-        match door.admit(presented).await {
+        match door.admit(presented, None).await {
             Ok(visitor) if visitor.rights.scopes.contains(&scope) => Ok(()),
             Ok(visitor) => Err(door.refusal(&visitor, scope).code()),
             Err(error) => Err(error.code()),

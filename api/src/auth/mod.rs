@@ -3,7 +3,9 @@
 
 mod bucket;
 mod door;
+mod gate;
 mod keyring;
+mod strangers;
 mod visits;
 
 use std::marker::PhantomData;
@@ -11,14 +13,13 @@ use std::net::SocketAddr;
 
 use gapless::domain::{Scope, SubmitterKey};
 use gapless::store::TxView;
-use poem::web::headers::authorization::Bearer;
-use poem::web::headers::{Authorization, HeaderMapExt};
 use poem::{Request, RequestBody};
 use poem_openapi::registry::{MetaSecurityScheme, Registry};
 use poem_openapi::{ApiExtractor, ApiExtractorType, ExtractParamOptions};
 
 pub(crate) use self::door::Door;
 use self::door::{Proof, Visitor};
+pub(crate) use self::gate::Gate;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 
@@ -135,10 +136,9 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
         _body: &mut RequestBody,
         _options: ExtractParamOptions<()>,
     ) -> poem::Result<Self> {
-        // The state is put there by the server before any route; without it nobody comes in.
+        // Both are put there by the server before any route; without them nobody comes in.
         let app = request.data::<SharedApp>().ok_or(ApiError::Internal)?;
-        let presented = request.headers().typed_get::<Authorization<Bearer>>();
-        let visitor = app.door.admit(presented.as_ref().map(|header| header.token())).await?;
+        let visitor = request.data::<Visitor>().cloned().ok_or(ApiError::Internal)?;
         if !visitor.rights.scopes.contains(&R::SCOPE) {
             return Err(app.door.refusal(&visitor, R::SCOPE).into());
         }

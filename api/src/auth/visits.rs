@@ -5,8 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless::config::Api;
-use gapless::domain::ApiKeyId;
-use gapless::store::{RateLimit, Store};
+use gapless::domain::{ApiKeyId, PresentedKey};
+use gapless::store::{ApiKeyRow, RateLimit, Store};
+use subtle::ConstantTimeEq;
 use tokio::sync::mpsc;
 
 use super::bucket::{Bucket, Limit};
@@ -19,6 +20,8 @@ const MAX_NOTES: usize = 1_000;
 /// One for each key that was used since the start.
 #[derive(Debug)]
 struct Visit {
+    /// What the key was recognised by.
+    secret_hash: [u8; 32],
     bucket: Option<Bucket>,
     noted_at: Option<Instant>,
 }
@@ -39,16 +42,25 @@ impl Visits {
     }
 
     /// Of a key that was recognised. `Err`: how long it has to wait.
-    pub(super) fn enter(&self, id: &ApiKeyId, own: RateLimit, now: Instant) -> Result<(), Duration> {
+    pub(super) fn enter(&self, key: &ApiKeyRow, now: Instant) -> Result<(), Duration> {
         let mut seen = self.lock();
-        let visit =
-            seen.entry(id.clone()).or_insert_with(|| Visit { bucket: self.bucket(own, now), noted_at: None });
+        let visit = seen.entry(key.id.clone()).or_insert_with(|| Visit {
+            secret_hash: key.secret_hash,
+            bucket: self.bucket(key.limit, now),
+            noted_at: None,
+        });
         if visit.noted_at.is_none_or(|noted| now.saturating_duration_since(noted) >= NOTE_EVERY)
-            && self.notes.try_send(id.clone()).is_ok()
+            && self.notes.try_send(key.id.clone()).is_ok()
         {
             visit.noted_at = Some(now);
         }
         visit.bucket.as_mut().map_or(Ok(()), |bucket| bucket.take(now))
+    }
+
+    /// Whether somebody has come in with this key since the start. It may have been revoked since.
+    pub(super) fn knows(&self, key: &PresentedKey) -> bool {
+        let seen = self.lock();
+        seen.get(&key.id).is_some_and(|visit| bool::from(visit.secret_hash.ct_eq(&key.secret_hash)))
     }
 
     /// What somebody who is in costs beyond one request.

@@ -19,7 +19,7 @@ use crate::domain::stuck::StuckAction;
 pub struct Database {
     /// A PostgreSQL URL. A secret, because it usually carries a password.
     pub url: Secret,
-    /// Connections of an API process. A worker opens `worker.writers` and seven more.
+    /// Connections of an API process for reads; it opens five more. A worker opens `worker.writers` and seven more.
     pub max_connections: u32,
 }
 

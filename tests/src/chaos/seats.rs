@@ -95,8 +95,7 @@ impl Seat {
             }
         };
         let clock = self.clock.to_str().expect("a UTF-8 path").to_owned();
-        let builder = builder.rpc(&[self.proxy.url()]).env(CLOCK_VAR, &clock);
-        let builder = builder.set("database.url", self.wire.url(stack.database_url()));
+        let builder = builder.rpc(&[self.proxy.url()]).over(&self.wire).env(CLOCK_VAR, &clock);
         // Nobody waits for a start under faults: the supervisor sees to it.
         builder.without_waiting().start().await
     }

@@ -7,7 +7,7 @@ mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gapless::domain::{H256, TxId, TxState};
 use gapless_cli::localnet::{Postgres, Settings};
@@ -30,6 +30,8 @@ use crate::submitter::Submitter;
 
 /// Lines of each log that a failing test shows.
 const TAIL: usize = 40;
+/// How often those who wait look whether the node has stranded something.
+const NODE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum Database {
@@ -331,7 +333,9 @@ impl Stack {
     }
 
     pub async fn wait_for_within(&self, limit: Duration, tx_id: TxId, state: TxState) -> TxRow {
+        let mut looked = Instant::now();
         eventually_within(limit, &format!("{tx_id} is {state}"), async || {
+            self.look_after_node(&mut looked).await;
             // A database that is away is waited for like everything else.
             let row = rows::transaction(&self.db, tx_id).await.map_err(|error| error.to_string())?;
             if row.state == state {
@@ -341,6 +345,17 @@ impl Stack {
             Err(format!("{row:?}"))
         })
         .await
+    }
+
+    /// What a fault of the node's own keeps back is no fault of ours: after a while it is sent again.
+    async fn look_after_node(&self, looked: &mut Instant) {
+        if looked.elapsed() < NODE_EVERY {
+            return;
+        }
+        *looked = Instant::now();
+        for node in &self.nodes {
+            node.free_stranded().await;
+        }
     }
 
     pub async fn wait_confirmed(&self, tx_ids: &[TxId]) {
@@ -355,7 +370,9 @@ impl Stack {
     }
 
     pub async fn wait_all_terminal_within(&self, limit: Duration) {
+        let mut looked = Instant::now();
         eventually_within(limit, "every transaction is final", async || {
+            self.look_after_node(&mut looked).await;
             match rows::unfinished(&self.db).await {
                 Ok(left) if left.is_empty() => Ok(()),
                 Ok(left) => Err(format!("{} unfinished: {:?}", left.len(), &left[..left.len().min(10)])),

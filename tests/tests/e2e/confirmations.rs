@@ -1,6 +1,6 @@
 //! Depth, receipts, and chains that change their mind.
 
-use gapless_tests::{Address, Mining, StackBuilder, TxState, eventually, payload};
+use gapless_tests::{Address, Fault, Mining, StackBuilder, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
@@ -212,6 +212,40 @@ async fn a_transaction_mined_while_no_worker_ran_is_noticed_on_an_idle_chain() {
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(stack.anvil().head().await, head, "no new block");
     assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// Scenario 51. The look that would have found it fails, and no block and no timer gives reason for another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_that_fails_after_a_claim_is_repeated_and_not_left_to_the_resubmit_timer() {
+    let stack = stack().short_lease().proxied().mining(Mining::Manual).set("resubmit.interval", "1h");
+    let stack = stack.up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xc4));
+    let tx_id = stack.create(submitter, "unseen", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.workers()[0].kill9();
+    stack.anvil().mine(1).await;
+    stack.proxy().next(2, "eth_getTransactionReceipt", Fault::error("header not found"));
+    stack.start_worker().await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.proxy().rules_left(), 0, "it failed as it was meant to");
+    assert_eq!(stack.anvil().head().await, 1, "no new block");
+    stack.finish().await;
+}
+
+/// The same for a watcher that finds the chain so far ahead that it does not walk: it looks everything up, until it could.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_up_that_fails_after_a_leap_of_the_chain_is_repeated() {
+    let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "1h").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xc5));
+    let tx_id = stack.create(submitter, "leapt-over", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.proxy().freeze_at(0);
+    stack.anvil().mine(200).await;
+    stack.proxy().next(2, "eth_getTransactionReceipt", Fault::error("header not found"));
+    stack.proxy().thaw();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.proxy().rules_left(), 0, "it failed as it was meant to");
     stack.finish().await;
 }
 

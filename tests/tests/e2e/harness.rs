@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{Address, Fault, Mining, Node, Proxy, SendsOf, Submitter, TxState, payload};
+use gapless_tests::{Address, Fault, Mining, Node, Proxy, SendsOf, Submitter, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
@@ -160,6 +160,29 @@ async fn a_chain_can_be_rewound_emptied_restarted_and_reset() {
     assert!(node.receipt(first).await.is_some());
     node.reset().await;
     assert_eq!(node.head().await, 0);
+}
+
+/// Anvil may strand what it was given in the moment in which the one below was mined. The same pool, made by hand: given too
+/// early, and due since.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_anvil_strands_is_freed_and_what_waits_for_a_reason_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(4711, Mining::Instant, &dir.path().join("anvil.log")).await;
+    let sender = Submitter::random();
+    node.set_balance(sender.address(), 10_u64.pow(18)).await;
+    let (hash, raw) = sender.sign_transfer(4711, 1, Address::repeat_byte(1), 1);
+    node.rpc("eth_sendRawTransaction", json!([raw])).await;
+    assert!(!node.free_stranded().await, "it waits for nonce 0");
+
+    node.set_nonce(sender.address(), 1).await;
+    node.mine(1).await;
+    let again = node.try_rpc("eth_sendRawTransaction", json!([raw])).await;
+    assert!(again.is_err(), "the same bytes do not help: {again:?}");
+    assert_eq!(node.receipt(hash).await, None, "it is next, and it is not mined");
+    assert!(node.free_stranded().await);
+    node.rpc("eth_sendRawTransaction", json!([raw])).await;
+    eventually("it is mined", async || node.receipt(hash).await.ok_or("it is not")).await;
+    assert!(!node.free_stranded().await);
 }
 
 /// Every process reads the same tables, whatever chain they serve.

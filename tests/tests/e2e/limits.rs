@@ -242,6 +242,92 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_key_is_refused_before_the_body_is_read() {
+    let stack = stack().start().await;
+    let (key, id) = stack.api_key(&[]).await;
+    let api = patient_api(&stack).await;
+    let head = |key: &str| {
+        format!(
+            "POST /api/v1/tx HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {key}\r\n\
+             content-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
+        )
+    };
+    for wrong in ["guess".to_owned(), guess(&key, &id, 1)] {
+        let said = trickle(&api, &head(&wrong)).await;
+        assert!(said.starts_with("HTTP/1.1 401") && said.contains("unauthorized"), "{said}");
+    }
+    // The control: from somebody who may send one it is waited for.
+    let said = trickle(&api, &head(&key)).await;
+    assert!(said.starts_with("HTTP/1.1 408") && said.contains("body_too_slow"), "{said}");
+    stack.finish().await;
+}
+
+/// Spelled like the key, by somebody who knows its id.
+fn guess(key: &str, id: &str, n: usize) -> String {
+    let digits = key.rsplit('_').next().unwrap().len();
+    format!("gpl_{id}_{n:0digits$x}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_tries_keys_is_slowed_down_and_whoever_has_one_is_not() {
+    let stack = stack().start().await;
+    let (key, id) = stack.api_key(&[]).await;
+    let client = stack.start_api().await.client();
+    let ours = client.with_key(&key);
+    assert_eq!(ours.get("/api/v1/tx").await.status, 200);
+    let mut tried = 0;
+    loop {
+        let answer = client.with_key(&guess(&key, &id, tried)).get("/api/v1/tx").await;
+        if answer.status != 401 {
+            check_full(&answer, "rate_limited");
+            break;
+        }
+        tried += 1;
+        assert!(tried < 1_000, "nobody is stopped");
+    }
+    assert!(tried >= 50, "people mistype: {tried}");
+    // From the same address: a key that is in use is looked up as ever.
+    for _ in 0..20 {
+        assert_eq!(ours.get("/api/v1/tx").await.status, 200);
+    }
+    // One that is new to the process waits with the strangers, and not for long.
+    let (new, _) = stack.api_key(&[]).await;
+    eventually("a new key is let in", async || {
+        let answer = client.with_key(&new).get("/api/v1/tx").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.status) }
+    })
+    .await;
+    stack.finish().await;
+}
+
+/// It has no client to be polite to: whoever says nothing, never ends or does not read is dropped, and others get the place.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_port_of_a_worker_is_kept_by_nobody() {
+    let stack = stack().start().await;
+    let worker = stack.start_worker().await;
+    let address = worker.metrics_url().trim_start_matches("http://").to_owned();
+    // More than there are places.
+    let mut silent = Vec::new();
+    for n in 0..50 {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        if n % 2 == 0 {
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: here\r\nx-slow: ").await.unwrap();
+        }
+        silent.push(stream);
+    }
+    assert_eq!(worker.readiness().await.0, 200, "whoever comes then gets a place after a while");
+    for mut stream in silent {
+        let said = until_closed(&mut stream).await;
+        assert!(!said.contains("200 OK"), "{said}");
+    }
+    // One answer, and it is over.
+    let mut served = TcpStream::connect(&address).await.unwrap();
+    served.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+    assert!(until_closed(&mut served).await.contains("200 OK"));
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn headers_and_bodies_have_a_size_and_a_batch_a_length() {
     let stack = stack().set("api.max_batch", 2).set("api.max_body_bytes", 4096).start().await;
     let api = stack.start_api().await;

@@ -42,6 +42,7 @@ mod sequence;
 mod shared_keys;
 mod signers;
 mod simulate;
+mod slow_readers;
 mod starts;
 mod stuck;
 mod surface;

@@ -81,6 +81,8 @@ pub(crate) struct Lane {
     /// A protected sequence fitted the chain at the last look; one look is never enough.
     pub(crate) fitted_once: bool,
     pub(crate) looks: steps::diagnose::Looks,
+    /// The look for receipts that follows reading the rows has failed: when it is repeated, and the pause before that.
+    pub(crate) look_again: Option<(Instant, Duration)>,
     /// An intent moved on in the middle of a turn: another turn may move it further.
     pub(crate) moved: bool,
     /// Pause before the rows are read again after trouble; grows while it lasts.
@@ -154,6 +156,7 @@ impl Lane {
             protect_pause: Duration::ZERO,
             fitted_once: false,
             looks: Default::default(),
+            look_again: None,
             moved: false,
             retry_pause: Duration::ZERO,
             lazy_since: None,
@@ -254,6 +257,7 @@ impl Lane {
         self.sequence = None;
         self.stored_sequence = None;
         self.lazy_since = None;
+        self.look_again = None;
     }
 
     /// One round over everything that could move. Order matters: what is open before what is new.
@@ -344,7 +348,8 @@ impl Lane {
                 self.chain.watcher.watch(hash, &self.mailbox);
             }
         }
-        steps::track::look_up_all(self).await
+        steps::track::look_up_all(self).await;
+        Ok(())
     }
 
     fn read_mail(&mut self) {

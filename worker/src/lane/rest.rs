@@ -37,7 +37,8 @@ impl Lane {
         let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
         let others = steps::shared::next_time(self);
         let look = steps::diagnose::next_time(self);
-        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, self.recheck_at];
+        let again = self.look_again.map(|(at, _)| at);
+        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, self.recheck_at];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.rests.store(idle, Ordering::Relaxed);

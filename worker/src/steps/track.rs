@@ -1,5 +1,7 @@
 //! From "in a block" to "deep enough", and back when the block goes.
 
+use std::time::Duration;
+
 use gapless::chain::{BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
 use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
@@ -7,6 +9,10 @@ use gapless::store::AttemptKind;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};
+
+/// After a look-up that failed; doubles.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// One of our hashes is in a canonical block. Whichever attempt it was, it decides.
 pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
@@ -94,20 +100,28 @@ fn tell_confirmations(lane: &mut Lane, index: usize) {
 }
 
 /// Asks for the receipts of everything that is not known to be mined. After reading the rows: what happened while
-/// nobody watched, on a chain that may not produce another block for hours, is still noticed.
-pub(crate) async fn look_up_all(lane: &mut Lane) -> Result<(), StepError> {
+/// nobody watched, on a chain that may not produce another block for hours, is still noticed. A node that cannot tell keeps
+/// nothing from going on, and is asked again: the next timer may be as far away.
+pub(crate) async fn look_up_all(lane: &mut Lane) {
     let hashes: Vec<H256> =
         lane.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
-    look_up_if_possible(lane, &hashes).await;
-    Ok(())
+    lane.look_again = match look_up_if_possible(lane, &hashes).await {
+        true => None,
+        false => {
+            let pause = lane.look_again.map_or(LOOK_AGAIN, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+            Some((Instant::now() + pause, pause))
+        }
+    };
 }
 
-/// Before bytes go out again. If the node cannot tell, they go out: it is the same transaction.
-pub(crate) async fn look_up_if_possible(lane: &mut Lane, hashes: &[H256]) {
-    if let Err(error) = look_up(lane, hashes).await {
+/// Before bytes go out again. If the node cannot tell, they go out: it is the same transaction. Answers whether it could.
+pub(crate) async fn look_up_if_possible(lane: &mut Lane, hashes: &[H256]) -> bool {
+    let looked = look_up(lane, hashes).await;
+    if let Err(error) = &looked {
         tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             error = %error, "receipts could not be looked up; going on without");
     }
+    looked.is_ok()
 }
 
 pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), StepError> {
@@ -122,6 +136,9 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
 
 /// Finishes what is deep enough, asks to be woken for the rest.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
+    if lane.look_again.is_some_and(|(at, _)| at <= Instant::now()) {
+        look_up_all(lane).await;
+    }
     for index in 0..lane.open.len() {
         tell_confirmations(lane, index);
         let tx = &lane.open[index];

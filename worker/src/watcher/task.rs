@@ -43,6 +43,8 @@ pub(crate) struct WatchTask {
     pace: Pace,
     /// What nodes took, and when: it may be in a block any moment.
     taken: Vec<(H256, Instant)>,
+    /// Every watched hash is to be looked up: blocks were passed over.
+    leapt: bool,
     /// The chain could not be asked what is final, and that was said.
     finality_unknown: bool,
 }
@@ -65,6 +67,7 @@ impl WatchTask {
             saver,
             watcher,
             taken: Vec::new(),
+            leapt: false,
             finality_unknown: false,
         }
     }
@@ -118,6 +121,7 @@ impl WatchTask {
         let looked_for = self.taken.len();
         // A receipt that cannot be read must not keep the others from hearing of new blocks.
         let paid = self.deliver(&self.watcher.registry.owed()).await;
+        let paid = self.look_up_watched().await.and(paid);
         let (latest, early) =
             tokio::join!(self.watcher.connector.block(BlockTag::Latest), self.early_receipts());
         let grown = self.follow(latest?, &early).await;
@@ -248,8 +252,17 @@ impl WatchTask {
         }
         // Lanes whose receipts lie below the window compare block hashes themselves.
         self.reached(latest.block.number);
-        let watched = self.watcher.registry.watched();
-        self.deliver(&watched).await
+        self.leapt = true;
+        self.look_up_watched().await
+    }
+
+    /// After a leap, until a node could tell.
+    async fn look_up_watched(&mut self) -> Result<(), RpcError> {
+        if self.leapt {
+            self.deliver(&self.watcher.registry.watched()).await?;
+            self.leapt = false;
+        }
+        Ok(())
     }
 
     fn save(&self, piece: Piece) {

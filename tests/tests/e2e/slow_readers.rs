@@ -1,0 +1,203 @@
+//! Clients that ask and do not read. Everybody else is answered all the same, workers notice nothing, and those who keep a place for
+//! nothing lose it.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use gapless_tests::{Address, Client, Service, Stack, TxId, eventually, payload};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::stack;
+
+/// Connections of each API.
+const PLACES: usize = 240;
+/// What is posted at a time, and as many rows as a page of a list can have.
+const POSTS: usize = 200;
+/// Submitters that share them.
+const BUSY: usize = 8;
+/// What the API itself may keep for one who does not read, on average. The system's own buffers come on top.
+const KEPT_FOR_EACH_KB: u64 = 512;
+
+/// How many do what.
+#[derive(Clone, Copy)]
+struct Crowd {
+    /// Wait for what does not end.
+    waiting: usize,
+    /// Ask for one page after the other and read nothing.
+    listing: usize,
+    /// The same, and read a byte a second.
+    slow: usize,
+}
+
+impl Crowd {
+    fn all(self) -> usize {
+        self.waiting + self.listing + self.slow
+    }
+}
+
+/// They sit there as long as this lives.
+struct Readers {
+    _waiting: Vec<TcpStream>,
+    _tasks: JoinSet<()>,
+}
+
+impl Readers {
+    async fn sit_down(api: &Service, endless: TxId, crowd: Crowd) -> Readers {
+        let (mut waiting, mut tasks) = (Vec::new(), JoinSet::new());
+        for _ in 0..crowd.waiting {
+            let mut stream = connect(api).await;
+            let request = format!("GET /api/v1/tx/{endless}?wait=1h HTTP/1.1\r\nhost: here\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            waiting.push(stream);
+        }
+        for place in 0..crowd.listing + crowd.slow {
+            let (mut from, mut to) = connect(api).await.into_split();
+            tasks.spawn(async move {
+                let request = format!("GET /api/v1/tx?limit={POSTS} HTTP/1.1\r\nhost: here\r\n\r\n");
+                while to.write_all(request.as_bytes()).await.is_ok() {}
+            });
+            if place < crowd.slow {
+                tasks.spawn(async move {
+                    let mut pace = tokio::time::interval(Duration::from_secs(1));
+                    while from.read_exact(&mut [0]).await.is_ok() {
+                        pace.tick().await;
+                    }
+                });
+            } else {
+                // Kept open, and never read.
+                tasks.spawn(async move {
+                    let _open = from;
+                    std::future::pending().await
+                });
+            }
+        }
+        Readers { _waiting: waiting, _tasks: tasks }
+    }
+}
+
+/// Until those who ask for pages get no more of them: nobody has room for another.
+async fn wait_stalled(api: &Service) {
+    let (mut last, mut since) = (0.0, Instant::now());
+    eventually("those who do not read are stalled", async || {
+        let pages = api.metric("http_request_seconds_count", &["route=\"listTx\""]).await;
+        if pages != last {
+            (last, since) = (pages, Instant::now());
+        }
+        if pages > 0.0 && since.elapsed() > Duration::from_secs(1) { Ok(()) } else { Err(pages) }
+    })
+    .await;
+}
+
+async fn connect(api: &Service) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    // As little as the system allows: it shall not read in the client's place.
+    socket.set_recv_buffer_size(1).unwrap();
+    socket.connect(api.url().trim_start_matches("http://").parse().unwrap()).await.unwrap()
+}
+
+/// Posts to every busy submitter in turn, some at once. Answers how long it took.
+async fn post_all(stack: &Stack, client: &Client, round: &str) -> Duration {
+    let transfer = payload(Address::repeat_byte(0x58), 1);
+    let began = Instant::now();
+    let posts = (0..POSTS).map(|n| {
+        let (client, transfer, id) = (client.clone(), &transfer, format!("{round}-{n}"));
+        async move { client.post(stack.submitter(n % BUSY), &id, transfer).await }
+    });
+    let answers: Vec<_> = futures::stream::iter(posts).buffer_unordered(16).collect().await;
+    let took = began.elapsed();
+    for answer in &answers {
+        assert_eq!(answer.status, 202, "{answer:?}");
+        stack.note(answer);
+    }
+    took
+}
+
+/// Until everything that the busy ones were asked for is CONFIRMED.
+async fn wait_confirmed(stack: &Stack, count: usize) {
+    eventually(&format!("{count} are CONFIRMED"), async || {
+        let confirmed: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE state = 'CONFIRMED'")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+        if confirmed == count as i64 { Ok(()) } else { Err(confirmed) }
+    })
+    .await;
+}
+
+/// Until every session of the APIs is at rest, although the readers still sit there.
+async fn wait_sessions_rest(stack: &Stack) {
+    eventually("no session of an API does anything", async || {
+        let busy: Vec<(String, String)> = sqlx::query_as(
+            "SELECT coalesce(state, ''), query FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name LIKE 'gapless-api%' AND state <> 'idle'",
+        )
+        .fetch_all(stack.db())
+        .await
+        .unwrap();
+        if busy.is_empty() { Ok(()) } else { Err(busy) }
+    })
+    .await;
+}
+
+fn resident_kb(service: &Service) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has memory");
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Scenario 58, as far as clients are the consumers: readers who stall keep nobody else from submitting.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
+    // So few sessions for reads that one held for a reader would be missed at once.
+    let stack = stack().submitters(BUSY + 1).set("api.max_connections", PLACES as u64);
+    let stack = stack.set("database.max_connections", 2).start().await;
+    stack.start_worker().await;
+    let patient = stack.api().set("api.send_timeout", "1h").set("api.header_timeout", "1h");
+    let patient = patient.set("api.max_wait", "1h").start().await;
+    let client = patient.client();
+    stack.wait_announced(&client).await;
+    let idle = stack.submitter(BUSY);
+    assert_eq!(stack.operate(idle, "pause", "so that nothing leaves the queue").await.status, 200);
+    let endless = stack.create(idle, "endless", &payload(Address::repeat_byte(0x59), 1)).await;
+    let alone = post_all(&stack, &client, "alone").await;
+    wait_confirmed(&stack, POSTS).await;
+
+    // With all of them there, and for good: as quick, as far, and with no session and little memory for them.
+    let before = resident_kb(&patient);
+    let crowd = Crowd { waiting: 170, listing: 20, slow: 20 };
+    let readers = Readers::sit_down(&patient, endless, crowd).await;
+    wait_stalled(&patient).await;
+    let beside = post_all(&stack, &client, "beside").await;
+    assert!(beside < alone * 4 + Duration::from_secs(1), "{beside:?} beside them, {alone:?} alone");
+    wait_confirmed(&stack, 2 * POSTS).await;
+    wait_sessions_rest(&stack).await;
+    let grown = resident_kb(&patient).saturating_sub(before);
+    assert!(grown < crowd.all() as u64 * KEPT_FOR_EACH_KB, "{grown} kB for {} readers", crowd.all());
+
+    // Where they have less time they are cut off: who comes when every place is taken by them gets one.
+    let quick = stack.api().set("api.send_timeout", "1s").set("api.header_timeout", "2s");
+    let quick = quick.set("api.max_wait", "200ms").start().await;
+    let everywhere = Crowd { waiting: PLACES - 40, listing: 20, slow: 20 };
+    let cut_off = Readers::sit_down(&quick, endless, everywhere).await;
+    // Pages are still being made for those who will not read them, over the two sessions that reads have.
+    post_all(&stack, &quick.client(), "after").await;
+    eventually("those who did not read are gone", async || {
+        // The one that asks has a place, too.
+        let open = quick.metric("api_connections", &[]).await;
+        if open == 1.0 { Ok(()) } else { Err(open) }
+    })
+    .await;
+    wait_confirmed(&stack, 3 * POSTS).await;
+    // The control: it is the time-out that cuts them off.
+    let open = patient.metric("api_connections", &[]).await;
+    assert!(open > crowd.all() as f64, "{open} connections of those who may stay");
+    let waiting = patient.metric("long_polls", &[]).await;
+    assert_eq!(waiting, crowd.waiting as f64, "they still wait");
+
+    drop((readers, cut_off));
+    assert_eq!(stack.operate(idle, "resume", "go on").await.status, 200);
+    stack.wait_all_terminal().await;
+    stack.finish().await;
+}
