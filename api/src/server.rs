@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Chains, SharedApp};
+use crate::app::{App, Chains, Policies, SharedApp};
 use crate::auth::Door;
 use crate::connections::{self, Limits};
 use crate::edge::Edge;
@@ -104,6 +104,7 @@ fn app(
         endings,
         settled,
         chains: Chains::new(config),
+        policies: Policies::new(config),
         nodes: Nodes::new(config),
         door,
         metrics,
