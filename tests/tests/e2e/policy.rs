@@ -159,6 +159,34 @@ async fn a_worker_that_was_not_told_of_the_policy_is_caught_by_the_judge() {
     stack.finish().await;
 }
 
+/// The other negative control: a count that is lost, and one that is there twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_or_doubled_count_is_caught_by_the_judge() {
+    let stack = stack().start().await;
+    let permitted = Permitted::transfers(treasury(), 10, 100);
+    policed(&stack, &permitted).await;
+    let submitter = stack.submitter(0);
+    stack.wait_announced(&stack.client()).await;
+    let tx_id = stack.create(submitter, "one", &payload(treasury(), 10)).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    no_breaches(&stack, &permitted).await;
+    stack
+        .sql(
+            "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
+                                       node_id, fencing_token)
+             SELECT chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day - 1, day_total, node_id, 1
+             FROM policy_audit",
+        )
+        .await;
+    let doubled = stack.policy_breaches(submitter, &permitted).await;
+    assert!(doubled.len() == 1 && doubled[0].starts_with("uncounted"), "{doubled:?}");
+    stack.sql("ALTER TABLE policy_audit DISABLE TRIGGER policy_audit_guard").await;
+    assert_eq!(stack.sql("DELETE FROM policy_audit").await, 2);
+    let lost = stack.policy_breaches(submitter, &permitted).await;
+    assert!(lost.len() == 1 && lost[0].starts_with("uncounted"), "{lost:?}");
+    stack.finish().await;
+}
+
 /// Killed before the commit nothing counts, killed after it everything does, once, whoever takes over.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
@@ -172,9 +200,9 @@ async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
     stack.wait_announced(&stack.client()).await;
     let mut sent = Vec::new();
     for index in 0..5 {
-        sent.push(stack.create(submitter, &format!("of twenty {index}"), &payload(to, 20)).await);
+        sent.push(stack.create(submitter, &format!("of-twenty-{index}"), &payload(to, 20)).await);
     }
-    for point in ["signed", "committed", "sent", "tracking", "final", "signed:2", "committed:2"] {
+    for point in ["signed", "committed", "sent", "final", "signed:2", "committed:2"] {
         worker.wait_exit().await;
         worker = dying(point).await;
     }
@@ -188,7 +216,7 @@ async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
 
     // Nothing is left, but for what has no value.
     let over = stack.insert_around_the_api(submitter, "over", &payload(to, 1)).await;
-    let none = stack.create(submitter, "without value", &payload(to, 0)).await;
+    let none = stack.create(submitter, "without-value", &payload(to, 0)).await;
     refused(&stack, over, "day_cap_exceeded").await;
     assert_eq!(stack.wait_for(none, TxState::Confirmed).await.nonce, Some(5));
     let last = stack.policy_rows(submitter).await.pop().unwrap();
@@ -233,7 +261,7 @@ async fn a_replacement_counts_once_and_a_placeholder_goes_out_when_nothing_else_
     policed(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
-    let tx_id = stack.create(submitter, "all of the day", &payload(to, 100)).await;
+    let tx_id = stack.create(submitter, "all-of-the-day", &payload(to, 100)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
     let path = format!("/api/v1/tx/{tx_id}");
     assert_eq!(stack.client().admin_post(&format!("{path}/speed-up"), &json!({})).await.status, 200);
