@@ -442,10 +442,48 @@ async fn nobody_can_change_what_is_written_and_the_database_insists_on_the_cap()
     assert_eq!(code(Some("gapless_worker"), &insert(101, 100)).await, "23514", "above the cap");
     assert_eq!(code(Some("gapless_worker"), &insert(100, 200)).await, "23505", "the same sum twice");
     assert_eq!(code(Some("gapless_worker"), &insert(101, 200)).await, "", "the control");
+    let most = "115792089237316195423570985008687907853269984665640564039457584007913129639935";
+    let largest = insert(101, 200).replace("1, 200, day, 101", &format!("{most}, {most}, day + 1, {most}"));
+    assert_eq!(code(Some("gapless_worker"), &largest).await, "", "256 bits fit");
     assert_eq!(code(Some("gapless_api"), &insert(102, 200)).await, "42501");
     assert_eq!(code(Some("gapless_api"), "SELECT FROM policy_audit").await, "42501");
     let now = "INSERT INTO policy_audit (decided_at) VALUES ('1999-01-01')";
     assert_eq!(code(Some("gapless_worker"), now).await, "42501", "when is the database's word");
+    stack.finish().await;
+}
+
+/// How often the trail was looked into or written to, as far as the server has been told.
+async fn touched(stack: &Stack) -> i64 {
+    sqlx::query_scalar(
+        "SELECT seq_scan + coalesce(idx_scan, 0) + n_tup_ins FROM pg_stat_user_tables WHERE relname = 'policy_audit'",
+    )
+    .fetch_one(stack.db())
+    .await
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_submitter_without_a_policy_costs_no_statement() {
+    let stack = stack().submitters(2).start().await;
+    let permitted = Permitted::transfers(treasury(), 10, 100);
+    let worker = policed(&stack, &permitted).await;
+    stack.wait_announced(&stack.client()).await;
+    let before = touched(&stack).await;
+    let free = stack.create(stack.submitter(1), "free", &payload(treasury(), 7)).await;
+    stack.wait_for(free, TxState::Confirmed).await;
+    // The server is told at the latest when a session ends.
+    worker.stop_sigterm().await;
+    assert_eq!(touched(&stack).await, before);
+    // The control: the other submitter's are seen.
+    let worker = stack.worker().policy(stack.submitter(0), &permitted).start().await;
+    let counted = stack.create(stack.submitter(0), "counted", &payload(treasury(), 7)).await;
+    stack.wait_for(counted, TxState::Confirmed).await;
+    worker.stop_sigterm().await;
+    eventually("the trail was touched", async || match touched(&stack).await {
+        now if now > before => Ok(()),
+        now => Err(now),
+    })
+    .await;
     stack.finish().await;
 }
 
