@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapless::bell::Bell;
-use gapless::config::Config;
+use gapless::config::{ChainConfig, Config};
 use gapless::domain::hex_text::parse_address_any_case;
-use gapless::domain::{ChainId, Finality, SubmitterKey};
+use gapless::domain::{ChainId, Finality, Payload, Policy, SubmitterKey};
 use gapless::observe::MetricsHandle;
 use gapless::store::Store;
 use tokio::sync::watch;
@@ -31,6 +31,7 @@ pub(crate) struct App {
     pub(crate) endings: watch::Receiver<bool>,
     pub(crate) settled: Settled,
     pub(crate) chains: Chains,
+    pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) door: Door,
     pub(crate) metrics: MetricsHandle,
@@ -73,6 +74,27 @@ impl Chains {
     /// `None` for a chain that is no longer configured: its finished transactions can still be read.
     pub(crate) fn required_confirmations(&self, chain_id: ChainId) -> Option<Finality> {
         self.0.get(&chain_id).copied()
+    }
+}
+
+/// What submitters may do, as this process is configured. A courtesy: what a client hears now it would learn later from
+/// the worker, whose own configuration decides.
+#[derive(Clone, Debug)]
+pub(crate) struct Policies(BTreeMap<SubmitterKey, Arc<Policy>>);
+
+impl Policies {
+    pub(crate) fn new(config: &Config) -> Policies {
+        let of = |chain: &ChainConfig| {
+            let key = |address| SubmitterKey { chain_id: chain.id, address };
+            chain.policies.iter().map(|(address, policy)| (key(*address), policy.clone())).collect::<Vec<_>>()
+        };
+        Policies(config.chains.values().flat_map(of).collect())
+    }
+
+    /// What a day has counted is the worker's to know.
+    pub(crate) fn judge(&self, submitter: SubmitterKey, payload: &Payload) -> Result<(), ApiError> {
+        let Some(policy) = self.0.get(&submitter) else { return Ok(()) };
+        policy.judge(submitter.address, payload).map_err(ApiError::PolicyBroken)
     }
 }
 

@@ -5,6 +5,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use gapless::domain::policy::Breach;
 use gapless::domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
 use gapless::store::StoreError;
 use poem::http::{StatusCode, header};
@@ -34,6 +35,8 @@ pub(crate) enum ApiError {
     ScopeMissing(Scope),
     #[error("this API key is not for {0}")]
     SubmitterNotAllowed(SubmitterKey),
+    #[error("{0}")]
+    PolicyBroken(Box<Breach>),
     #[error("admin routes are off: make an API key with the scope admin, or set api.admin_token")]
     AdminDisabled,
     #[error("no such route")]
@@ -92,6 +95,7 @@ impl ApiError {
             ApiError::AdminDisabled => (StatusCode::FORBIDDEN, "admin_disabled"),
             ApiError::ScopeMissing(_) => (StatusCode::FORBIDDEN, "scope_missing"),
             ApiError::SubmitterNotAllowed(_) => (StatusCode::FORBIDDEN, "submitter_not_allowed"),
+            ApiError::PolicyBroken(breach) => (StatusCode::FORBIDDEN, breach.rule.code().as_str()),
             ApiError::UnknownRoute => (StatusCode::NOT_FOUND, "unknown_route"),
             ApiError::UnknownChain(_) => (StatusCode::NOT_FOUND, "unknown_chain"),
             ApiError::UnknownSubmitter(_) => (StatusCode::NOT_FOUND, "unknown_submitter"),
@@ -290,7 +294,8 @@ fn describe(status: u16) -> &'static str {
         401 => "`unauthorized`: the API key is missing, wrong, expired or revoked.",
         403 => {
             "`scope_missing`: the key may not do this. `submitter_not_allowed`: the key is for other submitters. \
-             `admin_disabled`: admin routes are off on this server."
+             `call_not_allowed`, `deploy_not_allowed`, `value_cap_exceeded`, `day_cap_exceeded`: the submitter's policy \
+             forbids it; nothing was stored. `admin_disabled`: admin routes are off on this server."
         }
         404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: there is no such thing.",
         409 => {
@@ -320,9 +325,16 @@ fn describe(status: u16) -> &'static str {
 mod tests {
     use std::collections::HashSet;
 
-    use gapless::domain::{Address, ChainId};
+    use gapless::domain::policy::{Call, Rule};
+    use gapless::domain::{Address, ChainId, U256};
 
     use super::*;
+
+    fn broken(rule: Rule) -> ApiError {
+        let value = U256::one();
+        let breach = Breach { rule, to: None, call: Call::Plain, value, limit: None, spent: None };
+        ApiError::PolicyBroken(Box::new(breach))
+    }
 
     fn every_error() -> Vec<ApiError> {
         let submitter = SubmitterKey { chain_id: ChainId(1), address: Address::zero() };
@@ -333,6 +345,10 @@ mod tests {
             ApiError::AdminDisabled,
             ApiError::ScopeMissing(Scope::Admin),
             ApiError::SubmitterNotAllowed(submitter),
+            broken(Rule::Allow),
+            broken(Rule::Deploy),
+            broken(Rule::MaxValue),
+            broken(Rule::MaxValuePerDay),
             ApiError::BodyTooSlow,
             ApiError::RateLimited { retry_after: Duration::from_millis(1) },
             ApiError::QueueFull { limit: 1 },

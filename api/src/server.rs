@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Chains, SharedApp};
+use crate::app::{App, Chains, Policies, SharedApp};
 use crate::auth::{Door, Gate};
 use crate::connections::{self, Limits};
 use crate::edge::Edge;
@@ -112,6 +112,7 @@ fn app(
         endings,
         settled,
         chains: Chains::new(config),
+        policies: Policies::new(config),
         nodes: Nodes::new(config),
         door,
         metrics,

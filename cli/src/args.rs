@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gapless::domain::hex_text::parse_address_any_case;
-use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey};
+use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey, TxId};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -86,6 +86,11 @@ pub enum Command {
                             Example:\n  gapless --config gapless.toml verify && echo sound"
     )]
     Verify(Verify),
+    /// Show what policies of submitters refused, and what counted against a day's cap; asks the database itself
+    #[command(after_help = "Examples:\n  gapless --config gapless.toml audit --refused\n  \
+                            gapless --config gapless.toml audit --submitter 1:0xAb… --limit 1000\n  \
+                            gapless --config gapless.toml --json audit --tx 0190a5c2-…")]
+    Audit(Audit),
     /// Make or import keys for the worker's keystore
     #[command(subcommand)]
     Keys(Keys),
@@ -263,6 +268,22 @@ pub struct Verify {
     /// Also insist that nothing is left unfinished
     #[arg(long)]
     pub all_final: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// Only this submitter, as CHAIN_ID:ADDRESS
+    #[arg(long, value_name = "CHAIN:ADDRESS", value_parser = submitter)]
+    pub submitter: Option<SubmitterKey>,
+    /// Only this transaction
+    #[arg(long, value_name = "TX_ID")]
+    pub tx: Option<TxId>,
+    /// Only what was refused
+    #[arg(long)]
+    pub refused: bool,
+    /// So many entries at the most, the newest
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
 }
 
 #[derive(Debug, Subcommand)]

@@ -38,6 +38,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Adopt(args) => commands::admin::run(&api, "adopt", args, json).await,
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
+        Command::Audit(audit) => commands::audit::run(cli.config.as_deref(), audit, json).await,
         Command::ApiKeys(keys) => commands::api_keys::run(cli.config.as_deref(), keys, json).await,
     }
 }

@@ -1,9 +1,9 @@
-//! Reads of many lanes in one statement: their rows after a claim, and the heads of their queues.
+//! Reads of many lanes in one statement: their rows after a claim, the heads of their queues, and what their day has spent.
 
 use std::sync::Arc;
 
-use gapless::domain::SubmitterKey;
-use gapless::store::{LaneRows, QueuedIntent, Store, StoreError};
+use gapless::domain::{SubmitterKey, TxId};
+use gapless::store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
 
 use crate::funnel::{Funnel, Reply, Request};
 
@@ -17,6 +17,7 @@ pub(crate) enum ReadError {
 
 type Lanes = Result<LaneRows, ReadError>;
 type Heads = Result<Vec<QueuedIntent>, ReadError>;
+type Spent = Result<SpentToday, ReadError>;
 
 const MAX_BATCH: usize = 500;
 
@@ -24,11 +25,12 @@ const MAX_BATCH: usize = 500;
 pub(crate) struct Reader {
     lanes: Funnel<SubmitterKey, Lanes>,
     heads: Funnel<(SubmitterKey, u32), Heads>,
+    spent: Funnel<(SubmitterKey, TxId), Spent>,
 }
 
 impl Reader {
     pub(crate) fn start(store: Store) -> Self {
-        let (lanes, heads) = (store.clone(), store);
+        let (lanes, heads, spent) = (store.clone(), store.clone(), store);
         Reader {
             lanes: Funnel::start(1, MAX_BATCH, move |batch| {
                 let store = lanes.clone();
@@ -37,6 +39,10 @@ impl Reader {
             heads: Funnel::start(1, MAX_BATCH, move |batch| {
                 let store = heads.clone();
                 async move { read_heads(&store, batch).await }
+            }),
+            spent: Funnel::start(1, MAX_BATCH, move |batch| {
+                let store = spent.clone();
+                async move { read_spent(&store, batch).await }
             }),
         }
     }
@@ -47,6 +53,11 @@ impl Reader {
 
     pub(crate) async fn queue_head(&self, key: SubmitterKey, limit: u32) -> Heads {
         self.heads.ask((key, limit)).await.unwrap_or(Err(ReadError::Stopping))
+    }
+
+    /// For submitters whose policy caps the day, and for no others.
+    pub(crate) async fn spent_today(&self, key: SubmitterKey, tx_id: TxId) -> Spent {
+        self.spent.ask((key, tx_id)).await.unwrap_or(Err(ReadError::Stopping))
     }
 }
 
@@ -80,6 +91,14 @@ async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads
                 reply.send(alone.map_err(|error| ReadError::Store(Arc::new(error))));
             }
         }
+        Err(error) => refuse(replies, error),
+    }
+}
+
+async fn read_spent(store: &Store, batch: Vec<Request<(SubmitterKey, TxId), Spent>>) {
+    let (asked, replies) = Request::split(batch);
+    match store.spent_today(&asked).await {
+        Ok(spent) => replies.into_iter().zip(spent).for_each(|(reply, spent)| reply.send(Ok(spent))),
         Err(error) => refuse(replies, error),
     }
 }

@@ -1,12 +1,13 @@
 //! `POST /api/v1/tx/batch`.
 
 use gapless::observe::TraceContext;
+use gapless::store::NewIntent;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::payload::Json;
 
 use super::Tag;
-use super::create::{AcceptedTx, accept, count, validate};
+use super::create::{AcceptedTx, accept, check_policy, count, validate};
 use crate::app::SharedApp;
 use crate::auth::{Caller, Write};
 use crate::error::{ApiError, Failure, OnBatch};
@@ -42,7 +43,7 @@ impl Batch {
         }
         // Each item counts as a request; one was counted when the caller came in.
         caller.charge(&app.door, items.len().saturating_sub(1));
-        let checked: Vec<Result<_, ApiError>> = items
+        let mut checked: Vec<Result<NewIntent, ApiError>> = items
             .into_iter()
             .map(|item| {
                 item.0
@@ -50,6 +51,13 @@ impl Batch {
                     .and_then(|request| validate(&app, &caller, request, None, &trace))
             })
             .collect();
+        for item in &mut checked {
+            if let Ok(intent) = item
+                && let Err(broken) = check_policy(&app, intent).await
+            {
+                *item = Err(broken);
+            }
+        }
         let intents: Vec<_> = checked.iter().filter_map(|item| item.as_ref().ok().cloned()).collect();
         let outcomes = app.intake.submit_all(intents).await;
         if !outcomes.is_empty() && outcomes.iter().all(|outcome| *outcome == Err(IntakeError::Unavailable)) {

@@ -56,7 +56,10 @@ impl Create {
         body: Body<CreateTx>,
     ) -> Result<Created, Failure<OnCreate>> {
         let accepted = match validate(&app, &caller, body.0, idempotency_key.0, &trace) {
-            Ok(intent) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
+            Ok(intent) => match check_policy(&app, &intent).await {
+                Ok(()) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         count(&accepted);
@@ -99,6 +102,18 @@ pub(super) fn validate(
     let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
     let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
     Ok(NewIntent::new(submitter, request_id, payload, Some(trace.to_string())))
+}
+
+/// What the submitter's policy forbids is refused at once, instead of FAILED later. Not if it was accepted before: then the
+/// answer is the one that was given, whatever the policy has become. Shared with the batch route.
+pub(super) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), ApiError> {
+    let Err(broken) = app.policies.judge(intent.submitter, &intent.payload) else { return Ok(()) };
+    if app.store.get_tx_by_request(intent.submitter, &intent.request_id).await?.is_some() {
+        return Ok(());
+    }
+    tracing::info!(chain.id = intent.submitter.chain_id.0, submitter = intent.submitter.address_text(),
+        code = broken.code(), reason = %broken, "refused by the submitter's policy");
+    Err(broken)
 }
 
 pub(super) fn accept(

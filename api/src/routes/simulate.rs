@@ -28,7 +28,7 @@ impl Simulate {
     /// Try a transaction without sending it
     ///
     /// Takes what `POST /api/v1/tx` takes; `requestId` may be left out. Answers gas, fees and cost, or why it would not
-    /// succeed. Nothing is stored. Transactions that are queued or on their way are not taken into account.
+    /// succeed; what the submitter's policy forbids is refused as it would be there. Nothing is stored. Transactions that are queued or on their way are not taken into account.
     #[oai(
         path = "/api/v1/tx/simulate",
         method = "post",
@@ -47,6 +47,7 @@ impl Simulate {
         }
         let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
         let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
+        app.policies.judge(submitter, &payload)?;
         let node = app.nodes.get(submitter.chain_id).await?;
         app.store.get_submitter(submitter).await?.ok_or(ApiError::UnknownSubmitter(submitter))?;
         Ok(Json(simulate(node, submitter.address, &payload).await?))

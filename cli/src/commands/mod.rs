@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod api_keys;
 pub mod ask;
+pub mod audit;
 pub mod keys;
 pub mod migrate;
 pub mod revert;

@@ -1,6 +1,7 @@
 //! One chain's settings: the common sections with its own keys laid over them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ethers_core::types::{Address, U256};
 use serde::Deserialize;
@@ -10,8 +11,8 @@ use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
 use super::sections::{Confirmations, GasBump, Mempool, Nonce, Profile, Resubmit, Rpc, Stuck};
-use super::submitter::{SubmitterSettings, by_address};
-use crate::domain::{ChainId, Finality};
+use super::submitter::{SubmitterSettings, by_address, policies};
+use crate::domain::{ChainId, Finality, Policy};
 
 /// When an intent stops counting against the window of its submitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -39,6 +40,8 @@ pub struct ChainConfig {
     pub low_balance: Option<U256>,
     /// What is set for single submitters.
     pub submitters: BTreeMap<Address, SubmitterSettings>,
+    /// What submitters may do; those that are not here, anything.
+    pub policies: BTreeMap<Address, Arc<Policy>>,
 }
 
 impl ChainConfig {
@@ -113,6 +116,10 @@ impl ChainConfig {
             Ok(submitters) => submitters,
             Err((key, problem)) => return bad(&key, problem),
         };
+        let policies = match policies(&submitters) {
+            Ok(policies) => policies,
+            Err((key, problem)) => return bad(&key, problem),
+        };
         let low_level = table.nonce.low_level.enabled
             || submitters.values().any(|own| own.nonce.low_level.enabled == Some(true));
         if table.nonce.profile == Profile::StabilityFirst && low_level {
@@ -140,6 +147,7 @@ impl ChainConfig {
             confirmations: table.confirmations,
             low_balance,
             submitters,
+            policies,
         })
     }
 }

@@ -259,7 +259,7 @@ fn is_path(path: &str) -> bool {
 }
 
 /// Wei as a decimal or 0x text, or as a number that TOML can hold.
-fn wei<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<U256>, D::Error> {
+pub(super) fn wei<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<U256>, D::Error> {
     let text = super::text::text_or_number(deserializer)?;
     parse_amount(&text).map(Some).map_err(serde::de::Error::custom)
 }

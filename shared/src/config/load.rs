@@ -307,6 +307,26 @@ mod tests {
     }
 
     #[test]
+    fn a_submitter_may_have_a_policy_everywhere_or_on_one_chain() {
+        let one = "0x00000000000000000000000000000000000000Ab";
+        let address = one.parse().unwrap();
+        let limits = |toml: &str| {
+            let config = parse(&format!("{MINIMAL}\n{toml}")).unwrap();
+            ["a", "b"].map(|chain| config.chains[chain].policies.get(&address).and_then(|own| own.max_value))
+        };
+        let everywhere = format!("[submitter.{one}.policy]\nmax_value = 7");
+        assert_eq!(limits(""), [None, None]);
+        assert_eq!(limits(&everywhere), [Some(7.into()), Some(7.into())]);
+        let on_b = format!("[chain.b.submitter.{one}.policy]\nmax_value = \"0x8\"");
+        assert_eq!(limits(&on_b), [None, Some(8.into())]);
+        assert_eq!(limits(&format!("{everywhere}\n{on_b}")), [Some(7.into()), Some(8.into())]);
+        let slip = format!("{MINIMAL}\n[chain.b.submitter.{one}.policy]\nallow = []");
+        let error = parse(&slip).unwrap_err().to_string();
+        assert!(error.contains(&format!("chain.b.submitter.{address:#x}.policy.allow")), "{error}");
+        assert!(parse(&slip.replace("allow", "alow")).unwrap_err().to_string().contains("alow"));
+    }
+
+    #[test]
     fn a_submitter_that_is_no_address_or_has_two_tables_is_refused() {
         let error = parse(&format!("{MINIMAL}\n[submitter.bob]")).unwrap_err().to_string();
         assert!(error.contains("submitter.bob"), "{error}");

@@ -11,6 +11,7 @@ mod cloud_keys;
 pub(crate) mod endpoint;
 mod fees;
 mod load;
+mod policy;
 mod remote_signer;
 mod secret;
 mod sections;
@@ -22,6 +23,7 @@ pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};
 pub use load::ConfigError;
+pub use policy::{AllowedCalls, PolicySettings};
 pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{

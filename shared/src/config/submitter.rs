@@ -1,9 +1,13 @@
 //! What may be set for one submitter alone: `[submitter."0x…"]`, for every chain or in a chain's table.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ethers_core::types::Address;
 use serde::Deserialize;
+
+use super::policy::PolicySettings;
+use crate::domain::Policy;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -11,6 +15,8 @@ pub struct SubmitterSettings {
     pub nonce: SubmitterNonce,
     /// Absent: `api.queue_limit`.
     pub queue_limit: Option<u64>,
+    /// Absent: it may do anything.
+    pub policy: Option<PolicySettings>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -42,4 +48,21 @@ pub(super) fn by_address(
         }
     }
     Ok(settings)
+}
+
+/// What submitters may do, for those of which it is said. An error names the key that makes no sense.
+pub(super) fn policies(
+    submitters: &BTreeMap<Address, SubmitterSettings>,
+) -> Result<BTreeMap<Address, Arc<Policy>>, (String, String)> {
+    let mut policies = BTreeMap::new();
+    for (address, own) in submitters {
+        let Some(settings) = &own.policy else { continue };
+        let table = format!("submitter.{address:#x}.policy");
+        let policy = settings.check().map_err(|(key, problem)| match key.is_empty() {
+            true => (table, problem),
+            false => (format!("{table}.{key}"), problem),
+        })?;
+        policies.insert(*address, Arc::new(policy));
+    }
+    Ok(policies)
 }

@@ -18,6 +18,10 @@ pub enum ErrorCode {
     Invalid,
     EstimateRefused,
     SignerRefused,
+    CallNotAllowed,
+    DeployNotAllowed,
+    ValueCapExceeded,
+    DayCapExceeded,
     Unmineable,
     HandlerFailed,
     DeadlinePassed,
@@ -38,13 +42,17 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 23] = [
+    pub const ALL: [ErrorCode; 27] = [
         ErrorCode::WouldRevert,
         ErrorCode::Reverted,
         ErrorCode::OutOfGas,
         ErrorCode::Invalid,
         ErrorCode::EstimateRefused,
         ErrorCode::SignerRefused,
+        ErrorCode::CallNotAllowed,
+        ErrorCode::DeployNotAllowed,
+        ErrorCode::ValueCapExceeded,
+        ErrorCode::DayCapExceeded,
         ErrorCode::Unmineable,
         ErrorCode::HandlerFailed,
         ErrorCode::DeadlinePassed,
@@ -72,6 +80,10 @@ impl ErrorCode {
             ErrorCode::Invalid => "invalid",
             ErrorCode::EstimateRefused => "estimate_refused",
             ErrorCode::SignerRefused => "signer_refused",
+            ErrorCode::CallNotAllowed => "call_not_allowed",
+            ErrorCode::DeployNotAllowed => "deploy_not_allowed",
+            ErrorCode::ValueCapExceeded => "value_cap_exceeded",
+            ErrorCode::DayCapExceeded => "day_cap_exceeded",
             ErrorCode::Unmineable => "unmineable",
             ErrorCode::HandlerFailed => "handler_failed",
             ErrorCode::DeadlinePassed => "deadline_passed",

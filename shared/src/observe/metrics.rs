@@ -46,6 +46,8 @@ pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
 pub const SHARED_SUBMITTERS: &str = "shared_submitters";
 /// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
 pub const FOREIGN_NONCES_TOTAL: &str = "foreign_nonces_total";
+/// Worker. `rule`: allow, deploy, max_value, max_value_per_day. What policies of submitters refused.
+pub const POLICY_REFUSED_TOTAL: &str = "policy_refused_total";
 /// Worker. `chain`: chain id. Intents that are STUCK.
 pub const STUCK_TRANSACTIONS: &str = "stuck_transactions";
 /// Worker. `chain`: chain id. Submitters below `balance.low`, as this process last counted; the duty has one holder.
@@ -147,6 +149,7 @@ fn describe() {
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
     describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters whose key others use as well");
     describe_counter!(FOREIGN_NONCES_TOTAL, "Nonces of shared submitters that others used");
+    describe_counter!(POLICY_REFUSED_TOTAL, "Intents that policies of submitters refused, by rule");
     describe_gauge!(STUCK_TRANSACTIONS, Unit::Count, "Transactions unmined for too long");
     describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");
     describe_counter!(DUTY_RUNS_TOTAL, "Runs of scheduled duties by result");

@@ -10,6 +10,7 @@ pub mod keystore;
 mod kms;
 mod local;
 mod own_keys;
+mod policed;
 mod read;
 mod remote;
 mod set;
@@ -22,6 +23,7 @@ mod testing;
 use async_trait::async_trait;
 
 pub use local::LocalSigner;
+pub use policed::PolicedSigner;
 pub use read::{ReadSigned, read_signed};
 pub use set::{SignerProblem, SignerSet};
 pub use signature::is_signature_of;

@@ -17,6 +17,7 @@ use super::foreign::note_foreign;
 use super::hold;
 use super::lanes::write_lanes;
 use super::lease::Fence;
+use super::policy_audit::note_policy;
 use super::pool::Store;
 use crate::domain::{Event, SubmitterKey};
 
@@ -34,6 +35,7 @@ impl Store {
             displace_attempts(&mut tx, &live).await?;
             note_foreign(&mut tx, &live).await?;
             create_cursors(&mut tx, &live).await?;
+            note_policy(&mut tx, &live).await?;
             write_lanes(&mut tx, &live).await?;
             note_sent(&mut tx, &live).await?;
             note_diagnoses(&mut tx, &live).await?;

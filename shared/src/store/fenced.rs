@@ -8,6 +8,7 @@ use super::attempt::{Attempt, AttemptKind};
 use super::foreign::ForeignNonces;
 use super::hold::{HoldChange, HoldWrite};
 use super::lease::{Fence, Lease};
+use super::policy_audit::PolicyNote;
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, TxError,
@@ -116,6 +117,7 @@ pub struct FencedWrite {
     pub(super) foreign: Vec<ForeignNonces>,
     pub(super) done_actions: Vec<DoneAction>,
     pub(super) holds: Vec<HoldWrite>,
+    pub(super) policy: Vec<PolicyNote>,
     pub(super) events: Vec<Event>,
 }
 
@@ -141,6 +143,7 @@ impl FencedWrite {
             foreign: Vec::new(),
             done_actions: Vec::new(),
             holds: Vec::new(),
+            policy: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -162,6 +165,7 @@ impl FencedWrite {
             && self.foreign.is_empty()
             && self.done_actions.is_empty()
             && self.holds.is_empty()
+            && self.policy.is_empty()
             && self.events.is_empty()
     }
 
@@ -224,6 +228,11 @@ impl FencedWrite {
     /// Marks a request as dealt with.
     pub fn action_done(&mut self, action: DoneAction) {
         self.done_actions.push(action);
+    }
+
+    /// What the policy decided, on disk with what follows from it.
+    pub fn policy(&mut self, note: PolicyNote) {
+        self.policy.push(note);
     }
 
     /// Kept in the outbox, in the same commit.

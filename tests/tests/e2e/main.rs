@@ -33,6 +33,7 @@ mod node;
 mod nodes;
 mod observe;
 mod payloads;
+mod policy;
 mod protect;
 mod replacement;
 mod reserve_crash;

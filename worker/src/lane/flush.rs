@@ -1,7 +1,8 @@
 //! From the lane's memory to one fenced write.
 
 use gapless::domain::{FencingToken, TxState};
-use gapless::store::{CursorWrite, FencedWrite, SentNote};
+use gapless::observe::metrics as m;
+use gapless::store::{CursorWrite, FencedWrite, PolicyDecision, SentNote};
 use tokio::time::Instant;
 
 use super::error::StepError;
@@ -30,6 +31,7 @@ impl Lane {
         let token = write.token();
         let mut attempts = self.shared.writer.commit(write).await?;
         self.log_write(token);
+        self.tell_policy(token);
         for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
             attempts = others;
@@ -64,6 +66,7 @@ impl Lane {
         let urgent = self.open.iter().any(OpenTx::is_urgent)
             || !self.queued_moves.is_empty()
             || !self.done_actions.is_empty()
+            || !self.policy_notes.is_empty()
             || self.sequence_changed();
         if urgent {
             return self.flush().await;
@@ -107,6 +110,7 @@ impl Lane {
         self.sent_notes.iter().filter(|note| !told(note)).for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         self.sharing.found.iter().for_each(|range| write.foreign(*range));
+        self.policy_notes.iter().for_each(|note| write.policy(note.clone()));
         if self.shared.events.wants_outbox() {
             self.events.iter().for_each(|event| write.event(event.clone()));
         }
@@ -139,6 +143,24 @@ impl Lane {
             }
             !over
         });
+    }
+
+    /// What the policy decided is on disk: said once, and counted once.
+    fn tell_policy(&mut self, token: FencingToken) {
+        for note in self.policy_notes.drain(..).filter(|note| note.decision == PolicyDecision::Refused) {
+            metrics::counter!(m::POLICY_REFUSED_TOTAL, "rule" => note.rule.as_str()).increment(1);
+            tracing::warn!(
+                chain.id = self.chain.config.id.0,
+                submitter = %self.lease.key().address_text(),
+                tx.id = %note.tx_id,
+                node.id = %self.shared.node,
+                fencing_token = token.0,
+                rule = note.rule.as_str(),
+                value = %note.value,
+                limit = note.limit.map(|limit| limit.to_string()),
+                "refused by the submitter's policy"
+            );
+        }
     }
 
     fn log_write(&self, token: FencingToken) {

@@ -16,10 +16,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use gapless::config::Profile;
-use gapless::domain::{Address, Event, EventKind, Nonce, TxId};
-use gapless::signer::Signer;
+use gapless::domain::{Address, Event, EventKind, Nonce, Policy, TxId};
+use gapless::signer::{PolicedSigner, Signer};
 use gapless::store::{
-    DoneAction, FencedWrite, Lease, PendingAction, PendingTxRequest, QueuedIntent, SentNote,
+    DoneAction, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent, SentNote,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -39,7 +39,10 @@ pub(crate) struct Lane {
     pub(crate) lease: Lease,
     pub(crate) shared: Arc<Shared>,
     pub(crate) chain: Arc<Chain>,
+    /// Behind the policy, where there is one.
     pub(crate) signer: Arc<dyn Signer>,
+    /// What the submitter may do. `None`: anything.
+    pub(crate) policy: Option<Arc<Policy>>,
     pub(crate) mailbox: Mailbox,
     inbox: mpsc::UnboundedReceiver<News>,
     /// In nonce order.
@@ -62,6 +65,8 @@ pub(crate) struct Lane {
     pub(crate) queued_moves: Vec<QueuedMove>,
     pub(crate) sent_notes: Vec<SentNote>,
     pub(crate) done_actions: Vec<DoneAction>,
+    /// What the policy decided since the last commit.
+    pub(crate) policy_notes: Vec<PolicyNote>,
     events: Vec<Event>,
     pub(crate) funds: Option<Funds>,
     /// No preparing before this: funds, signer or node are not there.
@@ -124,11 +129,17 @@ impl Lane {
         signer: Arc<dyn Signer>,
     ) -> (Lane, Mailbox) {
         let (mailbox, inbox) = Mailbox::new();
+        let policy = chain.config.policies.get(&lease.key().address).cloned();
+        let signer = match &policy {
+            Some(policy) => Arc::new(PolicedSigner::new(signer, policy.clone())),
+            None => signer,
+        };
         let lane = Lane {
             lease,
             shared,
             chain,
             signer,
+            policy,
             mailbox: mailbox.clone(),
             inbox,
             open: VecDeque::new(),
@@ -145,6 +156,7 @@ impl Lane {
             queued_moves: Vec::new(),
             sent_notes: Vec::new(),
             done_actions: Vec::new(),
+            policy_notes: Vec::new(),
             events: Vec::new(),
             funds: None,
             hold_until: None,
@@ -252,6 +264,7 @@ impl Lane {
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
+        self.policy_notes.clear();
         self.events.clear();
         self.sharing.found.clear();
         self.sequence = None;

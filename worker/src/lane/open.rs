@@ -54,6 +54,8 @@ pub(crate) struct OpenTx {
     pub(crate) replace_at: Option<Instant>,
     /// Somebody asked for a higher price.
     pub(crate) speed_up: bool,
+    /// The policy does not let its bytes be replaced, and that was noted.
+    pub(crate) refused_by_policy: bool,
     /// The node refused the last price outright.
     pub(crate) underpriced: bool,
     /// The same bytes were asked for, whatever the timer says.
@@ -99,6 +101,7 @@ impl OpenTx {
             last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
             replace_at: None,
             speed_up: false,
+            refused_by_policy: false,
             underpriced: false,
             resend: false,
             unmined_since: now.checked_sub(intent.age).unwrap_or(now),

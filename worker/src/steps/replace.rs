@@ -10,6 +10,7 @@ use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxState, U256, UnsignedT
 use gapless::store::{Attempt, AttemptKind};
 use tokio::time::Instant;
 
+use super::policy;
 use crate::lane::{Lane, OpenTx, StepError};
 
 /// Between two tries to make other bytes when the node or the signer does not help.
@@ -137,14 +138,15 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         Some(_) => (AttemptKind::Placeholder, placeholder(lane, tx)),
         None => (AttemptKind::Replacement, tx.intent.payload.clone()),
     };
+    if kind == AttemptKind::Replacement && policy::forbids_replacement(lane, index) {
+        stay(&mut lane.open[index]);
+        return Ok(());
+    }
     let Some(fees) = price(lane, index, &payload, kind).await? else {
-        // At the limit: the old attempt goes out again by its timer, and never fails for that.
-        let tx = &mut lane.open[index];
-        tx.speed_up = false;
-        tx.last_attempt_at = Instant::now();
-        tx.replace_at = Some(Instant::now() + RETRY);
+        stay(&mut lane.open[index]);
         return Ok(());
     };
+    let tx = &lane.open[index];
     let mut unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
         from: lane.address(),
@@ -165,6 +167,13 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         "other bytes for the same nonce");
     lane.open[index].redraft(kind, draft, interval, Instant::now());
     Ok(())
+}
+
+/// At a limit: the old attempt goes out again by its timer, and never fails for that.
+fn stay(tx: &mut OpenTx) {
+    tx.speed_up = false;
+    tx.last_attempt_at = Instant::now();
+    tx.replace_at = Some(Instant::now() + RETRY);
 }
 
 /// Nothing, from the submitter to itself, in the kind of transaction the intent had.

@@ -3,9 +3,11 @@
 //!
 //! The database's time decides. When a hold seems over, the rows are read again first: an answer that came in time counts.
 
-use gapless::domain::{Answer, Ending, ErrorCode, TxError, TxState};
+use gapless::domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, TxError, TxState};
+use gapless::signer::ReadSigned;
 use tokio::time::Instant;
 
+use super::policy::{self, Count};
 use super::prepare::HOLD;
 use super::prepare::draft::{self, Verdict};
 use crate::failpoint;
@@ -14,7 +16,7 @@ use crate::lane::{Lane, OpenTx, StepError};
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
         if lane.open[index].is_held() {
-            look_at(lane, index).await;
+            look_at(lane, index).await?;
         }
     }
     if lane.open.iter().any(|tx| tx.draft().is_some()) {
@@ -33,14 +35,14 @@ fn wake_at(tx: &OpenTx) -> Option<Instant> {
     Some(if held.answer.is_some() { tx.answer_at.unwrap_or(held.expires) } else { held.expires })
 }
 
-async fn look_at(lane: &mut Lane, index: usize) {
+async fn look_at(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let now = Instant::now();
     let tx = &mut lane.open[index];
-    let Some(held) = tx.intent.held.clone() else { return };
+    let Some(held) = tx.intent.held.clone() else { return Ok(()) };
     if tx.intent.ending.is_some() {
         // Cancelled by somebody else, or its deadline passed.
         tx.recycle(false, now);
-        return;
+        return Ok(());
     }
     match held.answer {
         Some(Answer::GaveUp(reason)) => {
@@ -51,7 +53,7 @@ async fn look_at(lane: &mut Lane, index: usize) {
             end(lane, index, TxState::Cancelled, error, false);
         }
         Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
-        Some(answer) => take(lane, index, answer).await,
+        Some(answer) => take(lane, index, answer).await?,
         None if held.over => {
             let words = "its caller did not answer while it held the nonce";
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, words), true);
@@ -59,25 +61,19 @@ async fn look_at(lane: &mut Lane, index: usize) {
         None if held.expires <= now => lane.read_again(),
         None => {}
     }
+    Ok(())
 }
 
 /// The caller's transaction, prepared like any other, but for a nonce that is given: what can never be sent ends in the
 /// placeholder.
-async fn take(lane: &mut Lane, index: usize, answer: Answer) {
+async fn take(lane: &mut Lane, index: usize, answer: Answer) -> Result<(), StepError> {
     failpoint::hit("answered");
-    let tx = &lane.open[index];
-    let (nonce, recorded) = (tx.intent.nonce, tx.hashes());
-    let drafted = match answer {
-        Answer::Unsigned(payload) => {
-            draft::at(lane, &payload, nonce, &recorded).await.map(|draft| (draft, *payload))
-        }
-        Answer::Signed(raw) => draft::of_signed(lane, &raw, nonce, &recorded).await,
-        Answer::GaveUp(_) => return,
-    };
+    let drafted = answered(lane, index, answer).await?;
     // What it costs was left out of what is owed: nothing behind it may rely on that sum.
     lane.funds = None;
     match drafted {
-        Ok((draft, payload)) => {
+        Ok((draft, payload, count)) => {
+            lane.policy_notes.extend(count);
             let interval = lane.chain.config.resubmit.interval;
             lane.open[index].use_held(draft, payload, interval, Instant::now());
         }
@@ -92,6 +88,38 @@ async fn take(lane: &mut Lane, index: usize, answer: Answer) {
             tx.answer_at = Some(Instant::now() + HOLD);
         }
     }
+    Ok(())
+}
+
+/// The bytes of the caller's transaction, what it does, and what it counts against the policy's day; or why not. Bytes
+/// that the caller signed itself are held against the policy like any other: they are not sent by us if they break it.
+async fn answered(
+    lane: &mut Lane,
+    index: usize,
+    answer: Answer,
+) -> Result<Result<(SignedDraft, Payload, Count), Verdict>, StepError> {
+    let tx = &lane.open[index];
+    let (tx_id, nonce, recorded) = (tx.intent.tx_id, tx.intent.nonce, tx.hashes());
+    let (payload, signed) = match answer {
+        Answer::Unsigned(payload) => (*payload, None),
+        Answer::Signed(raw) => match draft::read(lane, &raw, nonce, &recorded) {
+            Ok(ReadSigned { payload, draft }) => (payload, Some(draft)),
+            Err(verdict) => return Ok(Err(verdict)),
+        },
+        Answer::GaveUp(reason) => {
+            let error = TxError::new(ErrorCode::HandlerFailed, reason);
+            return Ok(Err(Verdict::Dead { state: TxState::Failed, sub_state: "given_up", error }));
+        }
+    };
+    let count = match policy::judge(lane, tx_id, &payload).await? {
+        Ok(count) => count,
+        Err(verdict) => return Ok(Err(verdict)),
+    };
+    let drafted = match signed {
+        None => draft::at(lane, &payload, nonce, &recorded).await,
+        Some(draft) => draft::of_signed(lane, draft, &payload, nonce).await,
+    };
+    Ok(drafted.map(|draft| (draft, payload, count)))
 }
 
 fn end(lane: &mut Lane, index: usize, state: TxState, error: TxError, unanswered: bool) {

@@ -152,6 +152,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         confirmations: Confirmations::default(),
         low_balance: None,
         submitters: Default::default(),
+        policies: Default::default(),
     }
 }
 

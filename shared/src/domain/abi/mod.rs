@@ -36,5 +36,10 @@ pub fn encode_call(method: &Value, args: &[Value]) -> Result<Bytes, InvalidInten
     Ok(data.into())
 }
 
+/// The selector of a signature such as `transfer(address,uint256)`. `Err` is the problem in words.
+pub fn selector(signature: &str) -> Result<[u8; 4], String> {
+    signature::parse(signature).map(|function| function.selector())
+}
+
 #[cfg(test)]
 mod tests;

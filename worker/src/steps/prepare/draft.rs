@@ -67,7 +67,8 @@ impl From<SignerError> for Verdict {
     }
 }
 
-pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<SignedDraft, Verdict> {
+/// Whether an intent is still to be sent at all.
+pub(super) fn still_due(lane: &Lane, intent: &QueuedIntent) -> Result<(), Verdict> {
     if let Some(ending) = &intent.ending {
         return Err(Verdict::Dead { state: ending.state, sub_state: "given_up", error: ending.error() });
     }
@@ -75,12 +76,16 @@ pub(super) async fn draft(lane: &mut Lane, intent: &QueuedIntent) -> Result<Sign
         let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it had a nonce");
         return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", error });
     }
-    if let Some(caller) = &intent.caller {
-        still_wanted(lane, caller)?;
+    match &intent.caller {
+        Some(caller) => still_wanted(lane, caller),
+        None => Ok(()),
     }
+}
+
+pub(super) async fn draft(lane: &mut Lane, payload: &Payload) -> Result<SignedDraft, Verdict> {
     // The lease makes us the only writer, so memory knows the next nonce.
     let nonce = lane.next_nonce();
-    at(lane, &intent.payload, nonce, &[]).await
+    at(lane, payload, nonce, &[]).await
 }
 
 /// Nobody is given a nonce who may not be there to use it, nor where it could not be consumed without them.
@@ -136,27 +141,35 @@ pub(in crate::steps) async fn at(
     Ok(draft)
 }
 
-/// Bytes that a caller signed for the nonce it holds, checked like our own as far as they can still be judged. Their
-/// prices are what they are.
-pub(in crate::steps) async fn of_signed(
-    lane: &mut Lane,
+/// What bytes do that a caller signed for the nonce it holds.
+pub(in crate::steps) fn read(
+    lane: &Lane,
     raw: &Bytes,
     nonce: Nonce,
     recorded: &[H256],
-) -> Result<(SignedDraft, Payload), Verdict> {
-    let read = read_signed(lane.chain.config.id, lane.address(), nonce, raw);
-    let ReadSigned { payload, draft } = read.map_err(Verdict::invalid)?;
-    if recorded.contains(&draft.tx_hash) {
+) -> Result<ReadSigned, Verdict> {
+    let read = read_signed(lane.chain.config.id, lane.address(), nonce, raw).map_err(Verdict::invalid)?;
+    if recorded.contains(&read.draft.tx_hash) {
         return Err(Verdict::invalid("these are the bytes of the placeholder"));
     }
+    Ok(read)
+}
+
+/// Bytes of a caller, checked like our own as far as they can still be judged. Their prices are what they are.
+pub(in crate::steps) async fn of_signed(
+    lane: &mut Lane,
+    draft: SignedDraft,
+    payload: &Payload,
+    nonce: Nonce,
+) -> Result<SignedDraft, Verdict> {
     fits_a_pool(&draft)?;
-    gas_limit(lane, &payload, nonce).await?;
+    gas_limit(lane, payload, nonce).await?;
     if let Some(limit) = lane.chain.config.fees.max_fee_per_gas.filter(|limit| draft.fees.cap() > *limit) {
         return Err(Verdict::invalid(format!("its fee cap is above fees.max_fee_per_gas, {limit} wei")));
     }
-    price(lane, &payload).await?;
+    price(lane, payload).await?;
     afford(lane, draft.max_cost, nonce).await?;
-    Ok((draft, payload))
+    Ok(draft)
 }
 
 fn fits_a_pool(draft: &SignedDraft) -> Result<(), Verdict> {

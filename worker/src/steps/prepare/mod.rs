@@ -8,6 +8,7 @@ use gapless::domain::{EventKind, ReservationState, SignedDraft, TxError, TxState
 use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
 use tokio::time::Instant;
 
+use super::policy::{self, Count};
 use super::{delegated, protect, shared};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
@@ -50,8 +51,10 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
             }
             looked = true;
         }
-        match draft::draft(lane, &intent).await {
-            Ok(draft) => {
+        match drafted(lane, &intent).await? {
+            Ok((draft, count)) => {
+                // The count is on disk with the nonce, or neither is.
+                lane.policy_notes.extend(count);
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
@@ -92,6 +95,22 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         lane.queue.extend(heads);
     }
     Ok(lane.queue.pop_front())
+}
+
+/// Its bytes, and what it counts against the policy's day; or why there are none.
+async fn drafted(
+    lane: &mut Lane,
+    intent: &QueuedIntent,
+) -> Result<Result<(SignedDraft, Count), Verdict>, StepError> {
+    if let Err(verdict) = draft::still_due(lane, intent) {
+        return Ok(Err(verdict));
+    }
+    // First: what is not allowed is not even estimated.
+    let count = match policy::judge(lane, intent.tx_id, &intent.payload).await? {
+        Ok(count) => count,
+        Err(verdict) => return Ok(Err(verdict)),
+    };
+    Ok(draft::draft(lane, &intent.payload).await.map(|draft| (draft, count)))
 }
 
 fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
