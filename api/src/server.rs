@@ -8,7 +8,7 @@ use gapless::bell::{Bell, hear};
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
-use gapless::store::{Channel, Store, Timeouts};
+use gapless::store::{Channel, Store, Timeouts, database_remarks};
 use poem::{Endpoint, EndpointExt, Response, Route};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -39,6 +39,9 @@ pub fn spec_yaml() -> String {
 /// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, or others than
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
+        tracing::warn!(remark, "not secure");
+    }
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
     let door = Door::new(&config.api, &store);
     match ready::check(&store).await {

@@ -11,6 +11,8 @@ mod cloud_keys;
 pub(crate) mod endpoint;
 mod fees;
 mod load;
+mod quiet;
+mod remarks;
 mod remote_signer;
 mod secret;
 mod sections;
@@ -105,6 +107,11 @@ impl Config {
     /// Reads `path` (if given), then the environment over it.
     pub fn load(path: Option<&std::path::Path>) -> Result<Config, ConfigError> {
         load::load(path)
+    }
+
+    /// What is not as secure as it could be, each in a line, for whoever starts a program.
+    pub fn remarks(&self) -> Vec<String> {
+        remarks::remarks(self)
     }
 
     pub fn chain(&self, id: crate::domain::ChainId) -> Option<&ChainConfig> {

@@ -38,6 +38,7 @@ mod replacement;
 mod reserve_crash;
 mod reverts;
 mod roles;
+mod secrets;
 mod sequence;
 mod shared_keys;
 mod signers;
@@ -45,6 +46,7 @@ mod simulate;
 mod starts;
 mod stuck;
 mod surface;
+mod tls;
 mod urls;
 mod with_nonce;
 
