@@ -23,6 +23,7 @@ use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
+use crate::tls::Tls;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -36,7 +37,8 @@ pub fn spec_yaml() -> String {
     routes::service().spec_yaml()
 }
 
-/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, or others than
+/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, the certificate cannot
+/// be used, or others than
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
@@ -58,13 +60,17 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
     let app = app(&config, door, store.clone(), notify_store, shutdown.clone());
+    let stop = CancellationToken::new();
+    let tls = match &config.api.tls {
+        Some(tls) => Some(Tls::start(tls, &stop).await?),
+        None => None,
+    };
     let listener = TcpListener::bind(config.api.bind)
         .await
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
-    tracing::info!(address = %listener.local_addr()?, "the API is listening");
-    let stop = CancellationToken::new();
+    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "the API is listening");
     let endpoint = endpoint(app.clone(), &config.api);
-    let served = connections::serve(listener, endpoint, Limits::new(&config.api), &stop, GRACE);
+    let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, GRACE);
     let supervised = async {
         let outcome = supervise(&app.door, &store, &shutdown).await;
         stop.cancel();

@@ -19,7 +19,7 @@ mod sections;
 mod submitter;
 mod text;
 
-pub use api::Api;
+pub use api::{Api, ApiTls};
 pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};

@@ -20,7 +20,8 @@ pub(super) fn remarks(config: &Config) -> Vec<String> {
         }
     }
     remarks.extend(plain_signers(&config.signer));
-    for path in secret_files(&config.signer) {
+    let of_api = config.api.tls.iter().map(|tls| tls.key.as_path());
+    for path in secret_files(&config.signer).into_iter().chain(of_api) {
         if is_open_to_all(path) {
             remarks.push(format!("every user of this machine can read {}", path.display()));
         }

@@ -1,7 +1,15 @@
-//! Connections that nobody can listen to, and servers that must prove who they are: PostgreSQL and nodes.
+//! Connections that nobody can listen to, and servers that must prove who they are: PostgreSQL, nodes, and the API itself.
 
-use gapless_tests::{Address, Authority, CERTIFIED, Guarded, Service, Stack, Terminator, payload};
-use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+
+use gapless_tests::{
+    Address, Authority, CERTIFIED, Guarded, Identity, Service, Stack, Terminator, TxState, eventually,
+    payload,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::stack;
 
@@ -185,5 +193,122 @@ async fn a_node_behind_tls_is_asked_if_its_authority_is_known() {
     let plain = stack.worker().rpc(&["http://user:hunter22@192.0.2.1:8545/key"]).start().await;
     let line = plain.wait_for_log("not secure").await;
     assert!(line.contains("http://192.0.2.1:8545") && !line.contains("hunter22"), "{line}");
+    stack.finish().await;
+}
+
+fn trusting(authority: &Authority) -> reqwest::Client {
+    let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).unwrap();
+    // Each request has a connection of its own, and so the certificate of its moment.
+    reqwest::Client::builder().tls_certs_only([root]).pool_max_idle_per_host(0).build().unwrap()
+}
+
+fn write(identity: &Identity, dir: &Path) {
+    identity.write(dir, "api");
+}
+
+async fn tls_api(stack: &Stack, header_timeout: &str) -> Service {
+    let path = |ending: &str| stack.dir().join(format!("api.{ending}")).to_str().unwrap().to_owned();
+    let api = stack.api().set("api.tls.cert", path("crt")).set("api.tls.key", path("key"));
+    api.set("api.header_timeout", header_timeout).set("api.max_connections", 2).start().await
+}
+
+async fn create(
+    client: &reqwest::Client,
+    api: &Service,
+    stack: &Stack,
+    request_id: &str,
+) -> reqwest::Result<Value> {
+    let to = payload(Address::repeat_byte(0x73), 1);
+    let body = json!({ "submitter": stack.submitter(0).text(), "requestId": request_id, "payload": to });
+    client.post(format!("{}/api/v1/tx", api.url())).json(&body).send().await?.json().await
+}
+
+/// The API's own TLS: a request over it is confirmed, the command line speaks it, plain HTTP gets nowhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_speaks_tls_and_takes_up_a_new_certificate() {
+    let stack = stack().start().await;
+    let (authority, next) = (Authority::new(stack.dir(), "authority"), Authority::new(stack.dir(), "next"));
+    write(&authority.issue(&["localhost", "127.0.0.1"]), stack.dir());
+    let api = tls_api(&stack, "30s").await;
+    stack.start_worker().await;
+    let client = trusting(&authority);
+    eventually("the submitter is announced", async || {
+        let url = format!("{}/api/v1/submitters", api.url());
+        let page: Value = client.get(url).send().await.unwrap().json().await.unwrap();
+        if page["items"].as_array().is_some_and(|items| !items.is_empty()) { Ok(()) } else { Err(page) }
+    })
+    .await;
+    let answer = create(&client, &api, &stack, "over-tls").await.unwrap();
+    let tx_id = answer["txId"].as_str().unwrap_or_else(|| panic!("{answer}")).parse().unwrap();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+
+    let text = tx_id.to_string();
+    let output = stack.cli_with(&[("GAPLESS_API_CA", authority.file())], &["status", &text]).await;
+    assert!(output.code == 0 && output.stdout.contains("CONFIRMED"), "{output:?}");
+    let output = stack.cli_with(&[("GAPLESS_API_CA", next.file())], &["status", &text]).await;
+    assert!(output.code != 0 && output.stderr.contains("invalid peer certificate"), "{output:?}");
+    let plain = reqwest::get(api.url().replace("https", "http")).await;
+    assert!(plain.is_err(), "{plain:?}");
+
+    // A key that does not fit changes nothing; the pair does, without a restart.
+    let renewed = next.issue(&["localhost", "127.0.0.1"]);
+    std::fs::write(stack.dir().join("api.crt"), &renewed.certificate).unwrap();
+    api.wait_for_log("the API's new certificate cannot be used").await;
+    assert!(create(&client, &api, &stack, "over-tls").await.is_ok());
+    write(&renewed, stack.dir());
+    let renewed = trusting(&next);
+    eventually("the new certificate serves", async || create(&renewed, &api, &stack, "over-tls").await).await;
+    assert!(create(&client, &api, &stack, "over-tls").await.is_err(), "the old one serves no longer");
+    let key = std::fs::read_to_string(stack.dir().join("api.key")).unwrap();
+    assert!(!api.log().contains(key.lines().nth(1).unwrap()));
+    stack.finish().await;
+}
+
+/// Two connections are all there are, and both are held by clients that never finish their handshake.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
+    let stack = stack().start().await;
+    let authority = Authority::new(stack.dir(), "authority");
+    write(&authority.issue(&["127.0.0.1"]), stack.dir());
+    let api = tls_api(&stack, "1s").await;
+    let address = api.url().replace("https://", "");
+    let mut silent = TcpStream::connect(&address).await.unwrap();
+    let mut slow = TcpStream::connect(&address).await.unwrap();
+    // The beginning of a ClientHello that is never finished.
+    slow.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).await.unwrap();
+    let client = trusting(&authority);
+    let ready = client.get(format!("{}/healthz", api.url())).timeout(Duration::from_secs(60)).send().await;
+    assert_eq!(ready.unwrap().status(), 200, "a place is free again");
+    for stream in [&mut silent, &mut slow] {
+        let mut rest = Vec::new();
+        // An end or a reset; before the time-out it would be neither.
+        let _ = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut rest))
+            .await
+            .expect("it is over");
+    }
+    api.wait_for_log("a TLS handshake took too long").await;
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_whose_certificate_cannot_be_used_does_not_start() {
+    let stack = stack().start().await;
+    let authority = Authority::new(stack.dir(), "authority");
+    write(&authority.issue(&["localhost"]), stack.dir());
+    let path = |name: &str| stack.dir().join(name).to_str().unwrap().to_owned();
+    authority.issue(&["localhost"]).write(stack.dir(), "other");
+    for (cert, key, cause) in [
+        ("api.crt", "other.key", "together"),
+        ("missing.crt", "api.key", "missing.crt"),
+        ("api.key", "api.key", "api.tls.cert"),
+    ] {
+        let api = stack.api().set("api.tls.cert", path(cert)).set("api.tls.key", path(key)).without_waiting();
+        let log = refused(api.start().await).await;
+        assert!(log.contains(cause), "{cause}: {log}");
+    }
+    let key = stack.dir().join("api.key");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let api = tls_api(&stack, "30s").await;
+    assert!(api.wait_for_log("not secure").await.contains("api.key"), "others can read the key");
     stack.finish().await;
 }
