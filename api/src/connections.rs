@@ -1,5 +1,5 @@
-//! Connections: how many, how slow, how long their headers. HTTP/1.1 alone; whoever wants HTTP/2 or TLS puts something in
-//! front that speaks it.
+//! Connections: how many, how slow, how long their headers. HTTP/1.1 alone, in the clear or over TLS; whoever wants HTTP/2
+//! puts something in front that speaks it.
 //!
 //! The framework's own server has none of these limits, so its endpoint is served by hyper here.
 
@@ -17,12 +17,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use poem::http::uri::Scheme;
 use poem::web::{LocalAddr, RemoteAddr};
 use poem::{Endpoint, Request, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::tls::Tls;
 use crate::unstalled::Unstalled;
+
+type Stream = Unstalled<TcpStream>;
 
 /// Before the next try where the system has nothing left to give, for example file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -51,12 +56,15 @@ pub(crate) async fn serve(
     listener: TcpListener,
     endpoint: impl Endpoint<Output = Response> + 'static,
     limits: Limits,
+    tls: Option<Tls>,
     stop: &CancellationToken,
     grace: Duration,
 ) {
     let server = Server {
         endpoint: Arc::new(endpoint),
         protocol: protocol(&limits),
+        tls,
+        handshake_timeout: limits.header_timeout,
         send_timeout: limits.send_timeout,
         stop: stop.clone(),
         abandon: CancellationToken::new(),
@@ -112,6 +120,8 @@ fn protocol(limits: &Limits) -> http1::Builder {
 struct Server<E> {
     endpoint: Arc<E>,
     protocol: http1::Builder,
+    tls: Option<Tls>,
+    handshake_timeout: Duration,
     send_timeout: Duration,
     stop: CancellationToken,
     /// The time to answer is over.
@@ -124,6 +134,8 @@ impl<E> Clone for Server<E> {
         Server {
             endpoint: self.endpoint.clone(),
             protocol: self.protocol.clone(),
+            tls: self.tls.clone(),
+            handshake_timeout: self.handshake_timeout,
             send_timeout: self.send_timeout,
             stop: self.stop.clone(),
             abandon: self.abandon.clone(),
@@ -137,13 +149,50 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         // An answer is one write, which nothing should hold back.
         let _ = stream.set_nodelay(true);
         let Ok(here) = stream.local_addr() else { return };
+        let between = (LocalAddr(here.into()), RemoteAddr(from.into()));
+        // Below TLS: what a client does not read is not taken there either.
+        let stream = Unstalled::new(stream, self.send_timeout);
+        match &self.tls {
+            None => self.requests(stream, between, Scheme::HTTP).await,
+            Some(tls) => {
+                if let Some(stream) = self.handshake(tls, stream).await {
+                    self.requests(stream, between, Scheme::HTTPS).await;
+                }
+            }
+        }
+    }
+
+    /// `None`: it is none that we can talk to, or it took too long, or there is no time left.
+    async fn handshake(&self, tls: &Tls, stream: Stream) -> Option<TlsStream<Stream>> {
+        let shaken = tokio::time::timeout(self.handshake_timeout, tls.acceptor().accept(stream));
+        tokio::select! {
+            shaken = shaken => match shaken {
+                Ok(Ok(stream)) => Some(stream),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a TLS handshake failed");
+                    None
+                }
+                Err(_) => {
+                    tracing::debug!("a TLS handshake took too long");
+                    None
+                }
+            },
+            () = self.stop.cancelled() => None,
+        }
+    }
+
+    async fn requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        (here, from): (LocalAddr, RemoteAddr),
+        scheme: Scheme,
+    ) {
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let endpoint = self.endpoint.clone();
-            let addressed = (request, LocalAddr(here.into()), RemoteAddr(from.into()), Scheme::HTTP);
+            let addressed = (request, here.clone(), from.clone(), scheme.clone());
             async move { Ok::<_, Infallible>(endpoint.get_response(Request::from(addressed)).await.into()) }
         });
-        let io = TokioIo::new(Unstalled::new(stream, self.send_timeout));
-        let connection = self.protocol.serve_connection(io, service);
+        let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         tokio::select! {
             // How it ended is the client's business; what it asked for was answered, logged and counted.

@@ -12,6 +12,7 @@ mod ready;
 mod routes;
 mod server;
 mod settled;
+mod tls;
 mod unstalled;
 mod wait;
 mod whole_body;

@@ -8,7 +8,7 @@ use gapless::bell::{Bell, hear};
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
-use gapless::store::{Channel, Store, Timeouts};
+use gapless::store::{Channel, Store, Timeouts, database_remarks};
 use poem::{Endpoint, EndpointExt, Response, Route};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -23,6 +23,7 @@ use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::settled::Settled;
+use crate::tls::Tls;
 use crate::whole_body::WholeBody;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
@@ -39,9 +40,13 @@ pub fn spec_yaml() -> String {
     routes::service().spec_yaml()
 }
 
-/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, or others than
+/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, the certificate cannot
+/// be used, or others than
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
+        tracing::warn!(remark, "not secure");
+    }
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
     // Apart from those who read: however many lists are asked for, what is to be sent does not wait for them.
     let intake_store =
@@ -61,13 +66,17 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
     let app = app(&config, door, store.clone(), &intake_store, notify_store, shutdown.clone());
+    let stop = CancellationToken::new();
+    let tls = match &config.api.tls {
+        Some(tls) => Some(Tls::start(tls, &stop).await?),
+        None => None,
+    };
     let listener = TcpListener::bind(config.api.bind)
         .await
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
-    tracing::info!(address = %listener.local_addr()?, "the API is listening");
-    let stop = CancellationToken::new();
+    tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "the API is listening");
     let endpoint = endpoint(app.clone(), &config.api);
-    let served = connections::serve(listener, endpoint, Limits::new(&config.api), &stop, GRACE);
+    let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, GRACE);
     let supervised = async {
         let outcome = supervise(&app.door, &store, &shutdown).await;
         stop.cancel();

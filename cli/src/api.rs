@@ -1,12 +1,16 @@
 //! The API as a client sees it: JSON in, JSON out, problems as errors. It knows no more than the documents say.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use gapless::config::Secret;
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::authorities::trust;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -14,14 +18,20 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Api {
     http: reqwest::Client,
     base: Url,
-    token: Option<String>,
+    token: Option<Secret>,
 }
 
 impl fmt::Debug for Api {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("base", &self.base.as_str()).finish_non_exhaustive()
+        f.debug_struct("Api").field("base", &shown(&self.base)).finish_non_exhaustive()
     }
+}
+
+/// Scheme, host and port: a name and a password may stand before them, and anything behind.
+fn shown(url: &Url) -> String {
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
 /// A refusal, as `application/problem+json` states it.
@@ -47,14 +57,14 @@ impl fmt::Display for Problem {
 }
 
 impl Api {
-    /// `token` is an API key or the admin token.
-    pub fn new(base: &str, token: Option<String>) -> Result<Api> {
-        let mut base: Url = base.parse().with_context(|| format!("`{base}` is no URL"))?;
+    /// `token` is an API key or the admin token; `ca_file` holds authorities beside those of the system.
+    pub fn new(base: &str, token: Option<Secret>, ca_file: Option<&Path>) -> Result<Api> {
+        let mut base: Url = base.parse().context("the address of the API (--api) is no URL")?;
         // Paths are appended below it, also behind a proxy's prefix.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        let http = trust(reqwest::Client::builder().timeout(TIMEOUT), ca_file)?.build()?;
         Ok(Api { http, base, token })
     }
 
@@ -126,7 +136,7 @@ impl Api {
         match request.send().await {
             Ok(response) if response.status().is_success() => Ok(()),
             Ok(response) => Err(response.text().await.unwrap_or_default()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.without_url().to_string()),
         }
     }
 
@@ -144,16 +154,17 @@ impl Api {
         }
         let request = self.http.request(method, url);
         Ok(match &self.token {
-            Some(token) => request.bearer_auth(token),
+            Some(token) => request.bearer_auth(token.expose()),
             None => request,
         })
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<Value> {
-        let response =
-            request.send().await.with_context(|| format!("cannot reach the API at {}", self.base))?;
+        let sent = request.send().await.map_err(reqwest::Error::without_url);
+        let response = sent.with_context(|| format!("cannot reach the API at {}", shown(&self.base)))?;
         let status = response.status();
-        let body = response.bytes().await.context("the API broke off its answer")?;
+        let body = response.bytes().await.map_err(reqwest::Error::without_url);
+        let body = body.context("the API broke off its answer")?;
         if !status.is_success() {
             return Err(problem(status, &body).into());
         }
@@ -190,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_prefix_of_the_base_is_kept_and_the_query_is_encoded() {
-        let api = Api::new("http://h/gapless", Some("t0ken".into())).unwrap();
+        let api = Api::new("http://h/gapless", Some(Secret::new("t0ken")), None).unwrap();
         let request =
             api.request(Method::GET, "api/v1/tx", &[("requestId", Some("a b".into())), ("chainId", None)]);
         assert_eq!(
@@ -198,5 +209,15 @@ mod tests {
             "http://h/gapless/api/v1/tx?requestId=a+b"
         );
         assert!(!format!("{api:?}").contains("t0ken"));
+    }
+
+    #[tokio::test]
+    async fn an_api_that_is_away_is_named_without_what_the_url_hides() {
+        // Nothing listens on the discard port of this machine; where something does, it is no API.
+        let api = Api::new("http://user:hunter2@127.0.0.1:9/prefix-of-hunter2", None, None).unwrap();
+        let told = format!("{:#} {api:?}", api.transaction("x").await.unwrap_err());
+        assert!(told.contains("http://127.0.0.1:9") && !told.contains("hunter2"), "{told}");
+        let told = format!("{:#}", Api::new("hunter2", None, None).unwrap_err());
+        assert!(told.contains("--api") && !told.contains("hunter2"), "{told}");
     }
 }

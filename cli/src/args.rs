@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gapless::config::Secret;
 use gapless::domain::hex_text::parse_address_any_case;
 use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey, TxId};
 
@@ -27,16 +28,20 @@ pub struct Cli {
         long,
         global = true,
         env = "GAPLESS_API",
+        hide_env_values = true,
         value_name = "URL",
         default_value = "http://127.0.0.1:8080"
     )]
     pub api: String,
+    /// PEM file of authorities that may vouch for the API beside those of the system
+    #[arg(long, global = true, env = "GAPLESS_API_CA", value_name = "FILE")]
+    pub api_ca: Option<PathBuf>,
     /// API key of a client; better given in the environment than on the command line
     #[arg(long, global = true, env = "GAPLESS_API_KEY", hide_env_values = true, value_name = "KEY")]
-    pub api_key: Option<String>,
+    pub api_key: Option<Secret>,
     /// Token for admin commands, if it is not the key; better given in the environment, too
     #[arg(long, global = true, env = "GAPLESS_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    pub admin_token: Option<String>,
+    pub admin_token: Option<Secret>,
     #[command(subcommand)]
     pub command: Command,
 }

@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod args;
+mod authorities;
 pub mod commands;
 pub mod localnet;
 pub mod output;
@@ -22,7 +23,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
     } else {
         (&cli.api_key, &cli.admin_token)
     };
-    let api = Api::new(&cli.api, first.as_ref().or(second.as_ref()).cloned())?;
+    let api = Api::new(&cli.api, first.as_ref().or(second.as_ref()).cloned(), cli.api_ca.as_deref())?;
     match &cli.command {
         Command::Up(args) => up::run(args, json).await,
         Command::Migrate => commands::migrate::run(cli.config.as_deref(), json).await,

@@ -10,6 +10,7 @@ pub mod domain;
 pub mod embed;
 pub mod events;
 pub mod observe;
+pub mod secret_file;
 pub mod shutdown;
 pub mod signer;
 pub mod store;

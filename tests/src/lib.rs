@@ -7,11 +7,14 @@
 //! A harness fails by panicking, so that the line that failed is the test's.
 #![allow(clippy::unwrap_used)]
 
+mod authority;
 mod callers;
 pub mod chaos;
 mod client;
 pub mod cloud;
 mod eventually;
+mod grep;
+mod guarded;
 pub mod model;
 mod node;
 mod nodes;
@@ -29,13 +32,17 @@ pub mod sim;
 mod stack;
 mod submitter;
 mod switch;
+mod terminator;
 mod wire;
 
+pub use authority::{Authority, Identity};
 pub use callers::{Caller, ReservationRow};
 pub use client::{Answer, Client};
 pub use eventually::{LIMIT, eventually, eventually_within};
 pub use gapless::domain::{Address, H256, TxId, TxState, U256};
 pub use gapless_cli::localnet::Mining;
+pub use grep::Grep;
+pub use guarded::{CERTIFIED, Guarded};
 pub use node::Node;
 pub use nodes::{NodeKind, NodeOptions};
 pub use pair::Pair;
@@ -48,4 +55,5 @@ pub use signing::{Manner, SigningService};
 pub use stack::{CliOutput, Stack, StackBuilder, Verdict};
 pub use submitter::{Submitter, payload};
 pub use switch::Switch;
+pub use terminator::Terminator;
 pub use wire::{Outage, Wire};

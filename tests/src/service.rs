@@ -130,7 +130,8 @@ impl<'a> ServiceBuilder<'a> {
         let metrics = self.settings.text("worker.metrics_bind").map(|bind| format!("http://{bind}"));
         let process = Arc::new(Mutex::new(launch.spawn().expect("a process of the stack starts")));
         let _metrics_port = self.metrics_port.map(Arc::new);
-        let service = Service { name, part: self.part, log, process, metrics, _metrics_port };
+        let speaks_tls = self.settings.text("api.tls.cert").is_some();
+        let service = Service { name, part: self.part, log, process, metrics, speaks_tls, _metrics_port };
         self.stack.adopt(service.clone());
         if self.wait {
             service.wait_until_started().await;
@@ -147,6 +148,8 @@ pub struct Service {
     log: PathBuf,
     process: Arc<Mutex<Process>>,
     metrics: Option<String>,
+    /// An API with `api.tls`.
+    speaks_tls: bool,
     /// Nobody else's as long as there is a handle.
     _metrics_port: Option<Arc<Port>>,
 }
@@ -264,8 +267,12 @@ impl Service {
         assert!(self.is_api(), "{} listens nowhere", self.name);
         let log = self.log();
         let line = log.lines().find(|line| line.contains(Part::Api.started())).expect("the API has started");
-        let line: Value = serde_json::from_str(line).expect("logs are JSON");
-        format!("http://{}", line["address"].as_str().expect("the line names the address"))
+        let json: Value = serde_json::from_str(line).unwrap_or_default();
+        // With `log.format = "text"`: `address=127.0.0.1:8080`.
+        let in_text = line.split_whitespace().find_map(|word| word.strip_prefix("address="));
+        let address = json["address"].as_str().or(in_text).expect("the line names the address");
+        let scheme = if self.speaks_tls { "https" } else { "http" };
+        format!("{scheme}://{address}")
     }
 
     /// Where a worker has its metrics.
@@ -286,6 +293,12 @@ impl Service {
             key.split('{').next() == Some(name) && labels.iter().all(|label| key.contains(label))
         });
         samples.map(|(_, value)| value.parse::<f64>().unwrap_or(0.0)).sum()
+    }
+
+    /// What it answers to a GET of this path.
+    pub async fn page(&self, path: &str) -> String {
+        let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
+        reqwest::get(format!("{base}{path}")).await.expect("it answers").text().await.unwrap_or_default()
     }
 
     /// `/readyz` of a worker: whether it can work, and what is missing.

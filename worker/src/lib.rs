@@ -27,7 +27,7 @@ use gapless::config::Config;
 use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
 use gapless::events;
 use gapless::signer::SignerSet;
-use gapless::store::{Announced, Channel, Store, StoreError, Timeouts};
+use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_remarks};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,7 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 /// Runs until `stop`, then hands every lease over.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let config = Arc::new(config);
+    remark(&config);
     let node = node_id(&config);
     let timeouts =
         Timeouts { statement: config.lease.database_timeout(), acquire: config.lease.database_timeout() };
@@ -118,6 +119,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// What about the ways to database, nodes and signers is not as it should be.
+fn remark(config: &Config) {
+    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
+        tracing::warn!(remark, "not secure");
+    }
+}
+
 async fn farewell(store: &Store, node: &NodeId) -> Result<(), StoreError> {
     store.drop_duties(node).await?;
     store.leave(node).await
@@ -143,6 +151,7 @@ async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::R
         };
         match checked.await {
             Ok(()) => return Ok(true),
+            Err(error) if error.is_for_people() => return Err(error.into()),
             Err(error) if error.is_connection() => {
                 tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
             }

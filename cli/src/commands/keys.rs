@@ -41,13 +41,16 @@ fn prepare(dir: &Path) -> Result<()> {
 /// The worker ignores the newline at the end of the file too.
 fn password(args: &Keystore) -> Result<Secret> {
     let text = match (&args.password_file, &args.password_env) {
-        (Some(path), _) => {
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
+        (Some(path), _) => Secret::new(
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        ),
+        // Without its name: it may be the password itself.
+        (None, Some(name)) => {
+            Secret::new(std::env::var(name).ok().context("the variable of --password-env is not set")?)
         }
-        (None, Some(name)) => std::env::var(name).with_context(|| format!("{name} is not set"))?,
         (None, None) => bail!("give --password-file or --password-env"),
     };
-    let password = Secret::new(text.trim_end_matches(['\r', '\n']));
+    let password = Secret::new(text.expose().trim_end_matches(['\r', '\n']));
     if password.is_empty() {
         bail!("the password is empty");
     }
@@ -57,8 +60,10 @@ fn password(args: &Keystore) -> Result<Secret> {
 /// Not an argument: those are visible to everyone on the machine and stay in the history of the shell.
 fn secret_from_stdin() -> Result<Secret> {
     let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("cannot read the key from standard input")?;
-    let secret = Secret::new(text.trim());
+    let read = std::io::stdin().read_to_string(&mut text);
+    let text = Secret::new(text);
+    read.context("cannot read the key from standard input")?;
+    let secret = Secret::new(text.expose().trim());
     if secret.is_empty() {
         bail!("standard input holds no key");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gapless::config::{Config, Secret};
-use gapless::store::{Store, Timeouts};
+use gapless::store::{Store, Timeouts, database_remarks};
 use serde_json::json;
 
 use crate::output;
@@ -26,11 +26,20 @@ pub async fn run(config: Option<&Path>, json: bool) -> Result<ExitCode> {
 
 /// For commands that need the database and nothing else.
 pub(super) fn database_url(config: Option<&Path>) -> Result<Secret> {
-    Ok(match (config, std::env::var("DATABASE_URL")) {
+    let url = match (config, std::env::var("DATABASE_URL")) {
         (Some(path), _) => Config::load(Some(path))?.database.url,
         (None, Ok(url)) => Secret::new(url),
         (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
-    })
+    };
+    remark(&url);
+    Ok(url)
+}
+
+/// What about the way to the database is not as it should be.
+pub(crate) fn remark(url: &Secret) {
+    for remark in database_remarks(url) {
+        output::say(&format!("not secure: {remark}"));
+    }
 }
 
 pub async fn migrate(url: &Secret) -> Result<()> {

@@ -53,7 +53,7 @@ async fn live(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Result<
     stack.fund(&submitters).await?;
     say(&format!("submitters  {}", submitters.join(" ")));
     stack.start_services(home).await?;
-    let api = Api::new(&stack.api_url(), None)?;
+    let api = Api::new(&stack.api_url(), None, None)?;
     with_watch(stack, ready(&api, &submitters)).await?;
     let first = with_watch(stack, first_transaction(&api, &submitters)).await?;
     announce(home, stack, &submitters, &first, json);

@@ -21,12 +21,14 @@ use self::gather::Scan;
 use self::node::Node;
 use self::report::{ChainReport, Report};
 use crate::args;
+use crate::commands::migrate::remark;
 
 /// A snapshot reads every row of a chain.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(600);
 
 pub async fn run(config: Option<&Path>, args: &args::Verify, json: bool) -> Result<ExitCode> {
     let config = Config::load(config)?;
+    remark(&config.database.url);
     let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
     let store = Store::new(&config.database.url, "gapless-verify", 1, timeouts)?;
     store.check_schema().await?;
@@ -60,7 +62,7 @@ async fn audit(chain: &ChainConfig, store: &Store, args: &args::Verify, rules: R
 async fn connect(chain: &ChainConfig) -> Result<Node> {
     let mut problem = anyhow::anyhow!("no rpc.urls are configured");
     for url in &chain.urls {
-        match Node::connect(url.expose(), chain.id.0).await {
+        match Node::connect(url, chain.rpc.ca_file.as_deref(), chain.id.0).await {
             Ok(node) => return Ok(node),
             Err(error) => problem = error,
         }

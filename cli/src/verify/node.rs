@@ -1,11 +1,14 @@
 //! The chain's side of the audit, read by plain JSON-RPC: nothing of the worker's client is trusted here.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use gapless::config::Secret;
 use serde_json::{Value, json};
 
 use super::facts::{InBlock, Mined};
+use crate::authorities::trust;
 
 /// Small enough for every provider.
 const BATCH: usize = 50;
@@ -15,13 +18,14 @@ const BLOCKS_AT_ONCE: u64 = 20;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     http: reqwest::Client,
-    url: String,
+    url: Secret,
 }
 
 impl Node {
     /// Refuses a node of another chain: everything it said would be wrong.
-    pub(super) async fn connect(url: &str, chain_id: u64) -> Result<Node> {
-        let node = Node { http: reqwest::Client::new(), url: url.to_owned() };
+    pub(super) async fn connect(url: &Secret, ca_file: Option<&Path>, chain_id: u64) -> Result<Node> {
+        let http = trust(reqwest::Client::builder(), ca_file)?.build()?;
+        let node = Node { http, url: url.clone() };
         let answers = node.ask("eth_chainId", &[json!([])]).await?;
         let found = answers.first().context("no answer")?;
         if quantity(found)? != chain_id {
@@ -89,7 +93,7 @@ impl Node {
                 .zip(chunk)
                 .map(|(id, params)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }))
                 .collect();
-            let response = self.http.post(&self.url).json(&calls).send().await;
+            let response = self.http.post(self.url.expose()).json(&calls).send().await;
             // Without the URL: providers put keys into it.
             let response =
                 response.map_err(reqwest::Error::without_url).with_context(|| method.to_owned())?;

@@ -1,6 +1,7 @@
 //! The section of the API: where it listens, who may come in, and how much of everything it takes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -11,6 +12,8 @@ use super::secret::Secret;
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
     pub bind: SocketAddr,
+    /// Absent: HTTP in the clear, for this machine or for something in front that speaks TLS.
+    pub tls: Option<ApiTls>,
     /// May do everything, like a key with every scope. Empty: there is none.
     pub admin_token: Secret,
     /// Lets anyone on this machine do everything without a key; only honoured on a loopback address.
@@ -29,7 +32,8 @@ pub struct Api {
     pub max_connections: usize,
     /// The request line and all headers together.
     pub max_header_bytes: usize,
-    /// From the first moment, or the answer before, until a request's headers are there. So long may a connection be idle.
+    /// From the first moment, or the answer before, until a request's headers are there. So long may a connection be idle. A
+    /// TLS handshake has as long before it.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     /// From its headers until a request's body is there.
@@ -40,10 +44,20 @@ pub struct Api {
     pub send_timeout: Duration,
 }
 
+/// PEM files. Both are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiTls {
+    /// The certificate, and those that lead from it to an authority.
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
 impl Default for Api {
     fn default() -> Self {
         Api {
             bind: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            tls: None,
             admin_token: Secret::default(),
             admin_on_loopback: false,
             // Init code may be 48 KiB, twice that in hex; the rest is room for access lists and batches.

@@ -15,6 +15,13 @@ pub(crate) fn exposes_secrets(url: &str) -> Option<&'static str> {
     }
 }
 
+/// Scheme, host and port of a URL that leads to another machine without TLS.
+pub(super) fn shown_if_plain(url: &str) -> Option<String> {
+    let url = Url::parse(url).ok().filter(|url| url.scheme() == "http")?;
+    let host = url.host_str().filter(|host| !is_loopback(host))?;
+    Some(format!("http://{host}:{}", url.port_or_known_default()?))
+}
+
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())

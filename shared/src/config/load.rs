@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 
 use super::chain::ChainConfig;
 use super::secret::Secret;
-use super::{ChainTable, Config, File};
+use super::{ChainTable, Config, File, quiet};
 
 /// Sections that a `[chain.NAME]` table may override key by key.
 const PER_CHAIN: [&str; 10] = [
@@ -29,16 +29,16 @@ const PER_CHAIN: [&str; 10] = [
 pub enum ConfigError {
     #[error("{0}: no such configuration file")]
     Missing(PathBuf),
-    /// Figment names the key and the file or variable it came from.
+    /// Names the key and the file or variable it came from; repeats nothing that was set.
     #[error("configuration: {0}")]
-    Parse(Box<figment::Error>),
+    Parse(String),
     #[error("configuration: {key}: {problem}")]
     Invalid { key: String, problem: String },
 }
 
 impl From<figment::Error> for ConfigError {
     fn from(error: figment::Error) -> Self {
-        ConfigError::Parse(Box::new(error))
+        ConfigError::Parse(quiet::told(error))
     }
 }
 
@@ -166,6 +166,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if config.events.mode == super::EventsMode::Webhook {
         return bad("events.mode", "webhook delivery is not in this release");
     }
+    super::sections::check_variables(&config.signer)?;
     super::remote_signer::check(&config.signer)?;
     super::cloud_keys::check(&config.signer)?;
     if !(1..=8).contains(&config.worker.writers) {
@@ -271,6 +272,22 @@ mod tests {
     #[test]
     fn secrets_are_not_printed() {
         assert!(!format!("{:?}", parse(MINIMAL).unwrap()).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_key_in_the_place_of_a_variables_name_is_refused_and_not_repeated() {
+        let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+        for (setting, named) in [
+            (format!("signer.raw_key_env = [\"0x{key}\"]"), "signer.raw_key_env"),
+            (format!("signer.raw_key_env = [\"{key}\"]"), "signer.raw_key_env"),
+            ("signer.password_env = \"correct horse\"".to_owned(), "signer.password_env"),
+        ] {
+            let error = parse(&format!("{setting}\n{MINIMAL}")).unwrap_err().to_string();
+            assert!(
+                error.contains(named) && !error.contains("ac0974") && !error.contains("horse"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

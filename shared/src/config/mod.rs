@@ -12,13 +12,15 @@ pub(crate) mod endpoint;
 mod fees;
 mod load;
 mod policy;
+mod quiet;
+mod remarks;
 mod remote_signer;
 mod secret;
 mod sections;
 mod submitter;
 mod text;
 
-pub use api::Api;
+pub use api::{Api, ApiTls};
 pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};
@@ -107,6 +109,11 @@ impl Config {
     /// Reads `path` (if given), then the environment over it.
     pub fn load(path: Option<&std::path::Path>) -> Result<Config, ConfigError> {
         load::load(path)
+    }
+
+    /// What is not as secure as it could be, each in a line, for whoever starts a program.
+    pub fn remarks(&self) -> Vec<String> {
+        remarks::remarks(self)
     }
 
     pub fn chain(&self, id: crate::domain::ChainId) -> Option<&ChainConfig> {

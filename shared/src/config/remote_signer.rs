@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::endpoint::exposes_secrets;
 use super::load::ConfigError;
+use super::quiet::{NOT_A_VARIABLE, is_variable_name};
 use super::secret::Secret;
 use super::sections::Signer;
 use crate::domain::Address;
@@ -75,6 +76,9 @@ impl RemoteSigner {
         if self.token_file.is_some() && self.token_env.is_some() {
             return Some(("token_file", "set it or token_env, not both"));
         }
+        if self.token_env.as_deref().is_some_and(|name| !is_variable_name(name)) {
+            return Some(("token_env", NOT_A_VARIABLE));
+        }
         if self.token_file.is_some() || self.token_env.is_some() {
             // Whoever reads the token on its way can have anything signed.
             if let Some(problem) = exposes_secrets(url) {
@@ -138,6 +142,7 @@ mod tests {
             ("url = \"https://s\"\nclient_key_file = \"a\"", "signer.http.0.client_cert_file"),
             ("url = \"http://s\"\nca_file = \"a\"", "signer.http.0.url"),
             ("url = \"http://s\"\ntoken_env = \"b\"", "unencrypted"),
+            ("url = \"https://s\"\ntoken_env = \"a-token\"", "signer.http.0.token_env"),
             ("url = \"http://10.0.0.1:9000\"\ntoken_file = \"b\"", "signer.http.0.url"),
             ("url = \"http://s\"\naddresses = [\"0x12\"]", "addresses"),
             ("url = \"http://s\"\ntokn_env = \"b\"", "tokn_env"),

@@ -29,6 +29,13 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// For the command line.
+impl From<String> for Secret {
+    fn from(text: String) -> Secret {
+        Secret::new(text)
+    }
+}
+
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         super::text::text_or_number(deserializer).map(Secret::new)

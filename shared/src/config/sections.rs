@@ -9,6 +9,8 @@ use serde::Deserialize;
 
 use super::chain::ReleaseAt;
 use super::cloud_keys::{AwsKms, GcpKms};
+use super::load::ConfigError;
+use super::quiet::{NOT_A_VARIABLE, is_variable_name};
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
 use crate::domain::Finality;
@@ -117,6 +119,17 @@ pub struct Signer {
     pub gcp_kms: Vec<GcpKms>,
 }
 
+/// A key or password in the place of the variable that should hold it would be told to everybody as a name.
+pub(super) fn check_variables(signer: &Signer) -> Result<(), ConfigError> {
+    let password = signer.password_env.iter().map(|name| ("signer.password_env", name));
+    for (key, name) in password.chain(signer.raw_key_env.iter().map(|name| ("signer.raw_key_env", name))) {
+        if !is_variable_name(name) {
+            return Err(ConfigError::Invalid { key: key.into(), problem: NOT_A_VARIABLE.into() });
+        }
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventsMode {
@@ -200,6 +213,8 @@ pub struct Rpc {
     pub urls: Vec<Secret>,
     /// Only with `rpc.url` and no `[chain.*]` table: the id of that one chain.
     pub chain_id: Option<u64>,
+    /// PEM file of authorities that may vouch for a node beside those of the system: for nodes of one's own.
+    pub ca_file: Option<PathBuf>,
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
     /// HTTP requests under way at once, each a batch.
@@ -223,6 +238,7 @@ impl Default for Rpc {
             url: None,
             urls: Vec::new(),
             chain_id: None,
+            ca_file: None,
             timeout: Duration::from_secs(10),
             max_in_flight: 100,
             max_batch: 100,

@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::log_queue::LogQueue;
@@ -57,14 +60,29 @@ pub fn init_logging(config: &Log) -> Result<LogGuard, LoggingError> {
         .with_env_filter(filter)
         .with_writer(queue.clone())
         .with_ansi(std::io::stderr().is_terminal());
+    let cap = filter_fn(may_be_told);
     let installed = match config.format {
-        LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).finish().try_init(),
-        LogFormat::Text => builder.finish().try_init(),
+        LogFormat::Json => {
+            builder.json().flatten_event(true).with_span_list(false).finish().with(cap).try_init()
+        }
+        LogFormat::Text => builder.finish().with(cap).try_init(),
     };
     if installed.is_err() {
         tracing::debug!("logging was already set up");
     }
     Ok(LogGuard(()))
+}
+
+/// Whatever the filter says, libraries say nothing below `info`: at `debug` and `trace` some of them show URLs, headers,
+/// statements or bytes of a connection, and what they will show after the next update nobody knows.
+fn may_be_told(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::INFO || is_ours(metadata.target())
+}
+
+/// The crates of this workspace: `gapless`, `gapless_api` and so on.
+fn is_ours(target: &str) -> bool {
+    let name = target.split("::").next().unwrap_or_default();
+    name == "gapless" || name.starts_with("gapless_")
 }
 
 /// Waits until everything logged so far is written, or the reader has proved too slow.
@@ -82,5 +100,15 @@ mod tests {
     fn a_bad_filter_names_its_key() {
         let error = init_logging(&Log { level: "a=b=c".into(), format: LogFormat::Json }).unwrap_err();
         assert!(error.to_string().contains("log.level"), "{error}");
+    }
+
+    #[test]
+    fn only_our_own_crates_may_be_talkative() {
+        for target in ["gapless", "gapless::store", "gapless_worker::lane", "gapless_api"] {
+            assert!(is_ours(target), "{target}");
+        }
+        for target in ["hyper", "gaplessly", "sqlx::query", "log", "rustls::gapless"] {
+            assert!(!is_ours(target), "{target}");
+        }
     }
 }

@@ -59,9 +59,7 @@ fn password(config: &config::Signer) -> Result<Secret, String> {
             let line = text.strip_suffix('\n').unwrap_or(&text);
             Ok(Secret::new(line.strip_suffix('\r').unwrap_or(line)))
         }
-        (None, Some(name)) => {
-            variable(name).map_err(|reason| format!("signer.password_env {name}: {reason}"))
-        }
+        (None, Some(name)) => variable(name).map_err(|reason| format!("signer.password_env: {reason}")),
         (None, None) => Err("neither signer.password_file nor signer.password_env is set".into()),
     }
 }

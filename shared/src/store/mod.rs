@@ -3,6 +3,7 @@
 //! A worker's writes exist only as `FencedWrite`s, made from a `Lease` and applied behind the fence
 //! (docs/adr/0002). There is no other way to spell one.
 
+mod address;
 mod api_key;
 mod ask;
 pub mod attempt;
@@ -34,6 +35,7 @@ mod submitters;
 mod upkeep;
 mod verify;
 
+pub use address::database_remarks;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};
 pub use ask::{AskOutcome, AskedEntry, RequestNo};
 pub use attempt::{Attempt, AttemptKind};

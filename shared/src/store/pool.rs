@@ -1,12 +1,12 @@
 //! Connections, and the schema they must find.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, Connection};
 
+use super::address::Address;
 use super::error::StoreError;
 use crate::config::Secret;
 
@@ -38,7 +38,8 @@ impl Default for Timeouts {
 }
 
 impl Store {
-    /// Opens no connection yet: the first use does, so that a database that is away is met by one retry path.
+    /// Opens no connection yet: the first use does, so that a database that is away is met by one retry path. Refuses a
+    /// database on another machine, if nobody has said how the way there is secured.
     pub fn new(
         url: &Secret,
         application: &str,
@@ -47,8 +48,8 @@ impl Store {
     ) -> Result<Store, StoreError> {
         let millis = timeouts.statement.as_millis().to_string();
         let limits = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"];
-        let options = PgConnectOptions::from_str(url.expose())
-            .map_err(StoreError::db("parse database.url"))?
+        let options = Address::read(url)?
+            .options()?
             .application_name(application)
             .options(limits.map(|limit| (limit, millis.as_str())))
             // Whoever runs a statement logs what it meant; the text of the SQL helps nobody in a log.

@@ -39,12 +39,18 @@ impl Verdict {
 impl Stack {
     /// The command line tool with this stack's configuration and API.
     pub async fn cli(&self, args: &[&str]) -> CliOutput {
+        self.cli_with(&[], args).await
+    }
+
+    /// The same, with more in its environment, which may name another configuration.
+    pub async fn cli_with(&self, env: &[(&str, &str)], args: &[&str]) -> CliOutput {
         let mut command = tokio::process::Command::new(&self.program);
-        command.args(["cli", "--config"]).arg(&self.audit_config).args(args);
+        command.arg("cli").env("GAPLESS_CONFIG", &self.audit_config).args(args);
         let api = self.services().into_iter().find(|service| service.is_api() && service.is_running());
         if let Some(api) = api {
             command.env("GAPLESS_API", api.url()).env("GAPLESS_ADMIN_TOKEN", crate::service::ADMIN_TOKEN);
         }
+        command.envs(env.iter().copied());
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("the CLI runs");
         CliOutput {
             code: output.status.code().unwrap_or(-1),

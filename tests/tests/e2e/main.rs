@@ -39,6 +39,7 @@ mod replacement;
 mod reserve_crash;
 mod reverts;
 mod roles;
+mod secrets;
 mod sequence;
 mod shared_keys;
 mod signers;
@@ -47,6 +48,7 @@ mod slow_readers;
 mod starts;
 mod stuck;
 mod surface;
+mod tls;
 mod urls;
 mod with_nonce;
 

@@ -72,6 +72,20 @@ enum Outcome {
     BatchTooLarge,
 }
 
+impl Outcome {
+    fn quiet(self, endpoint: &Endpoint) -> Outcome {
+        match self {
+            Outcome::Replied(Err(error)) => Outcome::Replied(Err(quiet(error, endpoint))),
+            other => other,
+        }
+    }
+}
+
+/// Without what it quotes of the URL.
+fn quiet(error: ErrorObject, endpoint: &Endpoint) -> ErrorObject {
+    ErrorObject { message: endpoint.without_secrets(error.message), ..error }
+}
+
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) nodes: Nodes,
@@ -144,16 +158,17 @@ impl Exchange {
         match wire::decode(&body) {
             Ok(Replies::ById(mut replies)) => Ok((first_id..)
                 .take(calls.len())
-                .map(|id| outcome(replies.remove(&id), calls.len()))
+                .map(|id| outcome(replies.remove(&id), calls.len()).quiet(endpoint))
                 .collect()),
             Ok(Replies::Whole(error)) => {
                 count("refused");
+                let error = quiet(error, endpoint);
                 let batch = calls.len() > 1 && refuses_batch(&error);
                 Err(if batch { NoReplies::BatchTooLarge } else { NoReplies::Refused(error) })
             }
             Err(reason) => {
                 count("malformed");
-                Err(NoReplies::Malformed(reason))
+                Err(NoReplies::Malformed(endpoint.without_secrets(reason)))
             }
         }
     }

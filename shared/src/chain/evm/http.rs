@@ -1,14 +1,15 @@
 //! One HTTP POST to one node. Moves bytes; does not know what they mean.
 
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Client, StatusCode, Url};
+use reqwest::{Certificate, Client, StatusCode, Url};
 
 use super::health::Health;
 use crate::chain::port::RpcError;
-use crate::config::ChainConfig;
+use crate::config::{ChainConfig, Secret};
 
 /// No honest answer is larger: a full block's receipts are a few megabytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
@@ -25,6 +26,8 @@ pub enum EvmClientError {
     BadUrl { chain: String, index: usize },
     #[error("chain {chain}: rpc.error_patterns: {problem}")]
     BadPatterns { chain: String, problem: String },
+    #[error("chain {chain}: rpc.ca_file: {problem}")]
+    BadAuthorities { chain: String, problem: String },
     #[error("chain {chain}: the HTTP client could not be set up")]
     Http { chain: String, source: reqwest::Error },
 }
@@ -77,7 +80,12 @@ pub(super) struct Endpoint {
     /// Names it in metrics: host and port, and its place where two nodes share them.
     pub(super) label: String,
     pub(super) health: Health,
+    /// What of the URL must not come back in a node's words.
+    secrets: Vec<Secret>,
 }
+
+/// Shorter parts of a URL are words: `v3`, `mainnet`, `true`.
+const SHORTEST_SECRET: usize = 8;
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -108,7 +116,18 @@ impl Endpoint {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
         let label = format!("{}:{}", url.host_str()?, url.port_or_known_default()?);
         let shown = format!("{}://{label}", url.scheme());
-        Some(Endpoint { url, index, shown, label, health: Health::new(max_lag) })
+        let secrets = secrets(&url);
+        Some(Endpoint { url, index, shown, label, health: Health::new(max_lag), secrets })
+    }
+
+    /// A node's words are logged, stored and shown. Providers are known to quote the key that they do not accept.
+    pub(super) fn without_secrets(&self, mut text: String) -> String {
+        for secret in &self.secrets {
+            if text.contains(secret.expose()) {
+                text = text.replace(secret.expose(), "…");
+            }
+        }
+        text
     }
 
     /// A proxy from the environment is for the outside, never for a node on this machine.
@@ -116,6 +135,15 @@ impl Endpoint {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
+}
+
+/// Whatever stands beside scheme, host and port and is long enough to be a key.
+fn secrets(url: &Url) -> Vec<Secret> {
+    let mut parts = vec![url.username().to_owned(), url.password().unwrap_or_default().to_owned()];
+    parts.extend(url.path_segments().into_iter().flatten().map(str::to_owned));
+    parts.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
+    parts.retain(|part| part.len() >= SHORTEST_SECRET);
+    parts.into_iter().map(Secret::new).collect()
 }
 
 /// The connections to the nodes of one chain.
@@ -135,6 +163,11 @@ impl Http {
             .redirect(Policy::none());
         if endpoints.iter().all(Endpoint::is_loopback) {
             builder = builder.no_proxy();
+        }
+        if let Some(path) = &config.rpc.ca_file {
+            let bad = |problem| EvmClientError::BadAuthorities { chain: config.name.clone(), problem };
+            // Beside those of the system: a chain may have a node of one's own and one of a provider.
+            builder = builder.tls_certs_merge(authorities(path).map_err(bad)?);
         }
         let client =
             builder.build().map_err(|source| EvmClientError::Http { chain: config.name.clone(), source })?;
@@ -178,7 +211,25 @@ impl Http {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
-        PostError::Transport(cause.to_string())
+        PostError::Transport(with_remedy(cause.to_string()))
+    }
+}
+
+/// The certificates of a PEM file, at least one.
+fn authorities(path: &Path) -> Result<Vec<Certificate>, String> {
+    let at = |problem: String| format!("{}: {problem}", path.display());
+    let pem = std::fs::read(path).map_err(|error| at(error.to_string()))?;
+    match Certificate::from_pem_bundle(&pem) {
+        Ok(found) if !found.is_empty() => Ok(found),
+        _ => Err(at("holds no certificate in PEM".into())),
+    }
+}
+
+/// Whoever runs a node of their own meets this one first.
+fn with_remedy(reason: String) -> String {
+    match reason.contains("UnknownIssuer") {
+        true => format!("{reason} (if its authority is your own, name it in rpc.ca_file)"),
+        false => reason,
     }
 }
 
@@ -193,6 +244,15 @@ mod tests {
         assert_eq!(format!("{endpoint:?}"), "https://rpc.example.org:443");
         assert_eq!(endpoint.label, "rpc.example.org:443");
         assert_eq!(Endpoint::parse("http://[::1]:8545/key", 0, 5).unwrap().shown, "http://[::1]:8545");
+    }
+
+    #[test]
+    fn a_node_that_quotes_its_url_is_not_repeated() {
+        let url = "https://someuser:password@rpc.example.org/v3/secret-key?token=t0kent0ken&fast=true";
+        let endpoint = Endpoint::parse(url, 0, 5).unwrap();
+        let said = format!("v3: {url} is not true").replace("https://", "");
+        let kept = endpoint.without_secrets(said);
+        assert_eq!(kept, "v3: …:…@rpc.example.org/v3/…?token=…&fast=true is not true");
     }
 
     #[test]

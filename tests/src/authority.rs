@@ -1,0 +1,76 @@
+//! A certificate authority of a test, and what it vouches for.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    file: PathBuf,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Authority({})", self.file.display())
+    }
+}
+
+/// A certificate and its key, as PEM.
+#[derive(Clone)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Identity(…)")
+    }
+}
+
+impl Authority {
+    /// Its certificate is in `dir`, under `name`.
+    pub fn new(dir: &Path, name: &str) -> Authority {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Two authorities of the same name would be taken for one.
+        params.distinguished_name.push(DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let file = dir.join(format!("{name}.pem"));
+        std::fs::write(&file, issuer.pem()).unwrap();
+        Authority { issuer, file }
+    }
+
+    /// For `sslrootcert` and its like.
+    pub fn file(&self) -> &str {
+        self.file.to_str().expect("a UTF-8 path")
+    }
+
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// Of a server with these names, or of a client whose common name is the first.
+    pub fn issue(&self, names: &[&str]) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names.clone()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, names[0].as_str());
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Identity { certificate, key: key.serialize_pem() }
+    }
+}
+
+impl Identity {
+    /// Written where programs read them. Answers the paths of certificate and key.
+    pub fn write(&self, dir: &Path, name: &str) -> (String, String) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = |ending: &str| dir.join(format!("{name}.{ending}"));
+        let (certificate, key) = (path("crt"), path("key"));
+        std::fs::write(&certificate, &self.certificate).unwrap();
+        std::fs::write(&key, &self.key).unwrap();
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+        let text = |path: PathBuf| path.to_str().expect("a UTF-8 path").to_owned();
+        (text(certificate), text(key))
+    }
+}

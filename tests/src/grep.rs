@@ -1,0 +1,100 @@
+//! Looks for secrets in whatever a program has said, however they are spelled.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+/// A secret, and every way in which a log might show it.
+#[derive(Debug)]
+struct Wanted {
+    name: &'static str,
+    /// Lower-case; looked for without regard to case.
+    spellings: Vec<String>,
+    /// Looked for as they are.
+    exact: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub struct Grep {
+    wanted: Vec<Wanted>,
+}
+
+impl Grep {
+    /// Text that nobody may say. If it is hex, neither may its bytes be said in any other way.
+    pub fn add(&mut self, name: &'static str, secret: &str) {
+        assert!(secret.len() >= 8, "{name}: so short a text is found by chance");
+        let digits = secret.strip_prefix("0x").unwrap_or(secret);
+        let mut ways: Vec<Vec<u8>> = vec![secret.as_bytes().to_vec()];
+        ways.extend(hex::decode(digits).ok());
+        let mut wanted = Wanted { name, spellings: vec![digits.to_lowercase()], exact: Vec::new() };
+        for bytes in ways {
+            wanted.spellings.push(hex::encode(&bytes));
+            // As `{:?}` prints bytes.
+            let listed: Vec<String> = bytes.iter().map(u8::to_string).collect();
+            wanted.spellings.push(listed.join(", "));
+            wanted.spellings.push(listed.join(","));
+            wanted.exact.extend(in_base64(&bytes));
+        }
+        self.wanted.push(wanted);
+    }
+
+    /// Names of the secrets that are in the text, with the line that shows each.
+    pub fn find(&self, text: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for line in text.lines() {
+            let lower = line.to_lowercase();
+            for wanted in &self.wanted {
+                if wanted.spellings.iter().any(|spelling| lower.contains(spelling))
+                    || wanted.exact.iter().any(|spelling| line.contains(spelling))
+                {
+                    found.push(format!("{}: {line}", wanted.name));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// What is the same in base64 wherever the bytes stand in a longer text: from each of the three places of a group.
+fn in_base64(bytes: &[u8]) -> Vec<String> {
+    let mut spellings = Vec::new();
+    for before in 0..3 {
+        // The first whole group that is all ours, up to the last.
+        let ours = &bytes[(3 - before) % 3..];
+        let whole = &ours[..ours.len() / 3 * 3];
+        spellings.extend([STANDARD.encode(whole), URL_SAFE.encode(whole)]);
+    }
+    spellings.retain(|spelling| spelling.len() >= 8);
+    spellings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
+
+    #[test]
+    fn a_secret_is_found_however_it_is_spelled() {
+        let mut grep = Grep::default();
+        grep.add("key", KEY);
+        grep.add("password", "correct horse");
+        let bytes = hex::decode(KEY).unwrap();
+        for said in [
+            KEY.to_owned(),
+            format!("0x{KEY}"),
+            KEY.to_uppercase(),
+            format!("Key({bytes:?})"),
+            STANDARD.encode(&bytes),
+            STANDARD.encode([b"a".as_slice(), &bytes, b"bc"].concat()),
+            URL_SAFE.encode([b"ab".as_slice(), &bytes].concat()),
+        ] {
+            assert_eq!(grep.find(&format!("one line\nsaid {said} and\nanother")).len(), 1, "{said}");
+        }
+        for said in
+            ["correct horse", "CORRECT HORSE", "Basic dXNlcjpjb3JyZWN0IGhvcnNl", "636F727265637420686f727365"]
+        {
+            assert_eq!(grep.find(said), [format!("password: {said}")]);
+        }
+        assert_eq!(grep.find("a horse, correctly"), Vec::<String>::new());
+    }
+}
