@@ -2,32 +2,42 @@
 //! metrics. Whatever leaves here with an error status is `application/problem+json`.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
 use gapless::observe::TraceContext;
 use gapless::observe::metrics::HTTP_REQUEST_SECONDS;
 use poem::error::ReadBodyError;
+use poem::http::{StatusCode, header};
 use poem::{Body, Endpoint, IntoResponse, Middleware, Request, Response};
 use poem_openapi::OperationId;
 use tracing::Instrument;
 
+use crate::document::Methods;
 use crate::error::{ApiError, PROBLEM_JSON};
 
 /// Enough of a framework's message to be useful, little enough to be readable.
 const MAX_FOREIGN_TEXT: usize = 2_000;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Edge {
-    pub(crate) max_body_bytes: usize,
-    pub(crate) body_timeout: Duration,
+    max_body_bytes: usize,
+    body_timeout: Duration,
+    methods: Arc<Methods>,
+}
+
+impl Edge {
+    pub(crate) fn new(max_body_bytes: usize, body_timeout: Duration) -> Edge {
+        Edge { max_body_bytes, body_timeout, methods: Arc::new(Methods::new()) }
+    }
 }
 
 impl<E: Endpoint> Middleware<E> for Edge {
     type Output = EdgeEndpoint<E>;
 
     fn transform(&self, inner: E) -> Self::Output {
-        EdgeEndpoint { inner, edge: *self }
+        EdgeEndpoint { inner, edge: self.clone() }
     }
 }
 
@@ -57,6 +67,7 @@ impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
 
 impl<E: Endpoint> EdgeEndpoint<E> {
     async fn respond(&self, mut request: Request) -> Response {
+        let path = request.uri().path().to_owned();
         let body = request.take_body().into_bytes_limit(self.edge.max_body_bytes);
         match tokio::time::timeout(self.edge.body_timeout, body).await {
             Ok(Ok(bytes)) => request.set_body(Body::from_bytes(bytes)),
@@ -75,7 +86,13 @@ impl<E: Endpoint> EdgeEndpoint<E> {
                 ApiError::Internal.into_response()
             }
         };
-        as_problem(response).await
+        let mut response = as_problem(response).await;
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED
+            && let Some(allow) = self.edge.methods.of(&path)
+        {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+        response
     }
 }
 
@@ -99,7 +116,7 @@ async fn as_problem(response: Response) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use poem::http::{Method, StatusCode};
+    use poem::http::Method;
     use poem::{EndpointExt, Route, get, handler};
 
     use super::*;
@@ -118,7 +135,7 @@ mod tests {
         let app = Route::new()
             .at("/fine", get(fine).post(fine))
             .at("/panics", get(panics))
-            .with(Edge { max_body_bytes: 10, body_timeout: Duration::from_secs(60) });
+            .with(Edge::new(10, Duration::from_secs(60)));
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;
         let status = response.status();

@@ -32,6 +32,7 @@ mod mempool;
 mod node;
 mod nodes;
 mod observe;
+mod openapi;
 mod payloads;
 mod protect;
 mod replacement;
