@@ -135,6 +135,8 @@ impl Methods {
         let mut paths: Vec<(Vec<String>, HeaderValue)> = members(&mut document["paths"])
             .map(|(path, operations)| (parts(&path), allow(operations)))
             .collect();
+        let read = || HeaderValue::from_static("GET, HEAD");
+        paths.extend(["/docs", "/openapi.yaml"].map(|path| (parts(path), read())));
         // Where a word and a parameter both fit, the word is the route.
         paths.sort_by_key(|(parts, _)| parts.iter().filter(|part| part.starts_with('{')).count());
         Methods(paths)
@@ -209,6 +211,7 @@ mod tests {
         assert_eq!(of("/api/v1/tx").as_deref(), Some("POST, GET, HEAD"));
         assert_eq!(of("/api/v1/tx/batch").as_deref(), Some("POST"));
         assert_eq!(of("/api/v1/tx/7").as_deref(), Some("GET, HEAD"));
+        assert_eq!(of("/docs").as_deref(), Some("GET, HEAD"));
         assert_eq!(of("/nowhere"), None);
     }
 }

@@ -21,6 +21,7 @@ mod fence;
 mod finality;
 mod funds;
 mod harness;
+mod hostile;
 mod ingest;
 mod late_answers;
 mod lease;
