@@ -1,33 +1,47 @@
-//! What happens to every request, whichever route it takes: trace context, panics, problem documents, metrics. Whatever leaves here with an error status is `application/problem+json`.
+//! What happens to every request, whichever route it takes: trace context, panics, problem documents, metrics.
+//! Whatever leaves here with an error status is `application/problem+json`.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures::FutureExt;
 use gapless::observe::TraceContext;
 use gapless::observe::metrics::HTTP_REQUEST_SECONDS;
+use poem::http::{StatusCode, header};
 use poem::{Endpoint, IntoResponse, Middleware, Request, Response};
 use poem_openapi::OperationId;
 use tracing::Instrument;
 
+use crate::document::Methods;
 use crate::error::{ApiError, PROBLEM_JSON};
 
 /// Enough of a framework's message to be useful, little enough to be readable.
 const MAX_FOREIGN_TEXT: usize = 2_000;
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Edge;
+/// The methods of every path are known here: the framework does not say them with a 405.
+#[derive(Clone, Debug)]
+pub(crate) struct Edge {
+    methods: Arc<Methods>,
+}
+
+impl Edge {
+    pub(crate) fn new() -> Edge {
+        Edge { methods: Arc::new(Methods::new()) }
+    }
+}
 
 impl<E: Endpoint> Middleware<E> for Edge {
     type Output = EdgeEndpoint<E>;
 
     fn transform(&self, inner: E) -> Self::Output {
-        EdgeEndpoint { inner }
+        EdgeEndpoint { inner, methods: self.methods.clone() }
     }
 }
 
 pub(crate) struct EdgeEndpoint<E> {
     inner: E,
+    methods: Arc<Methods>,
 }
 
 impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
@@ -51,6 +65,7 @@ impl<E: Endpoint> Endpoint for EdgeEndpoint<E> {
 
 impl<E: Endpoint> EdgeEndpoint<E> {
     async fn respond(&self, request: Request) -> Response {
+        let path = request.uri().path().to_owned();
         let response = match AssertUnwindSafe(self.inner.call(request)).catch_unwind().await {
             Ok(Ok(response)) => response.into_response(),
             Ok(Err(error)) => error.into_response(),
@@ -60,7 +75,13 @@ impl<E: Endpoint> EdgeEndpoint<E> {
                 ApiError::Internal.into_response()
             }
         };
-        as_problem(response).await
+        let mut response = as_problem(response).await;
+        if response.status() == StatusCode::METHOD_NOT_ALLOWED
+            && let Some(allow) = self.methods.of(&path)
+        {
+            response.headers_mut().insert(header::ALLOW, allow);
+        }
+        response
     }
 }
 
@@ -86,7 +107,7 @@ async fn as_problem(response: Response) -> Response {
 mod tests {
     use std::time::Duration;
 
-    use poem::http::{Method, StatusCode};
+    use poem::http::Method;
     use poem::{EndpointExt, Route, get, handler};
 
     use super::*;
@@ -107,7 +128,7 @@ mod tests {
             .at("/fine", get(fine).post(fine))
             .at("/panics", get(panics))
             .with(WholeBody { max_bytes: 10, timeout: Duration::from_secs(60) })
-            .with(Edge);
+            .with(Edge::new());
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;
         let status = response.status();

@@ -11,7 +11,7 @@ use gapless::store::StoreError;
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
 use poem_openapi::ApiResponse;
-use poem_openapi::registry::{MetaMediaType, MetaResponse, MetaResponses, Registry};
+use poem_openapi::registry::{MetaHeader, MetaMediaType, MetaResponse, MetaResponses, Registry};
 use poem_openapi::types::{ToJSON, Type};
 
 use crate::intake::IntakeError;
@@ -242,7 +242,7 @@ statuses! {
     OnBatch: [400, 401, 403, 408, 413, 415, 429, 500, 503];
     OnAsk: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnRead: [400, 401, 403, 404, 429, 500, 503];
-    OnAdmin: [400, 401, 403, 404, 408, 409, 429, 500, 503];
+    OnAdmin: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnReady: [503];
 }
 
@@ -278,13 +278,28 @@ impl<S: Statuses> ApiResponse for Failure<S> {
             status: Some(*status),
             status_range: None,
             content: vec![MetaMediaType { content_type: PROBLEM_JSON, schema: Problem::schema_ref() }],
-            headers: vec![],
+            headers: headers(*status),
         };
         MetaResponses { responses: S::LIST.iter().map(response).collect() }
     }
 
     fn register(registry: &mut Registry) {
         Problem::register(registry);
+    }
+}
+
+fn headers(status: u16) -> Vec<MetaHeader> {
+    let header = |name: &str, description: &str, schema| MetaHeader {
+        name: name.to_owned(),
+        description: Some(description.to_owned()),
+        required: true,
+        deprecated: false,
+        schema,
+    };
+    match status {
+        401 => vec![header("WWW-Authenticate", "`Bearer`.", String::schema_ref())],
+        429 | 503 => vec![header("Retry-After", "Seconds.", u64::schema_ref())],
+        _ => vec![],
     }
 }
 

@@ -4,8 +4,11 @@
 mod app;
 mod auth;
 mod connections;
+mod document;
 mod edge;
 mod error;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 mod intake;
 mod nodes;
 mod ready;
@@ -18,4 +21,5 @@ mod wait;
 mod whole_body;
 mod wire;
 
-pub use server::{run, spec_yaml};
+pub use document::spec_yaml;
+pub use server::run;

@@ -308,6 +308,15 @@ impl Service {
         (response.status().as_u16(), response.json().await.unwrap_or_default())
     }
 
+    /// The most memory it ever held, in bytes; 0 where the system does not say.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let kilobytes = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok());
+        kilobytes.unwrap_or(0u64) * 1024
+    }
+
     pub(crate) fn tail(&self, lines: usize) -> String {
         self.process().log_tail(lines)
     }

@@ -5,16 +5,13 @@ use gapless::domain::{RequestedTx, TxId};
 use gapless::observe::TraceContext;
 use gapless::observe::metrics::TX_CREATE_TOTAL;
 use gapless::store::{IntakeOutcome, NewIntent};
-use poem::web::Data;
-use poem_openapi::param::Header;
+use poem_openapi::ApiResponse;
 use poem_openapi::payload::Json;
-use poem_openapi::{ApiResponse, OpenApi};
 
-use super::Tag;
-use crate::app::{App, SharedApp};
+use crate::app::App;
 use crate::auth::{Caller, Write};
 use crate::error::{ApiError, Failure, OnCreate};
-use crate::wire::{Accepted, Body, CreateTx};
+use crate::wire::{Accepted, CreateTx};
 
 #[derive(ApiResponse)]
 pub(crate) enum Created {
@@ -36,38 +33,25 @@ pub(crate) enum Created {
     ),
 }
 
-#[derive(Debug)]
-pub(crate) struct Create;
-
-#[OpenApi]
-impl Create {
-    /// Send a transaction
-    ///
-    /// Answers as soon as the request is safely stored. Follow it with `GET /api/v1/tx/{txId}?wait=30s`.
-    #[oai(path = "/api/v1/tx", method = "post", operation_id = "createTx", tag = "Tag::Transactions")]
-    async fn create(
-        &self,
-        app: Data<&SharedApp>,
-        trace: Data<&TraceContext>,
-        caller: Caller<Write>,
-        /// May carry the requestId. If both are given they must be the same.
-        #[oai(name = "Idempotency-Key")]
-        idempotency_key: Header<Option<String>>,
-        body: Body<CreateTx>,
-    ) -> Result<Created, Failure<OnCreate>> {
-        let accepted = match validate(&app, &caller, body.0, idempotency_key.0, &trace) {
-            Ok(intent) => match check_policy(&app, &intent).await {
-                Ok(()) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
-                Err(error) => Err(error),
-            },
+pub(super) async fn create(
+    app: &App,
+    caller: &Caller<Write>,
+    trace: &TraceContext,
+    idempotency_key: Option<String>,
+    request: CreateTx,
+) -> Result<Created, Failure<OnCreate>> {
+    let accepted = match validate(app, caller, request, idempotency_key, trace) {
+        Ok(intent) => match check_policy(app, &intent).await {
+            Ok(()) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
             Err(error) => Err(error),
-        };
-        count(&accepted);
-        let accepted = accepted?;
-        let location = format!("/api/v1/tx/{}", accepted.tx_id);
-        let body = Json(Accepted { tx_id: accepted.tx_id.0 });
-        Ok(if accepted.new { Created::New(body, location) } else { Created::Known(body, location) })
-    }
+        },
+        Err(error) => Err(error),
+    };
+    count(&accepted);
+    let accepted = accepted?;
+    let location = format!("/api/v1/tx/{}", accepted.tx_id);
+    let body = Json(Accepted { tx_id: accepted.tx_id.0 });
+    Ok(if accepted.new { Created::New(body, location) } else { Created::Known(body, location) })
 }
 
 /// An accepted request, and whether it is a new one.

@@ -12,17 +12,18 @@ mod operate;
 mod simulate;
 mod stuck;
 mod submitters;
+mod tx;
 
+pub(crate) use list::MAX_PAGE;
 use poem_openapi::{OpenApiService, Tags};
 
 pub(crate) type Routes = (
-    create::Create,
+    tx::Transactions,
     batch::Batch,
     simulate::Simulate,
     by_request::ByRequest,
     get::Get,
     ask::Ask,
-    list::List,
     stuck::Stuck,
     submitters::Submitters,
     operate::Operate,
@@ -54,13 +55,12 @@ Naming one of them is refused with 403; a transaction of theirs does not exist (
 
 pub(crate) fn service() -> OpenApiService<Routes, ()> {
     let routes = (
-        create::Create,
+        tx::Transactions,
         batch::Batch,
         simulate::Simulate,
         by_request::ByRequest,
         get::Get,
         ask::Ask,
-        list::List,
         stuck::Stuck,
         submitters::Submitters,
         operate::Operate,

@@ -1,6 +1,7 @@
 //! `GET /api/v1/submitters` and `GET /api/v1/submitters/{address}`.
 
-use gapless::domain::SubmitterKey;
+use gapless::domain::hex_text::parse_address_any_case;
+use gapless::domain::{ChainId, SubmitterKey};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};
@@ -8,7 +9,7 @@ use poem_openapi::payload::Json;
 
 use super::Tag;
 use super::list::page_size;
-use crate::app::{App, SharedApp};
+use crate::app::SharedApp;
 use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
 use crate::wire::{Submitter, SubmitterPage};
@@ -39,7 +40,7 @@ impl Submitters {
     ) -> Result<Json<SubmitterPage>, Failure<OnRead>> {
         let limit = page_size(limit.0)?;
         let chain_id = chain_id.0.map(|id| app.chains.pick(Some(id))).transpose()?;
-        let after = cursor.0.map(|text| parse_cursor(&app, &text)).transpose()?;
+        let after = cursor.0.map(|text| parse_cursor(&text)).transpose()?;
         let mut views =
             app.store.list_submitters(chain_id, caller.submitters().as_deref(), after, limit + 1).await?;
         let more = views.len() > limit as usize;
@@ -73,10 +74,11 @@ impl Submitters {
     }
 }
 
-/// A cursor is the last submitter of the page, as it prints.
-fn parse_cursor(app: &App, text: &str) -> Result<SubmitterKey, ApiError> {
+/// A cursor is the last submitter of the page, as it prints. Its chain may be one that is no longer configured.
+fn parse_cursor(text: &str) -> Result<SubmitterKey, ApiError> {
     let bad = || ApiError::InvalidRequest("cursor: is not one of ours".into());
     let (chain, address) = text.split_once(':').ok_or_else(bad)?;
-    let chain = chain.parse().map_err(|_| bad())?;
-    app.chains.submitter(Some(chain), address).map_err(|_| bad())
+    let chain = chain.parse().ok().filter(|chain| i64::try_from(*chain).is_ok()).ok_or_else(bad)?;
+    let address = parse_address_any_case(address).map_err(|_| bad())?;
+    Ok(SubmitterKey { chain_id: ChainId(chain), address })
 }

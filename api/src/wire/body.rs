@@ -13,7 +13,7 @@ use crate::error::ApiError;
 pub(crate) struct Body<T>(pub(crate) T);
 
 /// `Err` says what is wrong and where, for example ``payload.value: invalid type: integer `5`, expected a string``.
-pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -14,8 +14,12 @@ mod tx_error;
 
 pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
+#[cfg(feature = "hostile")]
+pub(crate) use body::parse;
 pub(crate) use operator::{ActionResult, ActionStatus, OperatorReason};
 pub(crate) use problem::Problem;
+#[cfg(feature = "hostile")]
+pub(crate) use request::TxPayload;
 pub(crate) use request::{BatchRequest, CreateTx};
 pub(crate) use simulation::{Outcome, Simulation};
 pub(crate) use submitter::{Submitter, SubmitterPage};

@@ -4,30 +4,30 @@ use ethers_core::types::U256;
 
 use super::unsigned::Fees;
 
-/// A tenth more, rounded up: the least a pool accepts.
-fn a_tenth_more(value: U256) -> U256 {
+/// A tenth more, rounded up: the least a pool accepts. `None`: that much cannot be written.
+fn a_tenth_more(value: U256) -> Option<U256> {
     let tenth = value / 10 + if (value % 10).is_zero() { U256::zero() } else { U256::one() };
     // At least one wei more, or a free attempt could never be replaced.
-    value.saturating_add(tenth.max(U256::one()))
+    value.checked_add(tenth.max(U256::one()))
 }
 
-/// `value` times the multiplier, but never less than the pool's rule.
-fn raised(value: U256, permille: u64) -> U256 {
+/// `value` times the multiplier, but never less than `least`.
+fn raised(value: U256, permille: u64, least: U256) -> U256 {
     let (whole, rest) = value.div_mod(U256::from(1_000));
     let rest = (rest * permille + U256::from(999)) / U256::from(1_000);
     let product = whole.checked_mul(permille.into()).and_then(|whole| whole.checked_add(rest));
-    product.unwrap_or(U256::MAX).max(a_tenth_more(value))
+    product.unwrap_or(U256::MAX).max(least)
 }
 
 /// The fees of an attempt that replaces one with `previous` fees: raised, and at least what the market asks now.
-/// `None`: the limit leaves no room; the old attempt is sent again instead.
+/// `None`: the limit leaves no room, or 256 bits do; the old attempt is sent again instead.
 pub fn replacement_fees(previous: Fees, market: Fees, multiplier: f64, limit: Option<U256>) -> Option<Fees> {
     let permille = (multiplier * 1_000.0).ceil().clamp(1_100.0, 100_000.0) as u64;
     let fits = |cap: U256| limit.is_none_or(|limit| cap <= limit);
     match previous {
         Fees::Legacy { gas_price } => {
-            let least = a_tenth_more(gas_price);
-            let wanted = raised(gas_price, permille).max(market.cap());
+            let least = a_tenth_more(gas_price)?;
+            let wanted = raised(gas_price, permille, least).max(market.cap());
             let gas_price = limit.map_or(wanted, |limit| wanted.min(limit)).max(least);
             fits(gas_price).then_some(Fees::Legacy { gas_price })
         }
@@ -36,9 +36,9 @@ pub fn replacement_fees(previous: Fees, market: Fees, multiplier: f64, limit: Op
                 Fees::Eip1559 { max_priority_fee_per_gas, .. } => max_priority_fee_per_gas,
                 Fees::Legacy { .. } => U256::zero(),
             };
-            let least = (a_tenth_more(max_fee_per_gas), a_tenth_more(max_priority_fee_per_gas));
-            let wanted_tip = raised(max_priority_fee_per_gas, permille).max(market_tip);
-            let wanted_cap = raised(max_fee_per_gas, permille).max(market.cap()).max(wanted_tip);
+            let least = (a_tenth_more(max_fee_per_gas)?, a_tenth_more(max_priority_fee_per_gas)?);
+            let wanted_tip = raised(max_priority_fee_per_gas, permille, least.1).max(market_tip);
+            let wanted_cap = raised(max_fee_per_gas, permille, least.0).max(market.cap()).max(wanted_tip);
             let cap = limit.map_or(wanted_cap, |limit| wanted_cap.min(limit)).max(least.0).max(least.1);
             let tip = wanted_tip.min(cap).max(least.1);
             fits(cap).then_some(Fees::Eip1559 { max_fee_per_gas: cap, max_priority_fee_per_gas: tip })
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn nothing_overflows_and_a_free_attempt_can_be_replaced() {
         let top = Fees::Legacy { gas_price: U256::MAX };
-        assert_eq!(replacement_fees(top, top, 2.0, None), Some(top));
+        assert_eq!(replacement_fees(top, top, 2.0, None), None, "the same price again replaces nothing");
         assert_eq!(replacement_fees(eip1559(0, 0), eip1559(0, 0), 1.125, None), Some(eip1559(1, 1)));
     }
 }

@@ -10,11 +10,14 @@ use gapless_cli::localnet::{Launch, Process};
 use serde_json::{Value, json};
 
 use super::gate::Gate;
-use super::python;
 use crate::eventually::eventually;
+use crate::python::Tool;
 use crate::submitter::Submitter;
 
 pub const REGION: &str = "eu-central-1";
+
+/// 3.10 is the oldest that moto runs on.
+static MOTO: Tool = Tool::new("kms", 10, "AWS KMS");
 
 #[derive(Debug)]
 pub struct AwsKms {
@@ -36,8 +39,8 @@ pub struct AwsUser {
 impl AwsKms {
     /// `None` on a machine without Python, which has been said loudly.
     pub async fn start(dir: &Path) -> Option<AwsKms> {
-        let python = python::interpreter().await?;
-        let (script, log) = (python::directory().join("server.py"), dir.join("kms.log"));
+        let python = MOTO.interpreter().await?;
+        let (script, log) = (MOTO.directory().join("server.py"), dir.join("kms.log"));
         let launch = Launch::new("kms", python, &log).args([script.to_str().expect("a UTF-8 path")]);
         let mut process = launch.spawn().expect("moto starts");
         let behind = eventually("moto listens", async || {

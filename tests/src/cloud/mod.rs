@@ -3,7 +3,6 @@
 mod aws;
 mod gate;
 mod google;
-mod python;
 
 pub use aws::{AwsKms, AwsUser, REGION};
 pub use google::{GoogleKms, GoogleManner};

@@ -36,6 +36,16 @@ pub enum Fault {
     Status(u16, String),
     /// Not passed on; 200 and something that is no JSON.
     Html(String),
+    /// Not passed on; 200 and this text, in which `$id` is the id of the first call.
+    Said(String),
+    /// Not passed on; so many bytes of a JSON text that goes on and on, their number said beforehand or not.
+    Flood { bytes: usize, announced: bool },
+    /// Not passed on; 200 and these bytes, said to be compressed.
+    Gzip(Vec<u8>),
+    /// Not passed on; a byte now and then, without end.
+    Drip,
+    /// Not passed on; sent elsewhere, with everything.
+    Redirect(String),
     /// Not passed on; the connection breaks.
     Close,
     /// Not passed on; no answer, ever.

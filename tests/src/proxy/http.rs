@@ -1,5 +1,7 @@
 //! Just enough HTTP to be able to break it: requests with a length, answers that may end too early.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -12,8 +14,62 @@ pub(super) enum Reply {
     Truncated(String),
     /// With bytes in it that are no text.
     Corrupted(String),
+    /// So many bytes of `0,0,0,…` after this text.
+    Flood {
+        begin: String,
+        bytes: usize,
+        announced: bool,
+    },
+    Gzip(Vec<u8>),
+    Drip,
+    Redirect(String),
     Close,
     Never,
+}
+
+/// Between two bytes of a drip: well below any time-out for silence.
+const DRIP: Duration = Duration::from_millis(20);
+
+/// Answers that end the connection, whatever the client makes of them.
+async fn last(stream: &mut BufReader<TcpStream>, reply: Reply) -> std::io::Result<()> {
+    match reply {
+        Reply::Flood { begin, bytes, announced } => {
+            let length = if announced { format!("content-length: {bytes}\r\n") } else { String::new() };
+            stream
+                .write_all(
+                    format!("HTTP/1.1 200 Said\r\nconnection: close\r\n{length}\r\n{begin}").as_bytes(),
+                )
+                .await?;
+            let part = b"0,".repeat(1 << 15);
+            let mut left = bytes.saturating_sub(begin.len());
+            while left > 0 {
+                let now = left.min(part.len());
+                stream.write_all(&part[..now]).await?;
+                left -= now;
+            }
+            stream.flush().await
+        }
+        Reply::Gzip(body) => {
+            let head = "HTTP/1.1 200 Said\r\ncontent-type: application/json\r\ncontent-encoding: gzip";
+            stream.write_all(format!("{head}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes()).await?;
+            stream.write_all(&body).await?;
+            stream.flush().await
+        }
+        Reply::Drip => {
+            stream.write_all(b"HTTP/1.1 200 Said\r\nconnection: close\r\n\r\n{").await?;
+            loop {
+                stream.write_all(b" ").await?;
+                stream.flush().await?;
+                tokio::time::sleep(DRIP).await;
+            }
+        }
+        Reply::Redirect(to) => {
+            let head = format!("HTTP/1.1 307 Elsewhere\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await?;
+            stream.flush().await
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Serves one connection until either side ends it.
@@ -29,6 +85,10 @@ where
             Reply::Corrupted(text) => (200, corrupt(text.into_bytes()), 1),
             Reply::Close => return,
             Reply::Never => std::future::pending().await,
+            other => {
+                let _ = last(&mut stream, other).await;
+                return;
+            }
         };
         let kind = if text.starts_with(b"<") { "text/html" } else { "application/json" };
         let head = format!(

@@ -162,6 +162,11 @@ impl Proxy {
         self.state().calls.get(method).copied().unwrap_or(0)
     }
 
+    /// Calls of all methods so far.
+    pub fn all_calls(&self) -> u64 {
+        self.state().calls.values().sum()
+    }
+
     /// The raw transactions of every send so far, repeated ones repeatedly.
     pub fn sent(&self) -> Vec<String> {
         self.state().sent.clone()
@@ -209,7 +214,9 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
         };
         (planned, upstream)
     };
-    if let Some(broken) = planned.iter().find_map(|planned| broken_before(planned.fault.as_ref()?)) {
+    if let Some(broken) =
+        planned.iter().find_map(|planned| broken_before(planned.fault.as_ref()?, &planned.call["id"]))
+    {
         return broken;
     }
     let passed: Vec<&Value> = planned.iter().filter(|one| one.is_passed_on()).map(|one| &one.call).collect();
@@ -246,10 +253,19 @@ fn plan(state: &mut State, call: Value) -> Planned {
 }
 
 /// Faults that end the whole exchange before anything is passed on.
-fn broken_before(fault: &Fault) -> Option<Reply> {
+fn broken_before(fault: &Fault, id: &Value) -> Option<Reply> {
+    let with_id = |text: &str| text.replace("$id", &id.to_string());
     match fault {
         Fault::Status(status, text) => Some(Reply::Whole(*status, text.clone())),
         Fault::Html(text) => Some(Reply::Whole(200, text.clone())),
+        Fault::Said(text) => Some(Reply::Whole(200, with_id(text))),
+        Fault::Flood { bytes, announced } => {
+            let begin = with_id(r#"{"jsonrpc":"2.0","id":$id,"error":{"code":3,"message":"no","data":["#);
+            Some(Reply::Flood { begin, bytes: *bytes, announced: *announced })
+        }
+        Fault::Gzip(body) => Some(Reply::Gzip(body.clone())),
+        Fault::Drip => Some(Reply::Drip),
+        Fault::Redirect(to) => Some(Reply::Redirect(to.clone())),
         Fault::Close => Some(Reply::Close),
         Fault::Hang => Some(Reply::Never),
         _ => None,

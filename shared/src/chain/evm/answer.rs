@@ -9,11 +9,25 @@ use super::wire::{ErrorObject, storable};
 use crate::chain::port::RpcError;
 use crate::domain::{H256, Receipt};
 
+/// No honest result is longer, but for those that are as long as a block or a pool. Read as a value, a text of a list of
+/// nothings takes many times its length.
+const MAX_RESULT_BYTES: usize = 1 << 20;
+const LONG: [&str; 5] = [
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockReceipts",
+    "eth_getTransactionReceipt",
+    "txpool_contentFrom",
+];
+
 pub(super) fn parse<T: DeserializeOwned>(
     method: &'static str,
     endpoint: &str,
     result: &RawValue,
 ) -> Result<T, RpcError> {
+    if result.get().len() > MAX_RESULT_BYTES && !LONG.contains(&method) {
+        return Err(malformed(method, endpoint, &format!("a result of more than {MAX_RESULT_BYTES} bytes")));
+    }
     serde_json::from_str(result.get()).map_err(|error| malformed(method, endpoint, &error.to_string()))
 }
 

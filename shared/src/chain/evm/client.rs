@@ -34,6 +34,9 @@ use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
 use crate::observe::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 use crate::store::Attempt;
 
+/// What the simplest of transactions uses, on every chain.
+const LEAST_GAS: u64 = 21_000;
+
 /// A chain's nodes behind the port.
 #[derive(Debug)]
 pub struct EvmClient {
@@ -361,6 +364,10 @@ impl ChainConnector for EvmClient {
         let outcome = self.execute(method, json!([transaction(from, payload)])).await?;
         outcome.try_map(|(result, endpoint)| {
             let Quantity(gas) = parse(method, &endpoint, &result)?;
+            // Judged by such a number, the transaction would fail for good.
+            if gas < LEAST_GAS.into() || gas > u64::MAX.into() {
+                return Err(malformed(method, &endpoint, "gas that no transaction uses"));
+            }
             Ok(gas)
         })
     }

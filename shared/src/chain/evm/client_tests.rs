@@ -87,11 +87,15 @@ async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
     }
     let node = Node::start(says(-32603, "the moon is in the wrong house")).await;
     assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Refused { code: -32603, .. }));
+    for nonsense in ["0x0", "0x5207", "0x10000000000000000"] {
+        let node = Node::start(gives(json!(nonsense))).await;
+        assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Malformed { .. }), "{nonsense}");
+    }
 }
 
 #[tokio::test]
 async fn a_deployment_is_estimated_without_a_recipient() {
-    let node = Node::start(gives(json!("0x1"))).await;
+    let node = Node::start(gives(json!("0xd000"))).await;
     let deploy = Payload { to: None, data: Bytes::from_static(&[0x60]), ..payload() };
     client(&[&node]).estimate_gas(Address::zero(), &deploy).await.unwrap();
     let asked = &node.bodies()[0]["params"][0];

@@ -155,7 +155,7 @@ impl Exchange {
                 return Err(if batch { NoReplies::BatchTooLarge } else { NoReplies::Post(error) });
             }
         };
-        match wire::decode(&body) {
+        match wire::decode(&body.bytes, first_id..first_id + calls.len() as u64) {
             Ok(Replies::ById(mut replies)) => Ok((first_id..)
                 .take(calls.len())
                 .map(|id| outcome(replies.remove(&id), calls.len()).quiet(endpoint))

@@ -1,11 +1,13 @@
 //! One HTTP POST to one node. Moves bytes; does not know what they mean.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, StatusCode, Url};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::health::Health;
 use crate::chain::port::RpcError;
@@ -13,6 +15,11 @@ use crate::config::{ChainConfig, Secret};
 
 /// No honest answer is larger: a full block's receipts are a few megabytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
+
+/// Nearly every answer is smaller. Of larger ones so many are held at once, or a hostile node could have each of
+/// `rpc.max_in_flight` requests fill the memory up to the limit.
+const SMALL_RESPONSE_BYTES: usize = 1 << 20;
+const LARGE_AT_ONCE: usize = 2;
 
 /// Shorter than the idle limits of the usual proxies, so that a connection is not closed under a request.
 const POOL_IDLE: Duration = Duration::from_secs(30);
@@ -146,11 +153,19 @@ fn secrets(url: &Url) -> Vec<Secret> {
     parts.into_iter().map(Secret::new).collect()
 }
 
+/// The body of an answer. While it is there, a large one keeps others from being read.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub(super) bytes: Vec<u8>,
+    _large: Option<OwnedSemaphorePermit>,
+}
+
 /// The connections to the nodes of one chain.
 #[derive(Debug)]
 pub(super) struct Http {
     client: Client,
     timeout: Duration,
+    large: Arc<Semaphore>,
 }
 
 impl Http {
@@ -171,7 +186,7 @@ impl Http {
         }
         let client =
             builder.build().map_err(|source| EvmClientError::Http { chain: config.name.clone(), source })?;
-        Ok(Http { client, timeout: config.rpc.timeout })
+        Ok(Http { client, timeout: config.rpc.timeout, large: Arc::new(Semaphore::new(LARGE_AT_ONCE)) })
     }
 
     /// How long one request may take.
@@ -179,7 +194,7 @@ impl Http {
         self.timeout
     }
 
-    pub(super) async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Vec<u8>, PostError> {
+    pub(super) async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Body, PostError> {
         let request = self
             .client
             .post(endpoint.url.clone())
@@ -191,14 +206,27 @@ impl Http {
             StatusCode::PAYLOAD_TOO_LARGE => return Err(PostError::TooLarge),
             status => return Err(PostError::Status(status.as_u16())),
         }
-        let mut answer = Vec::new();
+        // Said beforehand, it need not be read.
+        if response.content_length().is_some_and(|length| length > MAX_RESPONSE_BYTES as u64) {
+            return Err(PostError::Oversized);
+        }
+        let (mut bytes, mut large) = (Vec::new(), None);
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
-            if answer.len() + chunk.len() > MAX_RESPONSE_BYTES {
+            if bytes.len() + chunk.len() > MAX_RESPONSE_BYTES {
                 return Err(PostError::Oversized);
             }
-            answer.extend_from_slice(&chunk);
+            if large.is_none() && bytes.len() + chunk.len() > SMALL_RESPONSE_BYTES {
+                large = Some(self.large_answer().await?);
+            }
+            bytes.extend_from_slice(&chunk);
         }
-        Ok(answer)
+        Ok(Body { bytes, _large: large })
+    }
+
+    /// Waits until another large answer may be read, for no longer than a request may take.
+    async fn large_answer(&self) -> Result<OwnedSemaphorePermit, PostError> {
+        let permit = tokio::time::timeout(self.timeout, Arc::clone(&self.large).acquire_owned()).await;
+        permit.map_err(|_| PostError::Timeout(self.timeout)).map(|permit| permit.expect("it is never closed"))
     }
 
     fn failed(&self, error: reqwest::Error) -> PostError {

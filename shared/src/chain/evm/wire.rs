@@ -1,8 +1,10 @@
 //! JSON-RPC 2.0 as it is on the wire: bodies out, replies in. Knows nothing of Ethereum.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeSeed, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -53,6 +55,9 @@ impl ErrorObject {
 /// What a node said to one call.
 pub(super) type Reply = Result<Box<RawValue>, ErrorObject>;
 
+/// What a contract returns is far shorter. Anything longer is left unread.
+const MAX_ERROR_DATA_BYTES: usize = 1 << 20;
+
 /// What a body turned out to hold.
 #[derive(Debug)]
 pub(super) enum Replies {
@@ -84,46 +89,78 @@ pub(super) fn encode(calls: &[&Call], first_id: u64) -> Vec<u8> {
     body.expect("a request is plain JSON")
 }
 
+/// The parts stay text until somebody needs them: read as values they would take many times their length.
 #[derive(Deserialize)]
-struct RawReply {
-    #[serde(default)]
-    id: Value,
+struct RawReply<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
     /// `null` is an answer (not found) and differs from no answer.
-    #[serde(default, deserialize_with = "present")]
-    result: Option<Box<RawValue>>,
-    #[serde(default)]
-    error: Option<RawError>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    error: Option<RawError<'a>>,
 }
 
 #[derive(Deserialize)]
-struct RawError {
+struct RawError<'a> {
     #[serde(default)]
     code: i64,
     #[serde(default)]
     message: String,
-    #[serde(default)]
-    data: Option<Value>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
 }
 
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Box<RawValue>>, D::Error> {
-    Box::<RawValue>::deserialize(deserializer).map(Some)
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-/// Reads a body, or says why it is no JSON-RPC.
-pub(super) fn decode(body: &[u8]) -> Result<Replies, String> {
+impl RawReply<'_> {
+    fn id(&self) -> Option<u64> {
+        serde_json::from_str(self.id?.get()).ok()
+    }
+}
+
+/// Keeps the replies to ids that were asked, and forgets every other as soon as it is read: a body may hold millions.
+struct Asked(Range<u64>);
+
+impl<'de> DeserializeSeed<'de> for Asked {
+    type Value = HashMap<u64, Option<Reply>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Asked {
+    type Value = HashMap<u64, Option<Reply>>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an array of replies")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut replies: A) -> Result<Self::Value, A::Error> {
+        let mut by_id = HashMap::new();
+        while let Some(raw) = replies.next_element::<RawReply<'_>>()? {
+            let Some(id) = raw.id().filter(|id| self.0.contains(id)) else { continue };
+            by_id.entry(id).and_modify(|twice| *twice = None).or_insert_with(|| reply(raw).ok());
+        }
+        Ok(by_id)
+    }
+}
+
+/// Reads a body that answers the calls with these ids, or says why it is no JSON-RPC.
+pub(super) fn decode(body: &[u8], asked: Range<u64>) -> Result<Replies, String> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'[') => {
-            let replies: Vec<RawReply> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
-            let mut by_id = HashMap::with_capacity(replies.len());
-            for raw in replies {
-                let Some(id) = raw.id.as_u64() else { continue };
-                by_id.entry(id).and_modify(|twice| *twice = None).or_insert(reply(raw).ok());
-            }
+            let mut reader = serde_json::Deserializer::from_slice(body);
+            let by_id = Asked(asked).deserialize(&mut reader).map_err(|e| e.to_string())?;
+            reader.end().map_err(|e| e.to_string())?;
             Ok(Replies::ById(by_id))
         }
         Some(b'{') => {
-            let raw: RawReply = serde_json::from_slice(body).map_err(|e| e.to_string())?;
-            match (raw.id.as_u64(), reply(raw)?) {
+            let raw: RawReply<'_> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+            match (raw.id(), reply(raw)?) {
                 (Some(id), reply) => Ok(Replies::ById(HashMap::from([(id, Some(reply))]))),
                 (None, Err(error)) => Ok(Replies::Whole(error)),
                 (None, Ok(_)) => Err("a result without an id".into()),
@@ -134,13 +171,17 @@ pub(super) fn decode(body: &[u8]) -> Result<Replies, String> {
     }
 }
 
-fn reply(raw: RawReply) -> Result<Reply, String> {
+fn reply(raw: RawReply<'_>) -> Result<Reply, String> {
     match (raw.error, raw.result) {
         // Some nodes send `"result": null` beside the error.
         (Some(error), _) => {
-            Ok(Err(ErrorObject { code: error.code, message: storable(&error.message), data: error.data }))
+            let data = error.data.filter(|data| data.get().len() <= MAX_ERROR_DATA_BYTES);
+            let data = data
+                .and_then(|data| serde_json::from_str(data.get()).ok())
+                .filter(|data| *data != Value::Null);
+            Ok(Err(ErrorObject { code: error.code, message: storable(&error.message), data }))
         }
-        (None, Some(result)) => Ok(Ok(result)),
+        (None, Some(result)) => Ok(Ok(result.to_owned())),
         (None, None) => Err("a reply with neither result nor error".into()),
     }
 }
@@ -150,7 +191,7 @@ mod tests {
     use super::*;
 
     fn by_id(body: &str) -> HashMap<u64, Option<Reply>> {
-        match decode(body.as_bytes()).unwrap() {
+        match decode(body.as_bytes(), 0..100).unwrap() {
             Replies::ById(map) => map,
             Replies::Whole(error) => panic!("a whole error: {error:?}"),
         }
@@ -195,9 +236,24 @@ mod tests {
             r#"{"error":{"message":"batch too large"}}"#,
         ] {
             assert!(
-                matches!(decode(body.as_bytes()).unwrap(), Replies::Whole(e) if e.message == "batch too large")
+                matches!(decode(body.as_bytes(), 0..100).unwrap(), Replies::Whole(e) if e.message == "batch too large")
             );
         }
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_not_kept() {
+        let flood = r#"{"id":7000,"result":[0,0,0]},{"id":[1,2,3],"result":0},{"result":0},"#.repeat(1_000);
+        let replies = by_id(&format!(r#"[{flood}{{"id":5,"result":"0x1"}}]"#));
+        assert_eq!(replies.keys().collect::<Vec<_>>(), [&5]);
+    }
+
+    #[test]
+    fn an_error_with_endless_data_is_an_error_without_data() {
+        let data = "0,".repeat(MAX_ERROR_DATA_BYTES);
+        let replies = by_id(&format!(r#"[{{"id":1,"error":{{"code":3,"message":"no","data":[{data}0]}}}}]"#));
+        let error = replies[&1].as_ref().unwrap().as_ref().unwrap_err();
+        assert_eq!((error.message.as_str(), &error.data), ("no", &None));
     }
 
     #[test]
@@ -205,7 +261,7 @@ mod tests {
         for body in
             ["", "  ", "<html>", "[{\"id\":1,\"resu", "{\"id\":1}", "{\"result\":\"0x\"}", "true", "[1]"]
         {
-            assert!(decode(body.as_bytes()).is_err(), "{body}");
+            assert!(decode(body.as_bytes(), 0..100).is_err(), "{body}");
         }
     }
 }
