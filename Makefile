@@ -30,9 +30,11 @@ chaos: ## break everything for five minutes, and judge what is left (ARGS="--see
 	@$(CARGO) build -p gapless-tests --bins
 	@target/debug/gapless-chaos $(ARGS)
 
-lint: ## check format and lints
+lint: ## check format, lints, and licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features gapless-tests/every-node -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
+	else echo "NOT CHECKED: licences and sources of dependencies; cargo-deny is not installed (cargo install cargo-deny)"; fi
 
 bench-build: ## build the benchmarks and what they measure, optimised
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench

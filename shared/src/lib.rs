@@ -9,6 +9,8 @@ pub mod config;
 pub mod domain;
 pub mod embed;
 pub mod events;
+#[cfg(feature = "hostile")]
+pub mod hostile;
 pub mod observe;
 pub mod secret_file;
 pub mod shutdown;

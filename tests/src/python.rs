@@ -45,7 +45,8 @@ impl Tool {
         // One installer at a time; a second process waits here and then finds the work done.
         let lock = File::open(&requirements).unwrap();
         lock.lock().expect("requirements.txt can be locked");
-        if !self.is_usable() && !(install_python() && self.is_usable()) {
+        let usable = self.is_usable() || (install_python() && self.is_usable());
+        if !usable {
             self.miss();
             return None;
         }

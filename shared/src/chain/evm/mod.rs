@@ -13,6 +13,8 @@ mod decode;
 mod exchange;
 mod funnel;
 mod health;
+#[cfg(feature = "hostile")]
+pub(crate) mod hostile;
 mod http;
 mod inspect;
 mod nodes;
