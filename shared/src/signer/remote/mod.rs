@@ -59,8 +59,9 @@ impl Remote {
         })?;
         let token = match (&config.token_file, &config.token_env) {
             (Some(path), _) => Token::File(path.clone()),
+            // Without its name: it may be the token itself.
             (None, Some(name)) => Token::Fixed(Secret::new(
-                std::env::var(name).map_err(|_| format!("the environment variable {name} is not set"))?,
+                std::env::var(name).map_err(|_| "the environment variable of token_env is not set")?,
             )),
             (None, None) => Token::None,
         };
