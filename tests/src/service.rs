@@ -100,7 +100,7 @@ impl<'a> ServiceBuilder<'a> {
     }
 
     /// Reaches the database over this line, with the rights it has anyway.
-    pub(crate) fn over(mut self, wire: &Wire) -> Self {
+    pub fn over(mut self, wire: &Wire) -> Self {
         let direct = self.settings.text("database.url").expect("set when the builder was made");
         let url = wire.url(direct);
         self.settings.set("database.url", url);

@@ -28,6 +28,8 @@ struct Line {
     outage: Option<Outage>,
     /// Grows when every connection is to break.
     cuts: u64,
+    /// Grows when every connection is to fall silent.
+    silences: u64,
 }
 
 #[derive(Debug)]
@@ -77,11 +79,17 @@ impl Wire {
         });
     }
 
+    /// From now on nothing passes over the connections that there are, and they never break: as when the server's machine
+    /// is gone, or something between has forgotten them. New ones are fine.
+    pub fn forsake(&self) {
+        self.line.send_modify(|line| line.silences += 1);
+    }
+
     pub fn mend(&self) {
         self.line.send_modify(|line| {
             // A stream with a hole in it cannot go on.
             let torn = line.outage == Some(Outage::AnswersLost);
-            *line = Line { outage: None, cuts: line.cuts + u64::from(torn) };
+            *line = Line { outage: None, cuts: line.cuts + u64::from(torn), ..*line };
         });
     }
 }
@@ -99,12 +107,22 @@ async fn carry(client: TcpStream, upstream: String, mut line: watch::Receiver<Li
     }
     let Ok(server) = TcpStream::connect(&upstream).await else { return };
     let (up, down) = (line.clone(), line.clone());
+    let mut silent = line.clone();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    tokio::select! {
-        () = pump(from_client, to_server, up, false) => {}
-        () = pump(from_server, to_client, down, true) => {}
-        _ = line.wait_for(|line| line.cuts != begun.cuts) => {}
+    let (client, server) =
+        (pump(from_client, to_server, up, false), pump(from_server, to_client, down, true));
+    tokio::pin!(client, server);
+    let silence = async { silent.wait_for(|line| line.silences != begun.silences).await.is_ok() };
+    let forsaken = tokio::select! {
+        () = &mut client => false,
+        () = &mut server => false,
+        _ = line.wait_for(|line| line.cuts != begun.cuts) => false,
+        begun = silence => begun,
+    };
+    if forsaken {
+        // Both ends stay open, and nobody reads them.
+        std::future::pending().await
     }
 }
 
@@ -173,6 +191,22 @@ mod tests {
         let mut stream = call(&wire, &url).await;
         stream.write_all(b"b").await.unwrap();
         assert_eq!(heard(&mut stream).await, Some(b'b'));
+    }
+
+    #[tokio::test]
+    async fn what_is_forsaken_stays_silent_and_does_not_break() {
+        let url = echo().await;
+        let wire = Wire::start(&url).await;
+        let mut old = call(&wire, &url).await;
+        old.write_all(b"a").await.unwrap();
+        assert_eq!(heard(&mut old).await, Some(b'a'));
+        wire.forsake();
+        let mut new = call(&wire, &url).await;
+        old.write_all(b"b").await.unwrap();
+        new.write_all(b"c").await.unwrap();
+        assert_eq!(heard(&mut new).await, Some(b'c'));
+        let late = tokio::time::timeout(Duration::from_millis(100), heard(&mut old)).await;
+        assert!(late.is_err(), "{late:?}");
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use ethers_core::types::H256;
 
 use super::error::StoreError;
+use super::patient::Held;
 use super::pool::Store;
 use super::row::{self, Cell, hash_text};
 use crate::domain::{BlockRef, ChainId, Confirmation};
@@ -91,40 +92,54 @@ impl Store {
         keep: u64,
     ) -> Result<(), StoreError> {
         let Some(last) = blocks.last() else { return Ok(()) };
-        let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
-        let mut tx = self.pool.begin().await.map_err(StoreError::db("save_blocks"))?;
-        // Whatever is lost here is read from the chain again: no wait for the disk, and none for those who need it.
-        sqlx::query("SET LOCAL synchronous_commit TO OFF")
-            .execute(&mut *tx)
-            .await
-            .map_err(StoreError::db("save_blocks"))?;
-        sqlx::query(
-            "-- save_blocks: forget what is above or far below
-            DELETE FROM chain_block
-            WHERE chain_id = $1 AND (number > $2 OR number < $3)",
-        )
-        .bind(chain.as_i64())
-        .bind(number(last))
-        .bind(number(last).saturating_sub(i64::try_from(keep).unwrap_or(i64::MAX)))
+        let mut held = self.pool.acquire().await.map_err(StoreError::db("save_blocks"))?;
+        let saved =
+            self.pool.wait_for("save_blocks", save_blocks(&mut held, chain, blocks, last, keep)).await;
+        held.release(&saved);
+        saved
+    }
+}
+
+async fn save_blocks(
+    held: &mut Held,
+    chain: ChainId,
+    blocks: &[BlockRef],
+    last: &BlockRef,
+    keep: u64,
+) -> Result<(), StoreError> {
+    let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
+    let mut tx = held.begin().await.map_err(StoreError::db("save_blocks"))?;
+    // Whatever is lost here is read from the chain again: no wait for the disk, and none for those who need it.
+    sqlx::query("SET LOCAL synchronous_commit TO OFF")
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("save_blocks"))?;
-        sqlx::query(
-            "-- save_blocks
+    sqlx::query(
+        "-- save_blocks: forget what is above or far below
+            DELETE FROM chain_block
+            WHERE chain_id = $1 AND (number > $2 OR number < $3)",
+    )
+    .bind(chain.as_i64())
+    .bind(number(last))
+    .bind(number(last).saturating_sub(i64::try_from(keep).unwrap_or(i64::MAX)))
+    .execute(&mut *tx)
+    .await
+    .map_err(StoreError::db("save_blocks"))?;
+    sqlx::query(
+        "-- save_blocks
             INSERT INTO chain_block (chain_id, number, hash, parent_hash)
             SELECT $1, u.number, u.hash, u.parent_hash
             FROM unnest($2::BIGINT[], $3::TEXT[], $4::TEXT[]) AS u (number, hash, parent_hash)
             ON CONFLICT (chain_id, number) DO UPDATE
             SET hash = EXCLUDED.hash, parent_hash = EXCLUDED.parent_hash, seen_at = clock_timestamp()
             WHERE chain_block.hash <> EXCLUDED.hash",
-        )
-        .bind(chain.as_i64())
-        .bind(blocks.iter().map(number).collect::<Vec<_>>())
-        .bind(blocks.iter().map(|block| hash_text(block.hash)).collect::<Vec<_>>())
-        .bind(blocks.iter().map(|block| hash_text(block.parent)).collect::<Vec<_>>())
-        .execute(&mut *tx)
-        .await
-        .map_err(StoreError::db("save_blocks"))?;
-        tx.commit().await.map_err(StoreError::db("save_blocks"))
-    }
+    )
+    .bind(chain.as_i64())
+    .bind(blocks.iter().map(number).collect::<Vec<_>>())
+    .bind(blocks.iter().map(|block| hash_text(block.hash)).collect::<Vec<_>>())
+    .bind(blocks.iter().map(|block| hash_text(block.parent)).collect::<Vec<_>>())
+    .execute(&mut *tx)
+    .await
+    .map_err(StoreError::db("save_blocks"))?;
+    tx.commit().await.map_err(StoreError::db("save_blocks"))
 }

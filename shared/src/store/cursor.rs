@@ -19,7 +19,7 @@ pub(super) fn cursors<'a>(live: &[&'a FencedWrite], exist: bool) -> Vec<Cursor<'
 }
 
 /// The first write of a submitter: its sequence begins, perhaps with its first nonces given.
-pub(super) async fn create_cursors(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let new = cursors(live, false);
     if new.is_empty() {
         return Ok(());

@@ -18,7 +18,7 @@ pub struct DiagnosisView {
 
 /// The time is the database's, as that of everything else in the row.
 pub(super) async fn note_diagnoses(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction<'_, Postgres>,
     live: &[&FencedWrite],
 ) -> Result<(), StoreError> {
     let found: Vec<_> = live

@@ -17,6 +17,7 @@ use super::foreign::note_foreign;
 use super::hold;
 use super::lanes::write_lanes;
 use super::lease::Fence;
+use super::patient::Held;
 use super::policy_audit::note_policy;
 use super::pool::Store;
 use crate::domain::{Event, SubmitterKey};
@@ -27,38 +28,45 @@ impl Store {
     /// An error means that nothing was written, or, if the connection broke at COMMIT, that it is unknown: either way
     /// the lanes read their rows again and go on from what they find.
     pub async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
-        let mut tx = self.pool.begin().await.map_err(StoreError::db("fence"))?;
-        let owned = lock_leases(&mut tx, batch).await?;
-        let live: Vec<&FencedWrite> =
-            batch.iter().filter(|write| owned.contains(&write.fence.lease_id)).collect();
-        if !live.is_empty() {
-            displace_attempts(&mut tx, &live).await?;
-            note_foreign(&mut tx, &live).await?;
-            create_cursors(&mut tx, &live).await?;
-            note_policy(&mut tx, &live).await?;
-            write_lanes(&mut tx, &live).await?;
-            note_sent(&mut tx, &live).await?;
-            note_diagnoses(&mut tx, &live).await?;
-            hold::write_holds(&mut tx, &live).await?;
-            finish_actions(&mut tx, &live).await?;
-            insert_events(&mut tx, &live).await?;
-        }
-        tx.commit().await.map_err(StoreError::db("commit"))?;
-        Ok(batch
-            .iter()
-            .map(|write| match owned.contains(&write.fence.lease_id) {
-                true => Applied::Yes(write.committed_attempts()),
-                false => Applied::LeaseLost,
-            })
-            .collect())
+        let mut held = self.pool.acquire().await.map_err(StoreError::db("fence"))?;
+        let applied = self.pool.wait_for("fence", apply(&mut held, batch)).await;
+        held.release(&applied);
+        applied
     }
 }
 
-pub(super) type Tx = Transaction<'static, Postgres>;
+async fn apply(held: &mut Held, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
+    let mut tx = held.begin().await.map_err(StoreError::db("fence"))?;
+    let owned = lock_leases(&mut tx, batch).await?;
+    let live: Vec<&FencedWrite> =
+        batch.iter().filter(|write| owned.contains(&write.fence.lease_id)).collect();
+    if !live.is_empty() {
+        displace_attempts(&mut tx, &live).await?;
+        note_foreign(&mut tx, &live).await?;
+        create_cursors(&mut tx, &live).await?;
+        note_policy(&mut tx, &live).await?;
+        write_lanes(&mut tx, &live).await?;
+        note_sent(&mut tx, &live).await?;
+        note_diagnoses(&mut tx, &live).await?;
+        hold::write_holds(&mut tx, &live).await?;
+        finish_actions(&mut tx, &live).await?;
+        insert_events(&mut tx, &live).await?;
+    }
+    tx.commit().await.map_err(StoreError::db("commit"))?;
+    Ok(batch
+        .iter()
+        .map(|write| match owned.contains(&write.fence.lease_id) {
+            true => Applied::Yes(write.committed_attempts()),
+            false => Applied::LeaseLost,
+        })
+        .collect())
+}
+
+pub(super) type Tx<'c> = Transaction<'c, Postgres>;
 
 /// Statement 1. Holds each lease row, until commit, in a mode that conflicts with changing it; a takeover that came
 /// first makes the row's newest version fail the comparison, and it is not returned.
-async fn lock_leases(tx: &mut Tx, batch: &[FencedWrite]) -> Result<HashSet<Uuid>, StoreError> {
+async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<HashSet<Uuid>, StoreError> {
     let keys: Vec<SubmitterKey> = batch.iter().map(|write| write.fence.key).collect();
     let (chains, submitters) = super::lease::columns(&keys);
     let lease_ids: Vec<Uuid> = batch.iter().map(|write| write.fence.lease_id).collect();
@@ -80,7 +88,7 @@ async fn lock_leases(tx: &mut Tx, batch: &[FencedWrite]) -> Result<HashSet<Uuid>
     Ok(rows.into_iter().map(|(id,)| id).collect())
 }
 
-async fn note_sent(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+async fn note_sent(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let notes: Vec<&SentNote> = live.iter().flat_map(|write| &write.sent).collect();
     if notes.is_empty() {
         return Ok(());
@@ -103,7 +111,7 @@ async fn note_sent(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError>
     ensure_rows("note_sent", notes.len(), done.rows_affected() as usize)
 }
 
-async fn displace_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+async fn displace_attempts(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let displaced: Vec<Uuid> =
         live.iter().flat_map(|write| write.displaced.iter().map(|tx_id| tx_id.0)).collect();
     if displaced.is_empty() {
@@ -123,7 +131,7 @@ async fn displace_attempts(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), Sto
     Ok(())
 }
 
-async fn finish_actions(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+async fn finish_actions(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let of = |pick: fn(AskedBy) -> Option<i64>| -> Vec<(&Fence, i64, &DoneAction)> {
         let all =
             live.iter().flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action)));
@@ -160,7 +168,7 @@ async fn finish_actions(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreE
 }
 
 async fn finish(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     statement: &'static str,
     done: &[(&Fence, i64, &DoneAction)],
 ) -> Result<(), StoreError> {
@@ -181,7 +189,7 @@ async fn finish(
     ensure_rows("finish_actions", done.len(), result.rows_affected() as usize)
 }
 
-async fn insert_events(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+async fn insert_events(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let events: Vec<&Event> = live.iter().flat_map(|write| &write.events).collect();
     if events.is_empty() {
         return Ok(());

@@ -76,7 +76,7 @@ pub(super) fn read(found: ForeignRow) -> Result<(SubmitterKey, ForeignNonces), S
 }
 
 pub(super) async fn note_foreign(
-    tx: &mut Transaction<'static, Postgres>,
+    tx: &mut Transaction<'_, Postgres>,
     live: &[&FencedWrite],
 ) -> Result<(), StoreError> {
     let found: Vec<(&Fence, &ForeignNonces)> =

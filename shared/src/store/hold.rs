@@ -126,7 +126,7 @@ impl HoldChange {
 }
 
 /// After the attempts: the database refuses a held nonce without its placeholder.
-pub(super) async fn write_holds(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+pub(super) async fn write_holds(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let holds: Vec<(&Fence, &HoldWrite)> =
         live.iter().flat_map(|write| write.holds.iter().map(|hold| (&write.fence, hold))).collect();
     if holds.is_empty() {
@@ -176,7 +176,7 @@ pub(super) async fn write_holds(tx: &mut Tx, live: &[&FencedWrite]) -> Result<()
 }
 
 /// What an intent does is known only now: its row says so from here on.
-async fn write_answers(tx: &mut Tx, holds: &[(&Fence, &HoldWrite)]) -> Result<(), StoreError> {
+async fn write_answers(tx: &mut Tx<'_>, holds: &[(&Fence, &HoldWrite)]) -> Result<(), StoreError> {
     let answers: Vec<(TxId, &Fence, &Payload)> = holds
         .iter()
         .filter_map(|(fence, hold)| match &hold.change {

@@ -17,7 +17,7 @@ use crate::domain::{Nonce, Receipt, TxError};
 type Moved<'a> = (&'a Fence, &'a Move);
 type Recorded<'a> = (&'a Fence, &'a NewAttempt);
 
-pub(super) async fn write_lanes(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let cursors: Vec<Cursor<'_>> = cursors(live, true);
     let moves: Vec<Moved<'_>> =
         live.iter().flat_map(|write| write.moves.iter().map(|change| (&write.fence, change))).collect();

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;
+use super::patient::Held;
 use super::pool::Store;
 use super::row;
 use crate::config;
@@ -249,13 +250,24 @@ impl Store {
         &self,
         submitters: &[Announced<'_>],
     ) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
-        let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
-        let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
-        let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
-        let low_level: Vec<bool> = submitters.iter().map(|one| one.low_level).collect();
-        let mut tx = self.pool.begin().await.map_err(StoreError::db("announce"))?;
-        let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
-            "-- announce: flipped
+        let mut held = self.pool.acquire().await.map_err(StoreError::db("announce"))?;
+        let announced = self.pool.wait_for("announce", announce(&mut held, submitters)).await;
+        held.release(&announced);
+        announced
+    }
+}
+
+async fn announce(
+    held: &mut Held,
+    submitters: &[Announced<'_>],
+) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
+    let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
+    let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
+    let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
+    let low_level: Vec<bool> = submitters.iter().map(|one| one.low_level).collect();
+    let mut tx = held.begin().await.map_err(StoreError::db("announce"))?;
+    let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
+        "-- announce: flipped
             SELECT s.chain_id, s.submitter, u.shared
             FROM submitter s
             JOIN unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
@@ -263,15 +275,15 @@ impl Store {
             WHERE s.shared <> u.shared
             ORDER BY s.chain_id, s.submitter
             FOR NO KEY UPDATE OF s",
-        )
-        .bind(&chains)
-        .bind(&addresses)
-        .bind(&shared)
-        .fetch_all(&mut *tx)
-        .await
-        .map_err(StoreError::db("announce"))?;
-        sqlx::query(
-            "-- announce: submitters
+    )
+    .bind(&chains)
+    .bind(&addresses)
+    .bind(&shared)
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(StoreError::db("announce"))?;
+    sqlx::query(
+        "-- announce: submitters
             INSERT INTO submitter (chain_id, submitter, signer, shared, low_level)
             SELECT u.chain_id, u.submitter, u.signer, u.shared, u.low_level
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
@@ -282,18 +294,18 @@ impl Store {
                 updated_at = clock_timestamp()
             WHERE (submitter.signer, submitter.shared, submitter.low_level)
                   <> (EXCLUDED.signer, EXCLUDED.shared, EXCLUDED.low_level)",
-        )
-        .bind(&chains)
-        .bind(&addresses)
-        .bind(signers)
-        .bind(&shared)
-        .bind(low_level)
-        .execute(&mut *tx)
-        .await
-        .map_err(StoreError::db("announce"))?;
-        let now_shared: Vec<&(i64, String, bool)> = flipped.iter().filter(|(_, _, shared)| *shared).collect();
-        if !now_shared.is_empty() {
-            sqlx::query(
+    )
+    .bind(&chains)
+    .bind(&addresses)
+    .bind(signers)
+    .bind(&shared)
+    .bind(low_level)
+    .execute(&mut *tx)
+    .await
+    .map_err(StoreError::db("announce"))?;
+    let now_shared: Vec<&(i64, String, bool)> = flipped.iter().filter(|(_, _, shared)| *shared).collect();
+    if !now_shared.is_empty() {
+        sqlx::query(
                 "-- announce: release
                 INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
                 SELECT c.chain_id, c.submitter, 'release', 'its key is shared now (nonce.strict.enabled = false)', 'worker'
@@ -306,26 +318,25 @@ impl Store {
             .execute(&mut *tx)
             .await
             .map_err(StoreError::db("announce"))?;
-        }
-        sqlx::query(
-            "-- announce: leases
+    }
+    sqlx::query(
+        "-- announce: leases
             INSERT INTO submitter_lease (chain_id, submitter)
             SELECT u.chain_id, u.submitter
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             ORDER BY u.chain_id, u.submitter
             ON CONFLICT (chain_id, submitter) DO NOTHING",
-        )
-        .bind(&chains)
-        .bind(&addresses)
-        .execute(&mut *tx)
-        .await
-        .map_err(StoreError::db("announce"))?;
-        tx.commit().await.map_err(StoreError::db("announce"))?;
-        let key = |(chain_id, submitter, shared): (i64, String, bool)| {
-            Ok((row::key("submitter", chain_id, &submitter)?, shared))
-        };
-        flipped.into_iter().map(key).collect()
-    }
+    )
+    .bind(&chains)
+    .bind(&addresses)
+    .execute(&mut *tx)
+    .await
+    .map_err(StoreError::db("announce"))?;
+    tx.commit().await.map_err(StoreError::db("announce"))?;
+    let key = |(chain_id, submitter, shared): (i64, String, bool)| {
+        Ok((row::key("submitter", chain_id, &submitter)?, shared))
+    };
+    flipped.into_iter().map(key).collect()
 }
 
 /// Keys as the two arrays every batched statement starts with.

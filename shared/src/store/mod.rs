@@ -22,6 +22,7 @@ mod lease;
 mod load;
 mod notify;
 mod operator;
+mod patient;
 mod pending;
 mod policy_audit;
 mod pool;

@@ -43,8 +43,9 @@ impl Store {
 
     /// Listens on a connection of the pool, for as long as the listener lives. Errors end the subscription.
     pub async fn listen(&self, channel: Channel) -> Result<Listener, StoreError> {
-        let mut listener =
-            sqlx::postgres::PgListener::connect_with(&self.pool).await.map_err(StoreError::db("listen"))?;
+        let mut listener = sqlx::postgres::PgListener::connect_with(self.pool.plain())
+            .await
+            .map_err(StoreError::db("listen"))?;
         listener.listen(channel.name()).await.map_err(StoreError::db("listen"))?;
         Ok(Listener { inner: listener })
     }

@@ -117,7 +117,7 @@ pub struct PolicyFilter {
     pub limit: u32,
 }
 
-pub(super) async fn note_policy(tx: &mut Tx, live: &[&FencedWrite]) -> Result<(), StoreError> {
+pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let notes: Vec<(&Fence, &PolicyNote)> =
         live.iter().flat_map(|write| write.policy.iter().map(|note| (&write.fence, note))).collect();
     if notes.is_empty() {

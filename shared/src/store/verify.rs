@@ -101,8 +101,12 @@ impl Store {
     /// chain's counts before: what they count was committed before it was sent, so the snapshot has it.
     pub async fn audit_snapshot(&self, chain_id: ChainId) -> Result<Audited, StoreError> {
         let failed = || StoreError::db("audit_snapshot");
-        let mut tx =
-            self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(failed())?;
+        let mut tx = self
+            .pool
+            .plain()
+            .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .await
+            .map_err(failed())?;
         let mut audited = Audited::new();
         read_submitters(&mut tx, chain_id, &mut audited).await?;
         read_intents(&mut tx, chain_id, &mut audited).await?;

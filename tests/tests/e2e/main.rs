@@ -45,6 +45,7 @@ mod secrets;
 mod sequence;
 mod shared_keys;
 mod signers;
+mod silence;
 mod simulate;
 mod slow_readers;
 mod starts;
