@@ -116,8 +116,8 @@ async fn save_blocks(
         .map_err(StoreError::db("save_blocks"))?;
     sqlx::query(
         "-- save_blocks: forget what is above or far below
-            DELETE FROM chain_block
-            WHERE chain_id = $1 AND (number > $2 OR number < $3)",
+        DELETE FROM chain_block
+        WHERE chain_id = $1 AND (number > $2 OR number < $3)",
     )
     .bind(chain.as_i64())
     .bind(number(last))
@@ -127,12 +127,12 @@ async fn save_blocks(
     .map_err(StoreError::db("save_blocks"))?;
     sqlx::query(
         "-- save_blocks
-            INSERT INTO chain_block (chain_id, number, hash, parent_hash)
-            SELECT $1, u.number, u.hash, u.parent_hash
-            FROM unnest($2::BIGINT[], $3::TEXT[], $4::TEXT[]) AS u (number, hash, parent_hash)
-            ON CONFLICT (chain_id, number) DO UPDATE
-            SET hash = EXCLUDED.hash, parent_hash = EXCLUDED.parent_hash, seen_at = clock_timestamp()
-            WHERE chain_block.hash <> EXCLUDED.hash",
+        INSERT INTO chain_block (chain_id, number, hash, parent_hash)
+        SELECT $1, u.number, u.hash, u.parent_hash
+        FROM unnest($2::BIGINT[], $3::TEXT[], $4::TEXT[]) AS u (number, hash, parent_hash)
+        ON CONFLICT (chain_id, number) DO UPDATE
+        SET hash = EXCLUDED.hash, parent_hash = EXCLUDED.parent_hash, seen_at = clock_timestamp()
+        WHERE chain_block.hash <> EXCLUDED.hash",
     )
     .bind(chain.as_i64())
     .bind(blocks.iter().map(number).collect::<Vec<_>>())

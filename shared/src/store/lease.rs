@@ -268,13 +268,13 @@ async fn announce(
     let mut tx = held.begin().await.map_err(StoreError::db("announce"))?;
     let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
         "-- announce: flipped
-            SELECT s.chain_id, s.submitter, u.shared
-            FROM submitter s
-            JOIN unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
-              ON s.chain_id = u.chain_id AND s.submitter = u.submitter
-            WHERE s.shared <> u.shared
-            ORDER BY s.chain_id, s.submitter
-            FOR NO KEY UPDATE OF s",
+        SELECT s.chain_id, s.submitter, u.shared
+        FROM submitter s
+        JOIN unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
+          ON s.chain_id = u.chain_id AND s.submitter = u.submitter
+        WHERE s.shared <> u.shared
+        ORDER BY s.chain_id, s.submitter
+        FOR NO KEY UPDATE OF s",
     )
     .bind(&chains)
     .bind(&addresses)
@@ -284,16 +284,16 @@ async fn announce(
     .map_err(StoreError::db("announce"))?;
     sqlx::query(
         "-- announce: submitters
-            INSERT INTO submitter (chain_id, submitter, signer, shared, low_level)
-            SELECT u.chain_id, u.submitter, u.signer, u.shared, u.low_level
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
-                AS u (chain_id, submitter, signer, shared, low_level)
-            ORDER BY u.chain_id, u.submitter
-            ON CONFLICT (chain_id, submitter) DO UPDATE
-            SET signer = EXCLUDED.signer, shared = EXCLUDED.shared, low_level = EXCLUDED.low_level,
-                updated_at = clock_timestamp()
-            WHERE (submitter.signer, submitter.shared, submitter.low_level)
-                  <> (EXCLUDED.signer, EXCLUDED.shared, EXCLUDED.low_level)",
+        INSERT INTO submitter (chain_id, submitter, signer, shared, low_level)
+        SELECT u.chain_id, u.submitter, u.signer, u.shared, u.low_level
+        FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
+            AS u (chain_id, submitter, signer, shared, low_level)
+        ORDER BY u.chain_id, u.submitter
+        ON CONFLICT (chain_id, submitter) DO UPDATE
+        SET signer = EXCLUDED.signer, shared = EXCLUDED.shared, low_level = EXCLUDED.low_level,
+            updated_at = clock_timestamp()
+        WHERE (submitter.signer, submitter.shared, submitter.low_level)
+              <> (EXCLUDED.signer, EXCLUDED.shared, EXCLUDED.low_level)",
     )
     .bind(&chains)
     .bind(&addresses)
@@ -306,26 +306,26 @@ async fn announce(
     let now_shared: Vec<&(i64, String, bool)> = flipped.iter().filter(|(_, _, shared)| *shared).collect();
     if !now_shared.is_empty() {
         sqlx::query(
-                "-- announce: release
-                INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
-                SELECT c.chain_id, c.submitter, 'release', 'its key is shared now (nonce.strict.enabled = false)', 'worker'
-                FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
-                JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-                WHERE c.in_flight_state = 'PROTECT'",
-            )
-            .bind(now_shared.iter().map(|(chain_id, ..)| *chain_id).collect::<Vec<_>>())
-            .bind(now_shared.iter().map(|(_, submitter, _)| submitter.clone()).collect::<Vec<_>>())
-            .execute(&mut *tx)
-            .await
-            .map_err(StoreError::db("announce"))?;
+            "-- announce: release
+            INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
+            SELECT c.chain_id, c.submitter, 'release', 'its key is shared now (nonce.strict.enabled = false)', 'worker'
+            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+            WHERE c.in_flight_state = 'PROTECT'",
+        )
+        .bind(now_shared.iter().map(|(chain_id, ..)| *chain_id).collect::<Vec<_>>())
+        .bind(now_shared.iter().map(|(_, submitter, _)| submitter.clone()).collect::<Vec<_>>())
+        .execute(&mut *tx)
+        .await
+        .map_err(StoreError::db("announce"))?;
     }
     sqlx::query(
         "-- announce: leases
-            INSERT INTO submitter_lease (chain_id, submitter)
-            SELECT u.chain_id, u.submitter
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
-            ORDER BY u.chain_id, u.submitter
-            ON CONFLICT (chain_id, submitter) DO NOTHING",
+        INSERT INTO submitter_lease (chain_id, submitter)
+        SELECT u.chain_id, u.submitter
+        FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+        ORDER BY u.chain_id, u.submitter
+        ON CONFLICT (chain_id, submitter) DO NOTHING",
     )
     .bind(&chains)
     .bind(&addresses)

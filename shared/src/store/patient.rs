@@ -42,7 +42,7 @@ impl PatientPool {
         transaction: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         // Two statements that are waited for to the end: more of them are waited for only when something is very wrong.
-        let waited = tokio::time::timeout(self.patience * 2, transaction).await;
+        let waited = timeout(self.patience * 2, transaction).await;
         waited.unwrap_or_else(|_| Err(StoreError::db(operation)(silent())))
     }
 
@@ -107,15 +107,8 @@ impl<'p> Executor<'p> for &'_ PatientPool {
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let pool = self.clone();
-        let answered = async move {
-            let mut held = pool.acquire().await?;
-            let answer = timeout(pool.patience, held.connection.fetch_optional(query)).await;
-            let answer = answer.map_err(|_| silent())?;
-            held.settled = true;
-            answer
-        };
-        answered.boxed()
+        let mut rows = self.fetch(query);
+        async move { rows.try_next().await }.boxed()
     }
 
     fn prepare_with<'e>(

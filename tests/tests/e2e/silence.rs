@@ -18,15 +18,13 @@ async fn connections_that_fall_silent_for_ever_are_given_up() {
     stack.worker().over(&wire).start().await;
     stack.wait_announced(&api.client()).await;
     let transfer = payload(Address::repeat_byte(0x71), 1);
-    let (mut first, mut all) = (None, Vec::new());
+    let mut all = Vec::new();
     for n in 0..EACH {
         for submitter in stack.submitters() {
-            let tx_id = stack.create(submitter, &format!("r{n}"), &transfer).await;
-            first.get_or_insert(tx_id);
-            all.push(tx_id);
+            all.push(stack.create(submitter, &format!("r{n}"), &transfer).await);
         }
     }
-    stack.wait_for(first.unwrap(), TxState::Confirmed).await;
+    stack.wait_for(all[0], TxState::Confirmed).await;
     let left = all.len() - confirmed(&stack).await;
     assert!(left > 0, "the flood is over before the silence begins");
     wire.forsake();
