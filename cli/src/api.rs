@@ -123,11 +123,10 @@ impl Api {
         address: &str,
         action: &str,
         chain: Option<u64>,
-        reason: &str,
+        body: &Value,
     ) -> Result<Value> {
         let path = format!("api/v1/submitters/{address}/{action}");
-        let body = serde_json::json!({ "reason": reason });
-        self.answer(self.request(Method::POST, &path, &[by_chain(chain)])?.json(&body)).await
+        self.answer(self.request(Method::POST, &path, &[by_chain(chain)])?.json(body)).await
     }
 
     /// Whether it can serve; if not, what it says is missing.

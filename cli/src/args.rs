@@ -82,7 +82,7 @@ pub enum Command {
     /// Take the chain's count as the submitter's next nonce (admin)
     #[command(after_help = "For an address with history, or after somebody else used its key. \
                             Example:\n  gapless adopt 0xAb… --reason 'moved from the old service'")]
-    Adopt(Admin),
+    Adopt(Adopt),
     /// Audit: hold the database against the chain; nothing is written
     #[command(
         after_help = "Reads every submitter's rows and the chain itself, and checks that nonces on chain are \
@@ -254,6 +254,18 @@ pub struct Admin {
     /// Kept in the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Adopt {
+    #[command(flatten)]
+    pub admin: Admin,
+    /// The transaction that took a nonce of this submitter, where no node shows it by itself; the worker verifies it
+    #[arg(long, value_name = "HASH", requires = "block")]
+    pub taken_by: Option<String>,
+    /// The block that holds it
+    #[arg(long, value_name = "NUMBER", requires = "taken_by")]
+    pub block: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -36,7 +36,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Pause(args) => commands::admin::run(&api, "pause", args, json).await,
         Command::Resume(args) => commands::admin::run(&api, "resume", args, json).await,
         Command::Release(args) => commands::admin::run(&api, "release", args, json).await,
-        Command::Adopt(args) => commands::admin::run(&api, "adopt", args, json).await,
+        Command::Adopt(args) => commands::admin::adopt(&api, args, json).await,
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
         Command::Audit(audit) => commands::audit::run(cli.config.as_deref(), audit, json).await,

@@ -1,8 +1,8 @@
 //! `POST /api/v1/submitters/{address}/pause|resume|release|adopt`, for admins.
 
-use gapless::domain::SubmitterKey;
+use gapless::domain::{H256, SubmitterKey};
 use gapless::store::{
-    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, SubmitterStatus,
+    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, SubmitterStatus, TakenBy,
 };
 use poem::web::Data;
 use poem_openapi::param::{Path, Query};
@@ -14,7 +14,7 @@ use crate::app::{App, SharedApp};
 use crate::auth::{Administer, Caller};
 use crate::error::{ApiError, Failure, OnAdmin};
 use crate::wait::{dealt_with, parse_worker_wait};
-use crate::wire::{ActionResult, ActionStatus, Body, OperatorReason};
+use crate::wire::{ActionResult, ActionStatus, AdoptReason, Body, OperatorReason};
 
 #[derive(ApiResponse)]
 pub(crate) enum Operated {
@@ -85,13 +85,15 @@ impl Operate {
         body: Body<OperatorReason>,
     ) -> Answer {
         let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
-        request(&app, &admin, key, OperatorAction::Release, "release", &body.0.reason, wait.0.as_deref())
-            .await
+        let actor = &admin.actor();
+        let asked = OperatorRequest { actor, reason: &body.0.reason };
+        request(&app, key, (OperatorAction::Release, None), "release", asked, wait.0.as_deref()).await
     }
 
     /// Adopt the chain's count for a submitter
     ///
-    /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands.
+    /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands. While
+    /// a consumed nonce is not explained it is refused, unless `takenBy` and `block` name the transaction that took it.
     #[oai(path = "/api/v1/submitters/:address/adopt", method = "post", operation_id = "adoptSubmitter")]
     async fn adopt(
         &self,
@@ -103,10 +105,13 @@ impl Operate {
         chain_id: Query<Option<u64>>,
         /// How long to wait for the worker; `5s` if absent.
         wait: Query<Option<String>>,
-        body: Body<OperatorReason>,
+        body: Body<AdoptReason>,
     ) -> Answer {
         let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
-        request(&app, &admin, key, OperatorAction::Adopt, "adopt", &body.0.reason, wait.0.as_deref()).await
+        let actor = &admin.actor();
+        let asked = OperatorRequest { actor, reason: &body.0.reason };
+        let action = (OperatorAction::Adopt, taken_by(&body.0)?);
+        request(&app, key, action, "adopt", asked, wait.0.as_deref()).await
     }
 }
 
@@ -128,20 +133,40 @@ async fn set_status(
     Ok(answer(id, key, action, reason, entry))
 }
 
+/// Both or neither.
+fn taken_by(body: &AdoptReason) -> Result<Option<TakenBy>, ApiError> {
+    let invalid = |problem: &str| ApiError::InvalidRequest(problem.to_owned());
+    match (&body.taken_by, body.block) {
+        (None, None) => Ok(None),
+        (Some(hash), Some(block)) => {
+            let tx_hash = hash_of(hash)
+                .ok_or_else(|| invalid("takenBy: must be a transaction hash, 0x and 64 hex digits"))?;
+            if i64::try_from(block).is_err() {
+                return Err(invalid("block: no chain is that long"));
+            }
+            Ok(Some(TakenBy { tx_hash, block }))
+        }
+        _ => Err(invalid("takenBy and block go together")),
+    }
+}
+
+fn hash_of(text: &str) -> Option<H256> {
+    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 64)?;
+    digits.parse().ok()
+}
+
 async fn request(
     app: &App,
-    admin: &Caller<Administer>,
     key: SubmitterKey,
-    action: OperatorAction,
+    (action, taken_by): (OperatorAction, Option<TakenBy>),
     name: &str,
-    reason: &str,
+    request: OperatorRequest<'_>,
     wait: Option<&str>,
 ) -> Answer {
+    let (actor, reason) = (request.actor, request.reason);
     check_reason(reason)?;
     let wait = parse_worker_wait(wait, app.max_wait)?;
-    let actor = &admin.actor();
-    let request = OperatorRequest { actor, reason };
-    let id = recorded(key, app.store.request_action(key, action, request).await?)?;
+    let id = recorded(key, app.store.request_action(key, action, request, taken_by).await?)?;
     app.bell.ring(1);
     log(actor, key, name, reason);
     let entry =

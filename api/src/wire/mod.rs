@@ -16,7 +16,7 @@ pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
 #[cfg(feature = "hostile")]
 pub(crate) use body::parse;
-pub(crate) use operator::{ActionResult, ActionStatus, OperatorReason};
+pub(crate) use operator::{ActionResult, ActionStatus, AdoptReason, OperatorReason};
 pub(crate) use problem::Problem;
 #[cfg(feature = "hostile")]
 pub(crate) use request::TxPayload;

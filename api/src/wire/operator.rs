@@ -14,6 +14,21 @@ pub(crate) struct OperatorReason {
     pub(crate) reason: String,
 }
 
+/// Why, and where to look. Goes to the audit log.
+#[derive(Clone, Debug, Object, Deserialize)]
+#[oai(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct AdoptReason {
+    /// 1 to 1000 characters, for whoever reads the audit log.
+    #[oai(validator(min_length = 1, max_length = 1000))]
+    pub(crate) reason: String,
+    /// Hash of the transaction that took a nonce of this submitter, where no node shows it by itself. Needs `block`. The
+    /// worker reads the block and checks signature, nonce and finality.
+    pub(crate) taken_by: Option<String>,
+    /// The block that holds `takenBy`.
+    pub(crate) block: Option<u64>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "lowercase")]
 pub(crate) enum ActionStatus {

@@ -14,6 +14,8 @@ pub(crate) enum SubmitterState {
     Active,
     /// Takes new transactions but sends none until it is resumed.
     Paused,
+    /// A nonce is consumed, and no node shows by what: takes new transactions, sends none of them until that is explained.
+    Suspect,
     /// Its key was used elsewhere: takes nothing new until an operator releases it.
     Protect,
 }
@@ -30,6 +32,10 @@ pub(crate) struct Submitter {
     pub(crate) paused_reason: Option<String>,
     /// What was seen when it stopped.
     pub(crate) protect_reason: Option<String>,
+    /// What is not explained.
+    pub(crate) suspect_reason: Option<String>,
+    /// Since when.
+    pub(crate) suspect_since: Option<DateTime<Utc>>,
     /// Transactions that wait for their turn, counted up to 10,000.
     pub(crate) queue_depth: u64,
     /// True: there are `queueDepth` or more.
@@ -65,10 +71,11 @@ pub(crate) struct SubmitterPage {
 impl Submitter {
     pub(crate) fn new(view: SubmitterView, for_admin: bool) -> Submitter {
         let told = |reason: String| if for_admin { reason } else { redact_nonces(&reason) };
-        let state = match (&view.protect_reason, view.status) {
-            (Some(_), _) => SubmitterState::Protect,
-            (None, SubmitterStatus::Paused) => SubmitterState::Paused,
-            (None, SubmitterStatus::Active) => SubmitterState::Active,
+        let state = match (&view.protect_reason, &view.suspect_reason, view.status) {
+            (Some(_), _, _) => SubmitterState::Protect,
+            (None, Some(_), _) => SubmitterState::Suspect,
+            (None, None, SubmitterStatus::Paused) => SubmitterState::Paused,
+            (None, None, SubmitterStatus::Active) => SubmitterState::Active,
         };
         Submitter {
             chain_id: view.key.chain_id.0,
@@ -76,6 +83,8 @@ impl Submitter {
             state,
             paused_reason: view.status_reason,
             protect_reason: view.protect_reason.map(told),
+            suspect_reason: view.suspect_reason.map(told),
+            suspect_since: view.suspect_since,
             queue_depth: view.queue_depth,
             queue_depth_capped: view.queue_depth >= QUEUE_DEPTH_CAP,
             oldest_queued_age_seconds: view.oldest_queued_age_seconds,
@@ -107,6 +116,8 @@ mod tests {
             status: SubmitterStatus::Active,
             status_reason: None,
             protect_reason: Some("nonce 41 was used elsewhere".into()),
+            suspect_reason: Some("nonce 41 is not explained".into()),
+            suspect_since: None,
             queue_depth: 0,
             oldest_queued_age_seconds: None,
             in_flight: 0,

@@ -3,14 +3,27 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::args::Admin;
+use crate::args::{Admin, Adopt};
 use crate::output;
 
 pub async fn run(api: &Api, action: &str, args: &Admin, json: bool) -> Result<ExitCode> {
-    let answer = api.administer(&args.address, action, args.chain, &args.reason).await?;
+    ask(api, action, args, &json!({ "reason": args.reason }), json).await
+}
+
+pub async fn adopt(api: &Api, args: &Adopt, json: bool) -> Result<ExitCode> {
+    let mut body = json!({ "reason": args.admin.reason });
+    if let (Some(hash), Some(block)) = (&args.taken_by, args.block) {
+        body["takenBy"] = json!(hash);
+        body["block"] = json!(block);
+    }
+    ask(api, "adopt", &args.admin, &body, json).await
+}
+
+async fn ask(api: &Api, action: &str, args: &Admin, body: &Value, json: bool) -> Result<ExitCode> {
+    let answer = api.administer(&args.address, action, args.chain, body).await?;
     if json {
         output::json(&answer);
         return Ok(ExitCode::SUCCESS);

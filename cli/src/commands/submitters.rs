@@ -43,10 +43,16 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
         cell(&item["queueDepth"]),
         oldest,
         cell(&item["inFlight"]),
-        cell(if item["protectReason"].is_null() { &item["pausedReason"] } else { &item["protectReason"] }),
+        cell(reason(item)),
     ];
     if with_nonce {
         row.push(cell(&item["nextNonce"]));
     }
     row
+}
+
+/// Of what keeps it from sending, the gravest.
+fn reason(item: &Value) -> &Value {
+    let reasons = ["protectReason", "suspectReason", "pausedReason"].map(|name| &item[name]);
+    reasons.into_iter().find(|reason| !reason.is_null()).unwrap_or(&Value::Null)
 }

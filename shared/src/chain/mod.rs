@@ -9,6 +9,6 @@ pub use classify::{ErrorPatterns, SubmitClass, SubmitOutcome, classify};
 pub use evm::{EvmClient, EvmClientError};
 pub use fees::{BySpeed, FeeHistoryPolicy, FeePolicy, FeeSource, Market};
 pub use port::{
-    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
-    MempoolInspector, RpcError, Taker,
+    BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, FeeHistory,
+    MempoolInspector, MinedTx, RpcError, SenderInBlocks,
 };

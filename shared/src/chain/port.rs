@@ -7,7 +7,7 @@ use ethers_core::types::{Address, H256, U256};
 
 use crate::chain::classify::SubmitOutcome;
 use crate::domain::mempool::PoolSurvey;
-use crate::domain::{BlockRef, ChainId, Failure, Finality, Payload, Receipt};
+use crate::domain::{BlockRef, ChainId, Failure, Payload, Receipt};
 use crate::store::Attempt;
 
 /// We could not ask, or could not understand the answer. Says nothing about the transaction.
@@ -80,24 +80,30 @@ impl<T> CallOutcome<T> {
     }
 }
 
-/// One node's view, taken in one batch, of whether a nonce is used up and by whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConsumedNonce {
-    pub head: u64,
-    /// Transaction count at the head.
-    pub latest_count: u64,
-    /// Transaction count as of the newest block that is final in the sense asked for.
-    pub count_at_depth: u64,
-    /// Receipts found among the hashes asked for.
-    pub receipts: Vec<Receipt>,
+/// A block by height and hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId {
+    pub number: u64,
+    pub hash: H256,
 }
 
-/// The transaction that consumed a nonce, and where.
+/// A transaction of a sender, and the block that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taker {
+pub struct MinedTx {
     pub tx_hash: H256,
-    pub block_number: u64,
-    pub block_hash: H256,
+    pub nonce: u64,
+    pub block: BlockId,
+}
+
+/// What blocks hold of a sender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SenderInBlocks {
+    /// The sender signed them: computed here, whatever the node says.
+    pub proved: Vec<MinedTx>,
+    /// A node names the sender, and the signature does not show it: another type of transaction, or a wrong answer.
+    pub unproved: Vec<MinedTx>,
+    /// Blocks that no node showed.
+    pub unshown: Vec<u64>,
 }
 
 /// Whether the nodes serve the chain that is meant.
@@ -143,6 +149,8 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
         Ok(ChainIdentity::judge(self.chain_id(), known_genesis, found, genesis))
     }
     async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError>;
+    /// The count as of exactly this block.
+    async fn transaction_count_at(&self, address: Address, block: BlockId) -> Result<u64, RpcError>;
     /// Takes an `Attempt`, and only the store makes those: unrecorded bytes cannot be sent.
     async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError>;
     async fn receipt(&self, hash: H256) -> Result<Option<Receipt>, RpcError>;
@@ -152,17 +160,20 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn block_receipts(&self, block: H256) -> Result<Option<Vec<Receipt>>, RpcError>;
     async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError>;
     async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError>;
-    /// Whether any of the nodes knows any of the transactions, mined or not. An error if one of them cannot be asked:
-    /// "nobody knows it" must be everybody's word.
-    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError>;
-    /// The transaction that consumed a nonce, read from a block that is final. `None`: the nonce is not finally consumed,
-    /// or the node's answers do not fit together. An error if the node does not show the past that far.
-    async fn taker(
+    /// Receipts of any of the hashes, from the first node that shows one. Nodes that have no index of transactions are
+    /// asked for those of `block`, where that is known. Nothing found says nothing.
+    async fn receipts_from_any_node(
         &self,
-        address: Address,
-        nonce: u64,
-        finality: Finality,
-    ) -> Result<Option<Taker>, RpcError>;
+        hashes: &[H256],
+        block: Option<BlockId>,
+    ) -> Result<Vec<Receipt>, RpcError>;
+    /// What these blocks hold of a sender. A node that does not show one is followed by the next; with `every_node` all of
+    /// them are read, and what any of them shows is found.
+    async fn sender_in_blocks(&self, sender: Address, blocks: &[BlockId], every_node: bool)
+    -> SenderInBlocks;
+    /// The block up to `top` in which the count of the address passed the nonce, by the states that nodes keep of the past.
+    /// `None`: it was not consumed up to there. An error if no node shows the past that far.
+    async fn block_of_nonce(&self, address: Address, nonce: u64, top: u64) -> Result<Option<u64>, RpcError>;
     /// Whose code the account runs by delegation (EIP-7702), if it does.
     async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError>;
     /// `percentiles` ascend.
@@ -177,13 +188,6 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
         payload: &Payload,
         tag: BlockTag,
     ) -> Result<CallOutcome<()>, RpcError>;
-    /// Count at the head, count where the chain is final, and the receipts of `hashes`, all from one node.
-    async fn consumed_nonce(
-        &self,
-        address: Address,
-        finality: Finality,
-        hashes: &[H256],
-    ) -> Result<ConsumedNonce, RpcError>;
 }
 
 /// What the nodes show of their pools. For advice only: whoever asks does the same with any answer and with none.

@@ -30,8 +30,19 @@ pub enum EventKind {
     Cancelled { code: ErrorCode, reason: String },
     #[serde(rename = "tx.stuck")]
     Stuck { code: ErrorCode, reason: String },
+    /// The key was used elsewhere. `tx_hash` names the transaction that took one of our nonces, where it was one of those.
     #[serde(rename = "submitter.protected")]
-    Protected { reason: String },
+    Protected {
+        reason: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tx_hash: Option<H256>,
+    },
+    /// A nonce is consumed, and no node shows by what. No new nonces until that is explained.
+    #[serde(rename = "submitter.suspect")]
+    Suspect { reason: String },
+    /// It is explained.
+    #[serde(rename = "submitter.suspect_cleared")]
+    SuspectCleared { reason: String },
     #[serde(rename = "submitter.released")]
     Released { reason: String },
     /// Transactions of others on a shared key: `stepped_over`, or `displaced` if an intent had to make way for it.
@@ -61,6 +72,8 @@ impl EventKind {
             EventKind::Cancelled { .. } => "tx.cancelled",
             EventKind::Stuck { .. } => "tx.stuck",
             EventKind::Protected { .. } => "submitter.protected",
+            EventKind::Suspect { .. } => "submitter.suspect",
+            EventKind::SuspectCleared { .. } => "submitter.suspect_cleared",
             EventKind::Released { .. } => "submitter.released",
             EventKind::Foreign { .. } => "nonce.foreign",
         }

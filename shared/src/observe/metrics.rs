@@ -42,6 +42,8 @@ pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
 pub const LANES: &str = "lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
 pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
+/// Worker. `chain`: chain id. Submitters with a consumed nonce that nothing explains: they get no new nonces.
+pub const SUSPECT_SUBMITTERS: &str = "suspect_submitters";
 /// Worker. `chain`: chain id. Submitters whose key others use as well.
 pub const SHARED_SUBMITTERS: &str = "shared_submitters";
 /// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
@@ -147,6 +149,11 @@ fn describe() {
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(
+        SUSPECT_SUBMITTERS,
+        Unit::Count,
+        "Submitters with a consumed nonce that nothing explains"
+    );
     describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters whose key others use as well");
     describe_counter!(FOREIGN_NONCES_TOTAL, "Nonces of shared submitters that others used");
     describe_counter!(POLICY_REFUSED_TOTAL, "Intents that policies of submitters refused, by rule");

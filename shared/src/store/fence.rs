@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::cursor::create_cursors;
 use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
+use super::evidence::note_evidence;
 use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, SentNote};
 use super::foreign::note_foreign;
 use super::hold;
@@ -46,6 +47,7 @@ async fn apply(held: &mut Held, batch: &[FencedWrite]) -> Result<Vec<Applied>, S
         create_cursors(&mut tx, &live).await?;
         note_policy(&mut tx, &live).await?;
         write_lanes(&mut tx, &live).await?;
+        note_evidence(&mut tx, &live).await?;
         note_sent(&mut tx, &live).await?;
         note_diagnoses(&mut tx, &live).await?;
         hold::write_holds(&mut tx, &live).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ethers_core::types::H256;
 
 use super::attempt::{Attempt, AttemptKind};
+use super::evidence::Evidence;
 use super::foreign::ForeignNonces;
 use super::hold::{HoldChange, HoldWrite};
 use super::lease::{Fence, Lease};
@@ -111,6 +112,7 @@ pub struct FencedWrite {
     pub(super) moves: Vec<Move>,
     pub(super) attempts: Vec<NewAttempt>,
     pub(super) cursor: Option<CursorWrite>,
+    pub(super) evidence: Option<Evidence>,
     pub(super) sent: Vec<SentNote>,
     pub(super) diagnoses: Vec<(TxId, Diagnosis)>,
     pub(super) displaced: Vec<TxId>,
@@ -137,6 +139,7 @@ impl FencedWrite {
             moves: Vec::new(),
             attempts: Vec::new(),
             cursor: None,
+            evidence: None,
             sent: Vec::new(),
             diagnoses: Vec::new(),
             displaced: Vec::new(),
@@ -159,6 +162,7 @@ impl FencedWrite {
     pub fn is_empty(&self) -> bool {
         self.moves.is_empty()
             && self.cursor.is_none()
+            && self.evidence.is_none()
             && self.sent.is_empty()
             && self.diagnoses.is_empty()
             && self.displaced.is_empty()
@@ -204,6 +208,11 @@ impl FencedWrite {
 
     pub fn cursor(&mut self, cursor: CursorWrite) {
         self.cursor = Some(cursor);
+    }
+
+    /// What is known of consumed nonces, all of it as it shall be.
+    pub fn evidence(&mut self, evidence: Evidence) {
+        self.evidence = Some(evidence);
     }
 
     pub fn sent(&mut self, note: SentNote) {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::attempt::Attempt;
 use super::error::StoreError;
+use super::evidence::{Evidence, EvidenceRow};
 use super::foreign::ForeignNonces;
 use super::hold::{HeldNonce, HeldRow};
 use super::lease::columns;
@@ -68,6 +69,7 @@ pub struct Cursor {
     pub max_in_flight: u32,
     /// The account has delegated code, as the last lane saw.
     pub delegated: bool,
+    pub evidence: Evidence,
 }
 
 /// Everything a lane starts from.
@@ -141,6 +143,8 @@ struct SubmitterRow {
     protect_reason: Option<String>,
     cursor_window: Option<i32>,
     delegated: Option<bool>,
+    #[sqlx(flatten)]
+    evidence: EvidenceRow,
 }
 
 impl TryFrom<AttemptRow> for Attempt {
@@ -257,10 +261,17 @@ impl Store {
         let rows: Vec<SubmitterRow> = sqlx::query_as(
             "-- load_submitters
             SELECT s.chain_id, s.submitter, s.status, s.shared, s.max_in_flight, c.start_nonce, c.next_nonce, c.open_from,
-                   c.in_flight_state, c.protect_reason, c.max_in_flight AS cursor_window, c.delegated
+                   c.in_flight_state, c.protect_reason, c.max_in_flight AS cursor_window, c.delegated,
+                   c.suspect_reason, c.below_block, c.below_hash, c.above_block, c.above_hash, c.above_count,
+                   p.block_number AS last_final_block
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
-            LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
+            LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+            LEFT JOIN LATERAL (
+                SELECT t.block_number
+                FROM managed_tx t
+                WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce = c.open_from - 1
+            ) p ON TRUE",
         )
         .bind(chains)
         .bind(submitters)
@@ -284,6 +295,7 @@ impl Store {
                         .and_then(|window| u32::try_from(window).ok())
                         .unwrap_or(1),
                     delegated: found.delegated.unwrap_or(false),
+                    evidence: found.evidence.into_evidence(&found.submitter)?,
                 }),
                 _ => None,
             };

@@ -6,7 +6,8 @@ use chrono::{DateTime, Utc};
 use super::error::StoreError;
 use super::pending::OperatorAction;
 use super::pool::Store;
-use crate::domain::SubmitterKey;
+use super::row;
+use crate::domain::{H256, SubmitterKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitterStatus {
@@ -58,6 +59,13 @@ pub struct AuditEntry {
     pub refused: bool,
 }
 
+/// The transaction that took a nonce, and the block that holds it, as an operator says. The worker verifies it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenBy {
+    pub tx_hash: H256,
+    pub block: u64,
+}
+
 /// Who asks, and why.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -100,16 +108,18 @@ impl Store {
                 RETURNING audit_id"
             }
         };
-        let recorded = self.record("set_status", statement, key, request).await?;
+        let recorded = self.record("set_status", statement, key, request, None).await?;
         Ok(recorded.map_or(OperatorOutcome::UnknownSubmitter, OperatorOutcome::Recorded))
     }
 
-    /// Leaves a request for the lane. Release needs a submitter in PROTECT; adopt also serves one that was never used.
+    /// Leaves a request for the lane. Release needs a submitter in PROTECT; adopt also serves one that is SUSPECT, or that was
+    /// never used.
     pub async fn request_action(
         &self,
         key: SubmitterKey,
         action: OperatorAction,
         request: Request<'_>,
+        taken_by: Option<TakenBy>,
     ) -> Result<OperatorOutcome, StoreError> {
         let statement = match action {
             OperatorAction::Release => {
@@ -123,16 +133,17 @@ impl Store {
             }
             OperatorAction::Adopt => {
                 "-- request_adopt
-                INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
-                SELECT s.chain_id, s.submitter, 'adopt', $3, $4
+                INSERT INTO audit_log (chain_id, submitter, action, reason, actor, taken_by, taken_block)
+                SELECT s.chain_id, s.submitter, 'adopt', $3, $4, $5, $6
                 FROM submitter s
                 LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
                 WHERE s.chain_id = $1 AND s.submitter = $2
-                    AND (c.submitter IS NULL OR c.in_flight_state = 'PROTECT')
+                    AND (c.submitter IS NULL OR c.in_flight_state = 'PROTECT' OR c.suspect_reason IS NOT NULL)
                 RETURNING audit_id"
             }
         };
-        match self.record("request_action", statement, key, request).await? {
+        let taken_by = (action == OperatorAction::Adopt).then_some(taken_by);
+        match self.record("request_action", statement, key, request, taken_by).await? {
             Some(id) => Ok(OperatorOutcome::Recorded(id)),
             None if self.submitter_exists(key).await? => Ok(OperatorOutcome::NotProtected),
             None => Ok(OperatorOutcome::UnknownSubmitter),
@@ -145,12 +156,20 @@ impl Store {
         statement: &'static str,
         key: SubmitterKey,
         request: Request<'_>,
+        // For statements that take it.
+        taken_by: Option<Option<TakenBy>>,
     ) -> Result<Option<AuditId>, StoreError> {
-        let id: Option<i64> = sqlx::query_scalar(statement)
+        let mut query = sqlx::query_scalar(statement)
             .bind(key.chain_id.as_i64())
             .bind(key.address_text())
             .bind(request.reason)
-            .bind(request.actor)
+            .bind(request.actor);
+        if let Some(taken_by) = taken_by {
+            query = query
+                .bind(taken_by.map(|taken| row::hash_text(taken.tx_hash)))
+                .bind(taken_by.map(|taken| i64::try_from(taken.block).unwrap_or(i64::MAX)));
+        }
+        let id: Option<i64> = query
             .fetch_optional(&self.pool)
             .await
             .map_err(StoreError::db(operation))?;

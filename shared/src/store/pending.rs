@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::error::StoreError;
 use super::lease::columns;
 use super::load::LaneRows;
+use super::operator::TakenBy;
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{SubmitterKey, TxId, TxState};
@@ -64,6 +65,8 @@ pub struct PendingAction {
     pub audit_id: i64,
     pub action: OperatorAction,
     pub reason: String,
+    /// The transaction that took a nonce, as the operator says.
+    pub taken_by: Option<TakenBy>,
 }
 
 impl Store {
@@ -73,9 +76,10 @@ impl Store {
         lanes: &mut HashMap<SubmitterKey, LaneRows>,
     ) -> Result<(), StoreError> {
         let (chains, submitters) = columns(keys);
-        let rows: Vec<(i64, i64, String, String, String)> = sqlx::query_as(
+        type Row = (i64, i64, String, String, String, Option<String>, Option<i64>);
+        let rows: Vec<Row> = sqlx::query_as(
             "-- load_actions
-            SELECT a.audit_id, a.chain_id, a.submitter, a.action, a.reason
+            SELECT a.audit_id, a.chain_id, a.submitter, a.action, a.reason, a.taken_by, a.taken_block
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN audit_log a ON a.chain_id = u.chain_id AND a.submitter = u.submitter
             WHERE a.applied_at IS NULL AND a.action IN ('release', 'adopt')
@@ -86,13 +90,21 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("load_actions"))?;
-        for (audit_id, chain_id, submitter, action, reason) in rows {
+        for (audit_id, chain_id, submitter, action, reason, taken_by, taken_block) in rows {
             let action = match action.as_str() {
                 "adopt" => OperatorAction::Adopt,
                 _ => OperatorAction::Release,
             };
             let key = row::key("audit_log", chain_id, &submitter)?;
-            lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason });
+            let cell = |column| Cell { table: "audit_log", column, id: &submitter };
+            let taken_by = match taken_by.zip(taken_block) {
+                Some((hash, block)) => Some(TakenBy {
+                    tx_hash: row::hash(cell("taken_by"), &hash)?,
+                    block: cell("taken_block").unsigned(block)?,
+                }),
+                None => None,
+            };
+            lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason, taken_by });
         }
         Ok(())
     }

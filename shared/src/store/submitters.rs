@@ -19,6 +19,9 @@ pub struct SubmitterView {
     pub status_reason: Option<String>,
     /// Set while the submitter waits for an operator.
     pub protect_reason: Option<String>,
+    /// Set while a consumed nonce is not explained.
+    pub suspect_reason: Option<String>,
+    pub suspect_since: Option<DateTime<Utc>>,
     /// At most `QUEUE_DEPTH_CAP`, which then means "or more".
     pub queue_depth: u64,
     pub oldest_queued_age_seconds: Option<f64>,
@@ -50,6 +53,8 @@ struct SubmitterRow {
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     protect_reason: Option<String>,
+    suspect_reason: Option<String>,
+    suspect_since: Option<DateTime<Utc>>,
     next_nonce: Option<i64>,
     queue_depth: i64,
     oldest_age: Option<f64>,
@@ -64,6 +69,7 @@ macro_rules! select_submitter {
             "
             SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.shared, s.low_level,
                    s.created_at, s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce,
+                   c.suspect_reason, c.suspect_since,
                    q.queue_depth, h.oldest_age, f.in_flight
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
@@ -160,6 +166,8 @@ impl TryFrom<SubmitterRow> for SubmitterView {
             low_level: row.low_level,
             status_reason: row.status_reason,
             protect_reason: row.protect_reason,
+            suspect_reason: row.suspect_reason,
+            suspect_since: row.suspect_since,
             oldest_queued_age_seconds: row.oldest_age,
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -15,6 +15,7 @@ pub struct Backlog {
     /// Seconds.
     pub oldest_age: f64,
     pub protected: u64,
+    pub suspect: u64,
     pub stuck: u64,
     pub shared: u64,
 }
@@ -24,7 +25,8 @@ pub struct Backlog {
 pub struct IdleSequence {
     pub key: SubmitterKey,
     pub next: Nonce,
-    pub protected: bool,
+    /// PROTECT or SUSPECT.
+    pub stopped: bool,
 }
 
 /// What one step of pruning did.
@@ -153,7 +155,7 @@ impl Store {
     pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
         let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(
             "-- idle_sequences
-            SELECT c.chain_id, c.submitter, c.next_nonce, c.in_flight_state = 'PROTECT'
+            SELECT c.chain_id, c.submitter, c.next_nonce, c.in_flight_state = 'PROTECT' OR c.suspect_reason IS NOT NULL
             FROM submitter_nonce_cursor c
             JOIN submitter_lease l ON l.chain_id = c.chain_id AND l.submitter = c.submitter
             JOIN submitter s ON s.chain_id = c.chain_id AND s.submitter = c.submitter AND NOT s.shared
@@ -164,12 +166,12 @@ impl Store {
         .await
         .map_err(StoreError::db("idle_sequences"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, next, protected)| {
+            .map(|(chain_id, submitter, next, stopped)| {
                 let cell = Cell { table: "submitter_nonce_cursor", column: "next_nonce", id: &submitter };
                 Ok(IdleSequence {
                     key: row::key("submitter_nonce_cursor", chain_id, &submitter)?,
                     next: row::nonce(cell, next)?,
-                    protected,
+                    stopped,
                 })
             })
             .collect()
@@ -192,12 +194,13 @@ impl Store {
 
     /// What waits, per chain.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
-        let rows: Vec<(i64, i64, f64, i64, i64, i64)> = sqlx::query_as(
+        let rows: Vec<(i64, i64, f64, i64, i64, i64, i64)> = sqlx::query_as(
             "-- backlog
             SELECT s.chain_id,
                    coalesce(q.queued, 0),
                    coalesce(extract(epoch FROM clock_timestamp() - q.oldest), 0)::FLOAT8,
                    coalesce(p.protected, 0),
+                   coalesce(p.suspect, 0),
                    coalesce(o.stuck, 0),
                    s.shared
             FROM (SELECT chain_id, count(*) FILTER (WHERE shared) AS shared FROM submitter GROUP BY chain_id) s
@@ -218,9 +221,10 @@ impl Store {
                 ) o ON TRUE
             ) q ON q.chain_id = s.chain_id
             LEFT JOIN (
-                SELECT chain_id, count(*) AS protected
+                SELECT chain_id, count(*) FILTER (WHERE in_flight_state = 'PROTECT') AS protected,
+                       count(*) FILTER (WHERE suspect_reason IS NOT NULL) AS suspect
                 FROM submitter_nonce_cursor
-                WHERE in_flight_state = 'PROTECT'
+                WHERE in_flight_state = 'PROTECT' OR suspect_reason IS NOT NULL
                 GROUP BY chain_id
             ) p ON p.chain_id = s.chain_id
             LEFT JOIN (
@@ -240,7 +244,7 @@ impl Store {
         .await
         .map_err(StoreError::db("backlog"))?;
         rows.into_iter()
-            .map(|(chain_id, queued, oldest_age, protected, stuck, shared)| {
+            .map(|(chain_id, queued, oldest_age, protected, suspect, stuck, shared)| {
                 let chain =
                     Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
@@ -248,6 +252,7 @@ impl Store {
                     queued: queued.unsigned_abs(),
                     oldest_age,
                     protected: protected.unsigned_abs(),
+                    suspect: suspect.unsigned_abs(),
                     stuck: stuck.unsigned_abs(),
                     shared: shared.unsigned_abs(),
                 })

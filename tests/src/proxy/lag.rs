@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Place of the block in the parameters of methods that take one.
-fn block_parameter(method: &str) -> Option<usize> {
+pub(super) fn block_parameter(method: &str) -> Option<usize> {
     match method {
         "eth_getBlockByNumber" | "eth_getBlockReceipts" => Some(0),
         "eth_getTransactionCount"

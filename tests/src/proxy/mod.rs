@@ -3,6 +3,7 @@
 //! Rules apply to single calls, also inside a batch; a fault of the connection takes the whole batch with it, as it
 //! would in life.
 
+mod blind;
 mod fault;
 mod http;
 mod lag;
@@ -26,6 +27,10 @@ struct State {
     rules: VecDeque<Rule>,
     /// The newest block it shows.
     frozen_at: Option<u64>,
+    /// What it does not show of what is mined.
+    hidden: blind::Hidden,
+    /// The states it keeps: those of so many of the newest blocks.
+    keeps_states: Option<u64>,
     /// Whether it shows its pool by sender, as geth does.
     shows_pool: bool,
     calls: HashMap<String, u64>,
@@ -147,6 +152,27 @@ impl Proxy {
         self.state().frozen_at = None;
     }
 
+    /// From now on it shows nothing that names a mined transaction: no receipt, no transaction, no block with its
+    /// transactions. It goes on counting them.
+    pub fn hide_transactions(&self) {
+        self.state().hidden = blind::Hidden::Everything;
+    }
+
+    /// Blocks and their receipts are shown again; it has no index of transactions.
+    pub fn show_blocks(&self) {
+        self.state().hidden = blind::Hidden::Index;
+    }
+
+    /// Shows everything again.
+    pub fn show_transactions(&self) {
+        self.state().hidden = blind::Hidden::Nothing;
+    }
+
+    /// From now on it has the states of so many of the newest blocks, and of no others.
+    pub fn keep_states(&self, blocks: u64) {
+        self.state().keeps_states = Some(blocks);
+    }
+
     /// From now on it shows what its pool holds of a sender (`txpool_contentFrom`), which anvil does not.
     pub fn show_pool(&self) {
         self.state().shows_pool = true;
@@ -196,6 +222,7 @@ impl Planned {
 struct Upstream {
     url: String,
     frozen_at: Option<u64>,
+    keeps_states: Option<u64>,
     shows_pool: bool,
 }
 
@@ -210,6 +237,7 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
         let upstream = Upstream {
             url: state.upstream.clone(),
             frozen_at: state.frozen_at,
+            keeps_states: state.keeps_states,
             shows_pool: state.shows_pool,
         };
         (planned, upstream)
@@ -249,7 +277,11 @@ fn plan(state: &mut State, call: Value) -> Planned {
     *state.calls.entry(method.clone()).or_default() += 1;
     let raw = call["params"][0].as_str().filter(|_| method == SEND).map(str::to_owned);
     state.sent.extend(raw.clone());
-    Planned { fault: state.pick(&method, raw.as_deref()), call }
+    let fault = match state.hidden.hides(&call) {
+        true => Some(Fault::Result(Value::Null)),
+        false => state.pick(&method, raw.as_deref()),
+    };
+    Planned { fault, call }
 }
 
 /// Faults that end the whole exchange before anything is passed on.
@@ -290,6 +322,11 @@ impl Upstream {
             }
             if let Some(block) = self.frozen_at {
                 lag::hide(asked, answer, block);
+            }
+            if let Some(blocks) = self.keeps_states
+                && blind::is_pruned(client, &self.url, call, blocks).await
+            {
+                blind::forget_state(answer);
             }
         }
         Some(by_id)

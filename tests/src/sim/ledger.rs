@@ -6,7 +6,7 @@ use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, U256};
 use ethers_core::utils::keccak256;
 use ethers_core::utils::rlp::Rlp;
-use gapless::chain::BlockWithHashes;
+use gapless::chain::{BlockId, BlockWithHashes, MinedTx, SenderInBlocks};
 use gapless::domain::{BlockRef, Receipt};
 
 pub(super) const BASE_FEE: u64 = 1_000_000_000;
@@ -198,8 +198,25 @@ impl Ledger {
         })
     }
 
-    pub(super) fn knows(&self, hash: H256) -> bool {
-        self.pool.iter().any(|tx| tx.hash == hash) || self.receipt(hash).is_some()
+    /// `None`: it shows no such block.
+    pub(super) fn count_at_hash(&self, hash: H256) -> Option<u64> {
+        let height = self.shown().iter().position(|block| block.hash == hash)?;
+        Some(self.count_at(height as u64))
+    }
+
+    pub(super) fn sender_in_blocks(&self, blocks: &[BlockId]) -> SenderInBlocks {
+        let mut found = SenderInBlocks::default();
+        for block in blocks {
+            match self.shown().iter().find(|shown| shown.hash == block.hash) {
+                Some(shown) => found.proved.extend(shown.txs.iter().map(|tx| MinedTx {
+                    tx_hash: tx.hash,
+                    nonce: tx.nonce,
+                    block: *block,
+                })),
+                None => found.unshown.push(block.number),
+            }
+        }
+        found
     }
 }
 

@@ -8,10 +8,10 @@ use ethers_core::types::{Address, H256, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer as _};
 use gapless::chain::{
-    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ConsumedNonce, ErrorPatterns, FeeHistory,
-    RpcError, SubmitOutcome, Taker, classify,
+    BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ErrorPatterns, FeeHistory, RpcError,
+    SenderInBlocks, SubmitOutcome, classify,
 };
-use gapless::domain::{ChainId, Finality, Payload, Receipt, SignedDraft, UnsignedTx};
+use gapless::domain::{ChainId, Payload, Receipt, SignedDraft, UnsignedTx};
 use gapless::signer::{Signer, SignerError};
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_worker::by_hand::Commits;
@@ -97,12 +97,33 @@ impl ChainConnector for Node {
         self.ask("block by hash", |ledger| ledger.block_by_hash(hash)).await
     }
 
-    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError> {
-        self.ask("known", |ledger| hashes.iter().any(|hash| ledger.knows(*hash))).await
+    async fn transaction_count_at(&self, _: Address, block: BlockId) -> Result<u64, RpcError> {
+        let method = "transaction count at a block";
+        let refused = || RpcError::Refused {
+            method,
+            endpoint: "simulated".to_owned(),
+            code: -32000,
+            message: "unknown block".to_owned(),
+        };
+        self.ask(method, |ledger| ledger.count_at_hash(block.hash)).await?.ok_or_else(refused)
     }
 
-    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<Taker>, RpcError> {
-        Ok(None)
+    async fn receipts_from_any_node(
+        &self,
+        hashes: &[H256],
+        _: Option<BlockId>,
+    ) -> Result<Vec<Receipt>, RpcError> {
+        self.receipts(hashes).await
+    }
+
+    async fn sender_in_blocks(&self, _: Address, blocks: &[BlockId], _: bool) -> SenderInBlocks {
+        let unshown = || blocks.iter().map(|block| block.number).collect();
+        let shown = self.ask("blocks", |ledger| ledger.sender_in_blocks(blocks)).await;
+        shown.unwrap_or_else(|_| SenderInBlocks { unshown: unshown(), ..SenderInBlocks::default() })
+    }
+
+    async fn block_of_nonce(&self, _: Address, nonce: u64, top: u64) -> Result<Option<u64>, RpcError> {
+        self.ask("block of a nonce", |ledger| (0..=top).find(|height| ledger.count_at(*height) > nonce)).await
     }
 
     async fn delegation(&self, _: Address) -> Result<Option<Address>, RpcError> {
@@ -129,24 +150,6 @@ impl ChainConnector for Node {
 
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
         self.ask("call", |_| CallOutcome::Ok(())).await
-    }
-
-    async fn consumed_nonce(
-        &self,
-        _: Address,
-        finality: Finality,
-        hashes: &[H256],
-    ) -> Result<ConsumedNonce, RpcError> {
-        let Finality::Blocks(depth) = finality else { panic!("the simulation counts blocks") };
-        self.ask("consumed nonce", |ledger| ConsumedNonce {
-            head: ledger.head(),
-            latest_count: ledger.count_at(ledger.head()),
-            count_at_depth: (ledger.head() + 1)
-                .checked_sub(depth)
-                .map_or(0, |height| ledger.count_at(height)),
-            receipts: hashes.iter().filter_map(|hash| ledger.receipt(*hash)).collect(),
-        })
-        .await
     }
 }
 

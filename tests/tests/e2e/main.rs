@@ -15,6 +15,7 @@ mod crash;
 mod dead_ends;
 mod delegated;
 mod duties;
+mod evidence;
 mod failover;
 mod fees;
 mod fence;

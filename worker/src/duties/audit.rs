@@ -26,8 +26,8 @@ pub(super) async fn run(
         let counts = futures::future::join_all(group.iter().map(async |idle| {
             let chain = chains.get(&idle.key.chain_id)?;
             let count = chain.connector.transaction_count(idle.key.address, BlockTag::Latest).await.ok()?;
-            // A stranger's use, or a protected sequence that fits again: both are a lane's to judge.
-            ((count > idle.next.0) != idle.protected).then_some(idle.key)
+            // Used elsewhere, or stopped although it fits: a lane looks into both.
+            ((count > idle.next.0) != idle.stopped).then_some(idle.key)
         }));
         suspects.extend(counts.await.into_iter().flatten());
     }

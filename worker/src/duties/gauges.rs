@@ -18,7 +18,9 @@ pub(super) async fn run(store: Store, stop: CancellationToken) {
                     metrics::gauge!(m::QUEUE_DEPTH, "chain" => chain.clone()).set(backlog.queued as f64);
                     metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone())
                         .set(backlog.oldest_age);
-                    metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain).set(backlog.protected as f64);
+                    metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain.clone())
+                        .set(backlog.protected as f64);
+                    metrics::gauge!(m::SUSPECT_SUBMITTERS, "chain" => chain).set(backlog.suspect as f64);
                     metrics::gauge!(m::SHARED_SUBMITTERS, "chain" => backlog.chain_id.to_string())
                         .set(backlog.shared as f64);
                     metrics::gauge!(m::STUCK_TRANSACTIONS, "chain" => backlog.chain_id.to_string())

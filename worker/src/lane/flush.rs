@@ -40,6 +40,7 @@ impl Lane {
         }
         self.open.iter_mut().for_each(OpenTx::diagnosis_written);
         self.stored_sequence = self.sequence.clone();
+        self.stored_evidence = self.key.evidence.clone();
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
@@ -67,7 +68,8 @@ impl Lane {
             || !self.queued_moves.is_empty()
             || !self.done_actions.is_empty()
             || !self.policy_notes.is_empty()
-            || self.sequence_changed();
+            || self.sequence_changed()
+            || self.evidence_changed();
         if urgent {
             return self.flush().await;
         }
@@ -91,6 +93,15 @@ impl Lane {
         self.sequence != self.stored_sequence
     }
 
+    /// A bound that follows from our own final transactions is found in their rows: it needs no write.
+    fn evidence_changed(&self) -> bool {
+        let (now, stored) = (&self.key.evidence, &self.stored_evidence);
+        let counted = now.bounds.below != stored.bounds.below
+            && now.bounds.below.is_some_and(|below| below.hash.is_some());
+        let changed = now.suspicion != stored.suspicion || now.bounds.above != stored.bounds.above || counted;
+        changed && self.sequence.is_some()
+    }
+
     fn to_write(&self) -> FencedWrite {
         let mut write = FencedWrite::new(&self.lease);
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
@@ -111,6 +122,9 @@ impl Lane {
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         self.sharing.found.iter().for_each(|range| write.foreign(*range));
         self.policy_notes.iter().for_each(|note| write.policy(note.clone()));
+        if self.evidence_changed() {
+            write.evidence(self.key.evidence.clone());
+        }
         if self.shared.events.wants_outbox() {
             self.events.iter().for_each(|event| write.event(event.clone()));
         }

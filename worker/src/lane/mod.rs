@@ -19,7 +19,7 @@ use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, Nonce, Policy, TxId};
 use gapless::signer::{PolicedSigner, Signer};
 use gapless::store::{
-    DoneAction, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent, SentNote,
+    DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent, SentNote,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
+use crate::steps::protect::{Allowed, KeyState};
 use crate::watcher::{Mailbox, News};
 use rest::Turn;
 
@@ -73,18 +74,9 @@ pub(crate) struct Lane {
     pub(crate) hold_until: Option<Instant>,
     /// For which nonce the node refuses to estimate, and since when.
     pub(crate) refused_since: Option<(Nonce, Instant)>,
-    /// The chain's count was compared with the sequence since the rows were read.
-    pub(crate) key_checked: bool,
-    /// When the chain's count was first seen above the sequence.
-    pub(crate) key_suspected: Option<Instant>,
-    /// A nonce that was thought to be someone else's turned out to be ours.
-    pub(crate) false_alarm: bool,
-    /// When to look again whether a protected or suspected key is fine after all.
-    pub(crate) recheck_at: Option<Instant>,
-    /// Pause before the next look at a protected key; grows.
-    pub(crate) protect_pause: Duration,
-    /// A protected sequence fitted the chain at the last look; one look is never enough.
-    pub(crate) fitted_once: bool,
+    pub(crate) key: steps::protect::KeyState,
+    /// What its evidence is on disk.
+    stored_evidence: Evidence,
     pub(crate) looks: steps::diagnose::Looks,
     /// The look for receipts that follows reading the rows has failed: when it is repeated, and the pause before that.
     pub(crate) look_again: Option<(Instant, Duration)>,
@@ -161,12 +153,8 @@ impl Lane {
             funds: None,
             hold_until: None,
             refused_since: None,
-            key_checked: false,
-            key_suspected: None,
-            false_alarm: false,
-            recheck_at: None,
-            protect_pause: Duration::ZERO,
-            fitted_once: false,
+            key: Default::default(),
+            stored_evidence: Evidence::default(),
             looks: Default::default(),
             look_again: None,
             moved: false,
@@ -297,14 +285,14 @@ impl Lane {
         steps::request::carry_out(self).await?;
         self.moved = false;
         steps::track::advance(self).await?;
-        let free = steps::protect::key_is_ours(self).await?;
-        if free {
+        let allowed = steps::protect::allowed(self).await?;
+        if allowed != Allowed::Nothing {
             steps::stuck::alarm(self);
             steps::reserve::advance(self).await?;
             steps::replace::advance(self).await?;
             steps::delegated::advance(self);
             steps::submit::advance(self).await?;
-            if steps::prepare::fill(self).await? {
+            if allowed == Allowed::Everything && steps::prepare::fill(self).await? {
                 return Ok(Turn::Again);
             }
         }
@@ -313,7 +301,7 @@ impl Lane {
         if self.moved {
             return Ok(Turn::Again);
         }
-        Ok(self.next_turn(free))
+        Ok(self.next_turn(allowed))
     }
 
     /// Reads the submitter as the last owner left it. What was only in memory is forgotten.
@@ -331,6 +319,8 @@ impl Lane {
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.open.iter_mut().for_each(OpenTx::note_answer);
         let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
+        self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
+        self.key = KeyState::loaded(self.stored_evidence.clone());
         self.sequence = rows.cursor.map(|cursor| Sequence {
             start: cursor.start,
             next: cursor.next,
@@ -348,12 +338,6 @@ impl Lane {
         }
         self.funds = None;
         self.hold_until = None;
-        self.key_checked = false;
-        self.key_suspected = None;
-        self.false_alarm = false;
-        self.recheck_at = None;
-        self.protect_pause = Duration::ZERO;
-        self.fitted_once = false;
         self.reload = false;
         // Watched first, looked up second: a block in between is told, one before is found.
         for tx in &self.open {

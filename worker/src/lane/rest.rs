@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{LAZY, Lane};
 use crate::steps;
+use crate::steps::protect::Allowed;
 
 /// What comes after a turn.
 #[derive(Debug)]
@@ -25,20 +26,22 @@ impl Lane {
         }
     }
 
-    /// When to look again if nothing is heard. `free`: sends and new nonces are allowed at all.
-    pub(super) fn next_turn(&mut self, free: bool) -> Turn {
+    /// When to look again if nothing is heard.
+    pub(super) fn next_turn(&mut self, allowed: Allowed) -> Turn {
         let now = Instant::now();
+        let free = allowed != Allowed::Nothing;
         let lazy = self.lazy_since.map(|since| since + LAZY);
         let due = steps::submit::next_due(self).filter(|_| free);
         let replace = steps::replace::next_time(self).filter(|_| free);
         let alarm = steps::stuck::next_time(self).filter(|_| free);
         let held = steps::reserve::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
-        let hold = self.hold_until.filter(|_| free && !self.paused && !self.queue.is_empty());
+        let gives_nonces = allowed == Allowed::Everything;
+        let hold = self.hold_until.filter(|_| gives_nonces && !self.paused && !self.queue.is_empty());
         let others = steps::shared::next_time(self);
         let look = steps::diagnose::next_time(self);
         let again = self.look_again.map(|(at, _)| at);
-        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, self.recheck_at];
+        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, self.key.recheck_at()];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.rests.store(idle, Ordering::Relaxed);
@@ -61,7 +64,7 @@ impl Lane {
         self.open.is_empty()
             && !waiting
             && !protected
-            && self.key_suspected.is_none()
+            && !self.key.is_doubted()
             && self.lazy_since.is_none()
     }
 }

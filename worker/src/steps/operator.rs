@@ -1,12 +1,12 @@
 //! What an operator asked for, carried out by the owner of the lease: release a protected submitter as it is, or
 //! adopt the chain's count as the truth.
 
-use gapless::chain::BlockTag;
+use gapless::chain::{BlockId, BlockTag, MinedTx};
 use gapless::domain::{EventKind, Nonce, TxState};
-use gapless::store::{AskedBy, DoneAction, OperatorAction};
+use gapless::store::{AskedBy, DoneAction, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
-use super::{protect, shared};
+use super::{attribution, protect, shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// What it led to, or why nothing was changed.
@@ -18,7 +18,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
     while let Some(action) = lane.actions.first().cloned() {
         let outcome = match action.action {
             OperatorAction::Release => release(lane),
-            OperatorAction::Adopt => adopt(lane).await?,
+            OperatorAction::Adopt => adopt(lane, action.taken_by).await?,
         };
         if outcome.is_ok() {
             lane.tell(None, EventKind::Released { reason: action.reason.clone() });
@@ -48,26 +48,34 @@ fn release(lane: &mut Lane) -> Outcome {
         tx.start_waiting(now);
         tx.due = now;
     }
-    lane.key_checked = false;
-    lane.recheck_at = None;
+    lane.key.look_anew();
     Ok(format!("released; the sequence continues at {next}"))
 }
 
 /// The chain's count becomes the next nonce. Intents whose nonce is finally someone else's go back to the head of the
-/// queue: their bytes are dead, so their effect can still happen once.
-async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
+/// queue: their bytes are dead, so their effect can still happen once. While one of them is not explained nothing is adopted:
+/// it may have had its effect already.
+async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, StepError> {
     if lane.sequence.is_some() {
-        if !lane.is_protected() {
-            return Ok(Err("not protected: there is nothing to adopt".to_owned()));
+        if !lane.is_protected() && !lane.key.is_doubted() {
+            return Ok(Err("neither PROTECT nor SUSPECT: there is nothing to adopt".to_owned()));
         }
-        protect::judge_open(lane).await?;
+        if let Some(taken_by) = taken_by
+            && let Err(why) = verify(lane, taken_by).await
+        {
+            return Ok(Err(why));
+        }
+        let unexplained = protect::explain_open(lane).await?;
+        if !unexplained.is_empty() {
+            return Ok(Err(format!("adoption could execute a request twice: {}", unexplained.join("; "))));
+        }
     }
-    let latest = match final_count(lane).await? {
+    let latest = match adoptable_count(lane).await? {
         Ok(count) => count,
         Err(why) => return Ok(Err(why)),
     };
-    if let Err(why) = taken_for_good(lane).await? {
-        return Ok(Err(why));
+    if protect::taken(lane).any(|tx| tx.intent.nonce.0 >= latest) {
+        return Ok(Err("a protected nonce is not consumed any more; release instead".to_owned()));
     }
     let displaced = displace(lane);
     let start = Sequence {
@@ -85,55 +93,64 @@ async fn adopt(lane: &mut Lane) -> Result<Outcome, StepError> {
     sequence.protect = None;
     let next = sequence.next;
     lane.queue.clear();
-    lane.key_checked = false;
-    lane.recheck_at = None;
+    lane.key.evidence.suspicion = None;
+    lane.key.look_anew();
     Ok(Ok(format!("adopted; the sequence continues at {next}, {displaced} intents went back to the queue")))
 }
 
+/// Whether the transaction that the operator names is what it is said to be: in that block, signed by this key, final. Then the
+/// block counts as read, and what follows is as if a node had shown it by itself.
+async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
+    let TakenBy { tx_hash, block: number } = taken_by;
+    let hash = match track::canonical_hash(lane, number).await {
+        Ok(Some(hash)) => hash,
+        Ok(None) => return Err(format!("no node shows block {number}")),
+        Err(error) => return Err(format!("block {number} could not be read: {error}")),
+    };
+    let block = BlockId { number, hash };
+    let found = lane.chain.connector.sender_in_blocks(lane.address(), &[block], true).await;
+    if !found.unshown.is_empty() {
+        return Err(format!("no node shows block {number} with its transactions"));
+    }
+    let is_it = |tx: &&MinedTx| tx.tx_hash == tx_hash;
+    if found.unproved.iter().any(|tx| is_it(&tx)) {
+        return Err(format!("the signature of {tx_hash:#x} cannot be checked"));
+    }
+    if !found.proved.iter().any(|tx| is_it(&tx)) {
+        return Err(format!("block {number} holds no transaction {tx_hash:#x} of this submitter"));
+    }
+    if lane.open.iter().any(|tx| tx.hashes().contains(&tx_hash)) {
+        lane.key.reading.add(found.proved, found.unproved);
+        return Err(format!("{tx_hash:#x} is our own transaction; it is followed"));
+    }
+    if !attribution::is_final(lane, block).await {
+        return Err(format!("block {number} is not final yet; ask again later"));
+    }
+    lane.key.reading.add(found.proved, found.unproved);
+    Ok(())
+}
+
 /// The chain's count, if nothing of others is on its way and a reorg can no longer take it back.
-async fn final_count(lane: &Lane) -> Result<Result<u64, String>, StepError> {
-    let (connector, address) = (&lane.chain.connector, lane.address());
-    let view = connector.consumed_nonce(address, lane.chain.finality(), &[]).await?;
-    let pending = connector.transaction_count(address, BlockTag::Pending).await?;
+async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepError> {
+    let next = lane.sequence.as_ref().map(|sequence| sequence.next);
+    let Some(at) = protect::count_at_head(lane, next.unwrap_or(Nonce(0))).await else {
+        return Ok(Err("no node says what the chain counts at the head; ask again later".to_owned()));
+    };
+    let pending = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending).await?;
     let in_pool =
         |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_held();
     let ours = lane.open.iter().filter(in_pool).count() as u64;
-    if pending > view.latest_count + ours {
-        let others = pending - view.latest_count - ours;
+    if pending > at.count + ours {
+        let others = pending - at.count - ours;
         return Ok(Err(format!(
             "{others} transactions of others are still pending; ask again when they are mined"
         )));
     }
-    let explained = lane.sequence.as_ref().is_some_and(|sequence| view.latest_count <= sequence.next.0);
-    if !explained && view.count_at_depth < view.latest_count {
+    let is_explained = next.is_some_and(|next| at.count <= next.0);
+    if !is_explained && protect::final_count(lane).await.is_none_or(|count| count < at.count) {
         return Ok(Err("the last transactions of others are not final yet; ask again later".to_owned()));
     }
-    Ok(Ok(view.latest_count))
-}
-
-/// Whether what is protected can never be mined. A node that shows no receipt is not enough: if any node knows one of
-/// the hashes, or a block was seen to hold it, requeueing it could give it a second effect.
-async fn taken_for_good(lane: &Lane) -> Result<Result<(), String>, StepError> {
-    let protected = || lane.open.iter().filter(|tx| tx.state() == TxState::Protect);
-    let hashes: Vec<_> = protected().flat_map(OpenTx::hashes).collect();
-    if hashes.is_empty() {
-        return Ok(Ok(()));
-    }
-    let connector = &lane.chain.connector;
-    let view = connector.consumed_nonce(lane.address(), lane.chain.finality(), &hashes).await?;
-    if !view.receipts.is_empty() || protected().any(|tx| view.count_at_depth <= tx.intent.nonce.0) {
-        return Ok(Err("a protected nonce is not finally someone else's; release instead".to_owned()));
-    }
-    if lane.chain.watcher.saw_any(&hashes) {
-        return Ok(Err(
-            "one of our own transactions was seen in a block; wait until its receipt is found".to_owned()
-        ));
-    }
-    Ok(match connector.known_to_any_node(&hashes).await {
-        Ok(false) => Ok(()),
-        Ok(true) => Err("a node knows one of our own transactions at that nonce; release instead".to_owned()),
-        Err(error) => Err(format!("every node must be asked first, and one did not answer: {error}")),
-    })
+    Ok(Ok(at.count))
 }
 
 fn displace(lane: &mut Lane) -> usize {

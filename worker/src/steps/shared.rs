@@ -9,6 +9,7 @@ use gapless::observe::metrics as m;
 use gapless::store::{ForeignCause, ForeignNonces};
 use tokio::time::Instant;
 
+use super::attribution::{self, Consumer};
 use super::protect::{self, LONGEST_PAUSE, RECHECK};
 use super::track;
 use crate::lane::{Lane, OpenTx, StepError};
@@ -21,14 +22,14 @@ const FAR: u64 = 1_000;
 const VACANT_FOR: Duration = Duration::from_secs(3);
 
 /// The step of a turn: intents that lost their nonce go back to the queue, and what is unmined is held against the chain.
-/// Always true: nothing stops the lane of a shared key.
-pub(crate) async fn settle(lane: &mut Lane) -> Result<bool, StepError> {
+/// Nothing stops the lane of a shared key.
+pub(crate) async fn settle(lane: &mut Lane) -> Result<(), StepError> {
     if lane.is_protected() {
         protect::lift(lane, "the key is shared now").await?;
     }
+    lane.key.evidence.suspicion = None;
     requeue_displaced(lane).await?;
-    look_at_unmined(lane).await?;
-    Ok(true)
+    look_at_unmined(lane).await
 }
 
 /// When to look again.
@@ -163,15 +164,29 @@ async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
         let tx = &lane.open[index];
         if tx.is_unmined() && tx.intent.nonce.0 < counts.latest {
-            protect::suspect(lane, index).await?;
+            suspect(lane, index).await?;
         }
     }
     Ok(())
 }
 
-/// Its nonce is finally used and none of our hashes is found, at two looks. If the one who used it is found as well, it has
+/// A nonce of ours is used, and none of our hashes was found. Looked into at the second such answer.
+pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    let tx = &mut lane.open[index];
+    match tx.suspected {
+        None => {
+            tx.suspected = Some(Instant::now());
+            tx.due = Instant::now() + RECHECK;
+            Ok(())
+        }
+        Some(since) if since.elapsed() < RECHECK => Ok(()),
+        Some(_) => lose(lane, index).await,
+    }
+}
+
+/// Its nonce is used and none of our hashes is found, at two looks. If the one who used it is found, and final, it has
 /// lost its nonce. Not written here: whoever calls may be in the middle of a round over what is open.
-pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     if lane.sharing.judge_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
     }
@@ -191,32 +206,23 @@ pub(super) async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError>
 /// Whether the bytes of an intent can never be mined: a block that is final holds another transaction at its nonce. That
 /// nobody shows ours is not enough.
 async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
-    let tx = &lane.open[index];
-    let (tx_id, nonce, hashes) = (tx.intent.tx_id, tx.intent.nonce, tx.hashes());
-    if lane.chain.watcher.saw_any(&hashes) {
+    if lane.chain.watcher.saw_any(&lane.open[index].hashes()) {
         return Ok(false);
     }
-    let connector = &lane.chain.connector;
-    let taker = match connector.taker(lane.address(), nonce.0, lane.chain.finality()).await {
-        Ok(taker) => taker,
-        Err(error) => {
+    let next = lane.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
+    protect::count_at_head(lane, next).await;
+    let consumer = attribution::who_consumed(lane, index).await;
+    let tx_id = lane.open[index].intent.tx_id;
+    match consumer {
+        Consumer::Other { is_final, .. } => return Ok(is_final),
+        Consumer::Ours(receipt) => track::included(lane, receipt),
+        Consumer::Nobody | Consumer::OursWithoutReceipt(_) => {}
+        Consumer::Unknown(why) => {
             tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %tx_id, error = %error, "who used its nonce could not be found out; it keeps it meanwhile");
-            return Ok(false);
+                tx.id = %tx_id, why, "who used its nonce could not be found out; it keeps it meanwhile");
         }
-    };
-    let Some(taker) = taker else { return Ok(false) };
-    let canonical = lane.chain.watcher.canonical_hash(taker.block_number);
-    if canonical.is_some_and(|hash| hash != taker.block_hash) {
-        return Ok(false);
     }
-    if hashes.contains(&taker.tx_hash) {
-        track::look_up(lane, &hashes).await?;
-        return Ok(false);
-    }
-    // A final block is what confirms our own transactions, too. A node that knows ours all the same contradicts it; one that
-    // cannot be asked does not.
-    Ok(!connector.known_to_any_node(&hashes).await.unwrap_or(false))
+    Ok(false)
 }
 
 /// Intents that lost their nonce, by this lane or by one before it, go back to the head of the queue. Asked once more: the

@@ -8,7 +8,7 @@ use gapless::observe::metrics as m;
 use gapless::store::SentNote;
 use tokio::time::Instant;
 
-use super::{delegated, protect, replace, track};
+use super::{delegated, protect, replace, shared, track};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
 
@@ -72,7 +72,10 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) {
         .filter(|tx| is_due(tx, now) && !tx.may_send && tx.state() != TxState::InFlight)
         .flat_map(OpenTx::hashes)
         .collect();
-    track::look_up_if_possible(lane, &overdue).await;
+    if !overdue.is_empty() {
+        track::look_up_if_possible(lane, &overdue).await;
+        protect::note_count(lane).await;
+    }
 }
 
 fn claim_due(lane: &mut Lane, now: Instant) {
@@ -218,7 +221,11 @@ async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(),
         return Ok(());
     }
     put_off(lane, index, Some(NONCE_USED), error);
-    protect::suspect(lane, index).await
+    if lane.sharing.enabled {
+        return shared::suspect(lane, index).await;
+    }
+    protect::doubt(lane);
+    Ok(())
 }
 
 /// The node misses a lower nonce: everything below that is not mined goes out again, in order.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless::chain::{BlockTag, CallOutcome, RpcError};
+use gapless::chain::{BlockId, BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
 use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
 use gapless::store::AttemptKind;
@@ -24,7 +24,7 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
         return;
     }
     // A protected nonce that is ours after all: the protect step lifts the protection.
-    lane.false_alarm |= tx.state() == TxState::Protect;
+    lane.key.false_alarm |= tx.state() == TxState::Protect;
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
     lane.moved = true;
@@ -48,7 +48,7 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     let mut gone = Vec::new();
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
         let Some(receipt) = tx.intent.receipt.clone() else { continue };
-        match lane.chain.watcher.has_replaced(&receipt) {
+        match lane.chain.watcher.has_replaced(BlockId { number: receipt.block_number, hash: receipt.block_hash }) {
             Some(true) if receipt.block_number >= from => {
                 tx.unmined(now);
                 gone.push((tx.intent.tx_id, receipt));
@@ -185,7 +185,8 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
     }
 }
 
-async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcError> {
+/// As the watcher knows it; below what it keeps, as a node shows it.
+pub(super) async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcError> {
     match lane.chain.watcher.canonical_hash(number) {
         Some(hash) => Ok(Some(hash)),
         None => Ok(lane.chain.connector.block(BlockTag::Number(number)).await?.map(|block| block.block.hash)),
@@ -193,6 +194,7 @@ async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcErr
 }
 
 async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
+    lane.key.evidence.bounds.own_final(receipt.block_number);
     let tx = &lane.open[index];
     let tx_id = tx.intent.tx_id;
     if tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder) {

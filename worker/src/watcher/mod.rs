@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use gapless::chain::ChainConnector;
 use gapless::chain::fees::Head;
+use gapless::chain::{BlockId, ChainConnector};
 use gapless::domain::{Confirmation, Finality, H256, Receipt, U256};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -121,6 +121,11 @@ impl Watcher {
         self.read_canon(|canon| canon.head().map(|head| head.number))
     }
 
+    pub(crate) fn head_block(&self) -> Option<BlockId> {
+        let head = self.read_canon(Canon::head)?;
+        Some(BlockId { number: head.number, hash: head.hash })
+    }
+
     /// The head as prices are asked for.
     pub(crate) fn pricing_head(&self) -> Head {
         let base_fee = *self.base_fee.lock().unwrap_or_else(PoisonError::into_inner);
@@ -146,9 +151,9 @@ impl Watcher {
         blocks.iter().map(|block| Confirmation { number: block.number, hash: block.hash }).collect()
     }
 
-    /// Whether the receipt's block has lost its place; `None` if it is below the kept window, and a node has to be asked.
-    pub(crate) fn has_replaced(&self, receipt: &Receipt) -> Option<bool> {
-        self.read_canon(|canon| canon.has_replaced(receipt.block_number, receipt.block_hash))
+    /// Whether a block has lost its place; `None` if it is below the kept window, and a node has to be asked.
+    pub(crate) fn has_replaced(&self, block: BlockId) -> Option<bool> {
+        self.read_canon(|canon| canon.has_replaced(block.number, block.hash))
     }
 
     /// Gas that fits into a block.

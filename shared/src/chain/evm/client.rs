@@ -1,7 +1,7 @@
 //! The port, spoken in Ethereum JSON-RPC.
 //!
-//! Each method is one question through a funnel and the reading of its answer. The one exception is
-//! `consumed_nonce`, whose parts must come from one node and therefore pass the funnels by.
+//! Each method is one question through a funnel and the reading of its answer. Looks for who consumed a nonce (`consumer`)
+//! pass the funnels by: their parts must come from one node, or they are asked of every node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,24 +16,26 @@ use tokio::sync::Semaphore;
 
 use super::answer::{is_not_found, lacks_method, malformed, parse, read_receipt, refused, told};
 use super::broadcast::Sends;
+use super::consumer::delegate;
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
 use super::funnel::{Answered, Funnel, Route, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
-use super::nodes::{Nodes, no_node};
+use super::nodes::Nodes;
 use super::revert;
-use super::taker::delegate;
 use super::wire::Call;
 use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
 use crate::chain::port::{
-    BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, ConsumedNonce, FeeHistory,
-    RpcError, Taker,
+    BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, FeeHistory, RpcError,
+    SenderInBlocks,
 };
 use crate::config::ChainConfig;
-use crate::domain::{BlockRef, ChainId, Finality, Payload, Receipt};
+use crate::domain::{BlockRef, ChainId, Payload, Receipt};
 use crate::observe::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 use crate::store::Attempt;
 
+/// The node does not take blocks by their hash as a parameter.
+const INVALID_PARAMS: i64 = -32602;
 /// What the simplest of transactions uses, on every chain.
 const LEAST_GAS: u64 = 21_000;
 
@@ -162,66 +164,6 @@ impl EvmClient {
         };
         calls.iter().zip(results).map(read).collect()
     }
-
-    /// Alone, because it may fail alone: a chain that has finalised nothing yet says so with an error, and then nothing is
-    /// consumed for good.
-    async fn count_at_tag(
-        &self,
-        endpoint: &Endpoint,
-        address: Address,
-        tag: BlockTag,
-    ) -> Result<u64, RpcError> {
-        let method = "eth_getTransactionCount";
-        match self.ask_one(endpoint, &[Call::new(method, json!([address, tag_text(tag)]))]).await {
-            Ok(results) => {
-                let Count(count) = parse(method, &endpoint.shown, &results[0])?;
-                Ok(count)
-            }
-            Err(RpcError::Refused { message, .. }) if is_not_found(&message) => Ok(0),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The receipts are read last: whatever the counts saw consumed has a receipt by then, if it is ours.
-    async fn consumed_at(
-        &self,
-        endpoint: &Endpoint,
-        address: Address,
-        finality: Finality,
-        hashes: &[H256],
-    ) -> Result<ConsumedNonce, RpcError> {
-        let [number, count] = ["eth_blockNumber", "eth_getTransactionCount"];
-        let asked = [Call::new(number, json!([])), Call::new(count, json!([address, "latest"]))];
-        let first = self.ask_one(endpoint, &asked).await?;
-        let Count(head) = parse(number, &endpoint.shown, &first[0])?;
-        let Count(latest_count) = parse(count, &endpoint.shown, &first[1])?;
-
-        let (tagged, mut asked) = match finality {
-            Finality::Blocks(blocks) => {
-                let deep = BlockTag::Number(head.saturating_sub(blocks.saturating_sub(1)));
-                (None, vec![Call::new(count, json!([address, tag_text(deep)]))])
-            }
-            Finality::Safe => (Some(self.count_at_tag(endpoint, address, BlockTag::Safe).await?), vec![]),
-            Finality::Finalized => {
-                (Some(self.count_at_tag(endpoint, address, BlockTag::Finalized).await?), vec![])
-            }
-        };
-        asked.extend(hashes.iter().map(|hash| Call::new("eth_getTransactionReceipt", json!([hash]))));
-        let mut second = self.ask_one(endpoint, &asked).await?;
-        let count_at_depth = match tagged {
-            Some(count_at_tag) => count_at_tag,
-            None => {
-                let Count(deep) = parse(count, &endpoint.shown, &second.remove(0))?;
-                deep
-            }
-        };
-        let receipts = second
-            .iter()
-            .zip(hashes)
-            .filter_map(|(result, hash)| read_receipt(&endpoint.shown, result, *hash).transpose())
-            .collect::<Result<Vec<Receipt>, RpcError>>()?;
-        Ok(ConsumedNonce { head, latest_count, count_at_depth, receipts })
-    }
 }
 
 #[async_trait]
@@ -246,6 +188,21 @@ impl ChainConnector for EvmClient {
     async fn transaction_count(&self, address: Address, tag: BlockTag) -> Result<u64, RpcError> {
         let Count(count) = self.read("eth_getTransactionCount", json!([address, tag_text(tag)])).await?;
         Ok(count)
+    }
+
+    async fn transaction_count_at(&self, address: Address, block: BlockId) -> Result<u64, RpcError> {
+        let method = "eth_getTransactionCount";
+        // By hash (EIP-1898): a node on another fork has no answer to that, and a wrong one by height.
+        let exactly = json!([address, { "blockHash": block.hash }]);
+        match self.read(method, exactly).await {
+            Ok(Count(count)) => Ok(count),
+            Err(RpcError::Refused { code: INVALID_PARAMS, .. }) => {
+                let height = json!([address, tag_text(BlockTag::Number(block.number))]);
+                let Count(count) = self.read(method, height).await?;
+                Ok(count)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError> {
@@ -313,26 +270,25 @@ impl ChainConnector for EvmClient {
         self.block_of("eth_getBlockByHash", json!(hash), |found| found.hash == hash).await
     }
 
-    async fn known_to_any_node(&self, hashes: &[H256]) -> Result<bool, RpcError> {
-        let method = "eth_getTransactionByHash";
-        let calls: Vec<Call> = hashes.iter().map(|hash| Call::new(method, json!([hash]))).collect();
-        for endpoint in self.shared.exchange.nodes.not_foreign() {
-            for found in self.ask_one(endpoint, &calls).await? {
-                if parse::<Option<Value>>(method, &endpoint.shown, &found)?.is_some() {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+    async fn receipts_from_any_node(
+        &self,
+        hashes: &[H256],
+        block: Option<BlockId>,
+    ) -> Result<Vec<Receipt>, RpcError> {
+        self.find_receipts(hashes, block).await
     }
 
-    async fn taker(
+    async fn sender_in_blocks(
         &self,
-        address: Address,
-        nonce: u64,
-        finality: Finality,
-    ) -> Result<Option<Taker>, RpcError> {
-        self.find_taker(address, nonce, finality).await
+        sender: Address,
+        blocks: &[BlockId],
+        every_node: bool,
+    ) -> SenderInBlocks {
+        self.read_blocks(sender, blocks, every_node).await
+    }
+
+    async fn block_of_nonce(&self, address: Address, nonce: u64, top: u64) -> Result<Option<u64>, RpcError> {
+        self.find_block_of_nonce(address, nonce, top).await
     }
 
     async fn delegation(&self, address: Address) -> Result<Option<Address>, RpcError> {
@@ -383,23 +339,6 @@ impl ChainConnector for EvmClient {
             asked["gas"] = json!(gas);
         }
         self.execute("eth_call", json!([asked, tag_text(tag)])).await?.try_map(|_| Ok(()))
-    }
-
-    async fn consumed_nonce(
-        &self,
-        address: Address,
-        finality: Finality,
-        hashes: &[H256],
-    ) -> Result<ConsumedNonce, RpcError> {
-        let _slot = self.shared.slots.acquire().await;
-        let mut answer = Err(no_node("eth_getTransactionCount"));
-        for endpoint in self.shared.exchange.nodes.in_turn() {
-            answer = self.consumed_at(endpoint, address, finality, hashes).await;
-            if answer.is_ok() {
-                break;
-            }
-        }
-        answer
     }
 }
 

@@ -112,7 +112,7 @@ async fn what_is_not_there_is_a_value() {
     assert_eq!(client.block(BlockTag::Number(9)).await.unwrap(), None);
     assert_eq!(client.block_by_hash(hash(1)).await.unwrap(), None);
     assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
-    assert!(!client.known_to_any_node(&[hash(1)]).await.unwrap());
+    assert_eq!(client.receipts_from_any_node(&[hash(1)], None).await.unwrap(), vec![]);
     let node = Node::start(says(-39001, "finalized block not found")).await;
     assert_eq!(super::super::testing::client(&[&node]).block(BlockTag::Finalized).await.unwrap(), None);
 }
@@ -152,58 +152,51 @@ fn receipt(of: u64) -> Value {
     })
 }
 
-/// A sound node: head 100, count 8 at the head and 5 below it, one receipt.
-fn chain(call: &Value) -> Result<Value, Value> {
-    Ok(match call["method"].as_str().unwrap() {
-        "eth_blockNumber" => json!("0x64"),
-        "eth_getTransactionCount" if call["params"][1] == "latest" => json!("0x8"),
-        "eth_getTransactionCount" if call["params"][1] == "0x50" => json!("0x5"),
-        "eth_getTransactionReceipt" if call["params"][0] == json!(hash(3)) => receipt(3),
-        "eth_getTransactionReceipt" => Value::Null,
-        other => panic!("{other} was not expected"),
-    })
-}
-
+/// Receipts that only another node shows, by their hash or by their block.
 #[tokio::test]
-async fn a_consumed_nonce_is_one_node_s_view() {
-    let bad = Node::start(|body| match body[1]["params"][1].as_str() {
-        Some("latest") => answer(body, chain),
-        // Answers the first half of the question only.
-        _ => Act::Reset,
-    })
-    .await;
-    let good = Node::start(|body| answer(body, chain)).await;
-    let client = client(&[&bad, &good]);
-    let view =
-        client.consumed_nonce(Address::zero(), Finality::Blocks(21), &[hash(2), hash(3)]).await.unwrap();
-    assert_eq!((view.head, view.latest_count, view.count_at_depth), (100, 8, 5));
-    assert_eq!(view.receipts.iter().map(|receipt| receipt.tx_hash).collect::<Vec<_>>(), vec![hash(3)]);
-    assert_eq!((bad.batches(), good.batches()), (vec![2, 3], vec![2, 3]), "nothing was mixed");
-}
-
-#[tokio::test]
-async fn what_is_consumed_at_a_tag_is_the_count_there_and_nothing_before_the_first() {
-    let finalizing = Node::start(|body| {
-        answer(body, |call| match call["params"][1].as_str() {
-            Some("finalized") => Ok(json!("0x4")),
-            _ => chain(call),
+async fn a_receipt_that_one_node_does_not_show_is_asked_of_the_next() {
+    let blind = Node::start(gives(Value::Null)).await;
+    let indexed = Node::start(|body| {
+        answer(body, |call| {
+            Ok(if call["params"][0] == json!(hash(3)) { receipt(3) } else { Value::Null })
         })
     })
     .await;
-    let view = client(&[&finalizing])
-        .consumed_nonce(Address::zero(), Finality::Finalized, &[hash(3)])
-        .await
-        .unwrap();
-    assert_eq!((view.latest_count, view.count_at_depth, view.receipts.len()), (8, 4, 1));
-    let young = Node::start(|body| {
-        answer(body, |call| match call["params"][1].as_str() {
-            Some("safe") => Err(json!({ "code": -39001, "message": "safe block not found" })),
-            _ => chain(call),
+    let found = client(&[&blind, &indexed]).receipts_from_any_node(&[hash(2), hash(3)], None).await.unwrap();
+    assert_eq!(found.iter().map(|receipt| receipt.tx_hash).collect::<Vec<_>>(), vec![hash(3)]);
+    let by_block = Node::start(|body| {
+        answer(body, |call| {
+            let of_block = call["method"] == "eth_getBlockReceipts" && call["params"][0] == json!(hash(99));
+            Ok(if of_block { json!([receipt(4), receipt(3)]) } else { Value::Null })
         })
     })
     .await;
-    let view = client(&[&young]).consumed_nonce(Address::zero(), Finality::Safe, &[]).await.unwrap();
-    assert_eq!((view.latest_count, view.count_at_depth), (8, 0));
+    let client = client(&[&blind, &by_block]);
+    assert_eq!(client.receipts_from_any_node(&[hash(3)], None).await.unwrap(), vec![]);
+    let block = Some(BlockId { number: 16, hash: hash(99) });
+    assert_eq!(client.receipts_from_any_node(&[hash(3)], block).await.unwrap().len(), 1);
+}
+
+/// By hash, so that a node on another fork cannot answer; by height where a node does not take that.
+#[tokio::test]
+async fn a_count_is_asked_for_at_exactly_one_block() {
+    let block = BlockId { number: 16, hash: hash(99) };
+    let strict = Node::start(|body| {
+        answer(body, |call| match call["params"][1]["blockHash"] == json!(hash(99)) {
+            true => Ok(json!("0x5")),
+            false => Err(json!({ "code": -32000, "message": "unknown block" })),
+        })
+    })
+    .await;
+    assert_eq!(client(&[&strict]).transaction_count_at(Address::zero(), block).await.unwrap(), 5);
+    let old = Node::start(|body| {
+        answer(body, |call| match call["params"][1] == "0x10" {
+            true => Ok(json!("0x6")),
+            false => Err(json!({ "code": -32602, "message": "invalid argument 1" })),
+        })
+    })
+    .await;
+    assert_eq!(client(&[&old]).transaction_count_at(Address::zero(), block).await.unwrap(), 6);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
 mod answer;
 mod broadcast;
 mod client;
+mod consumer;
 mod decode;
 mod exchange;
 mod funnel;
@@ -17,10 +18,10 @@ mod health;
 pub(crate) mod hostile;
 mod http;
 mod inspect;
+mod mined_tx;
 mod nodes;
 mod revert;
 mod survey;
-mod taker;
 #[cfg(test)]
 mod testing;
 mod wire;

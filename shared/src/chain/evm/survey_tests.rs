@@ -86,7 +86,7 @@ async fn a_node_of_another_chain_is_never_used_and_halts_nothing() {
     assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5));
     assert_eq!(asked(&client).await, 2);
     client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
-    assert!(!client.known_to_any_node(&[]).await.unwrap());
+    assert!(client.receipts_from_any_node(&[], None).await.unwrap().is_empty());
     assert_eq!((sends(&wrong), sends(&right)), (0, 1));
     assert_eq!(wrong.bodies().len(), 1, "it was asked who it is, and nothing else");
     let right_one = &client.shared.exchange.nodes.all()[1];
@@ -130,7 +130,7 @@ async fn the_chain_is_foreign_only_if_no_node_can_be_right() {
     assert!(problem(client.identity(Some(hash(5))).await).contains("serves chain 99"));
     let error = client.balance(Address::zero()).await.unwrap_err();
     assert!(error.to_string().contains("no node is known to serve this chain"), "{error}");
-    assert!(client.consumed_nonce(Address::zero(), crate::domain::Finality::Blocks(1), &[]).await.is_err());
+    assert!(client.receipts_from_any_node(&[hash(1)], None).await.is_err());
     assert!(client.send_raw(&Bytes::new(), hash(7)).await.is_err());
     assert_eq!((sends(&one), sends(&two)), (0, 0));
 }

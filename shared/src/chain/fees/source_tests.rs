@@ -9,9 +9,9 @@ use ethers_core::types::{Address, H256};
 use super::super::tests::{at, config, dynamic, legacy, one, payload};
 use super::*;
 use crate::chain::classify::SubmitOutcome;
-use crate::chain::port::{BlockTag, BlockWithHashes, CallOutcome, ConsumedNonce};
+use crate::chain::port::{BlockId, BlockTag, BlockWithHashes, CallOutcome, SenderInBlocks};
 use crate::config;
-use crate::domain::{Finality, Receipt, Speed};
+use crate::domain::{Receipt, Speed};
 use crate::store::Attempt;
 
 /// Answers prices slowly, counts how often it was asked, and can lack the history or fail altogether.
@@ -73,10 +73,20 @@ impl ChainConnector for Node {
     async fn block_by_hash(&self, _: H256) -> Result<Option<BlockWithHashes>, RpcError> {
         unreachable!()
     }
-    async fn known_to_any_node(&self, _: &[H256]) -> Result<bool, RpcError> {
+    async fn receipts_from_any_node(
+        &self,
+        _: &[H256],
+        _: Option<BlockId>,
+    ) -> Result<Vec<Receipt>, RpcError> {
         unreachable!()
     }
-    async fn taker(&self, _: Address, _: u64, _: Finality) -> Result<Option<crate::chain::Taker>, RpcError> {
+    async fn sender_in_blocks(&self, _: Address, _: &[BlockId], _: bool) -> SenderInBlocks {
+        unreachable!()
+    }
+    async fn block_of_nonce(&self, _: Address, _: u64, _: u64) -> Result<Option<u64>, RpcError> {
+        unreachable!()
+    }
+    async fn transaction_count_at(&self, _: Address, _: BlockId) -> Result<u64, RpcError> {
         unreachable!()
     }
     async fn delegation(&self, _: Address) -> Result<Option<Address>, RpcError> {
@@ -89,9 +99,6 @@ impl ChainConnector for Node {
         unreachable!()
     }
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
-        unreachable!()
-    }
-    async fn consumed_nonce(&self, _: Address, _: Finality, _: &[H256]) -> Result<ConsumedNonce, RpcError> {
         unreachable!()
     }
 }
