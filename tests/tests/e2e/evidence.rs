@@ -1,13 +1,13 @@
 //! Nodes that cannot show what they know: silence is no evidence, and only a transaction that is shown by name decides.
 
-use gapless_tests::{Address, Stack, Submitter, TxState, eventually, payload};
+use gapless_tests::{Address, H256, Mining, Proxy, Stack, Submitter, TxId, TxState, eventually, payload};
 use serde_json::Value;
 
 use crate::stack;
 
 /// A worker dies right after a send, and the transaction is mined. Whoever comes next asks a node that counts the nonce
 /// and shows neither receipt nor transaction nor block.
-async fn mined_and_hidden() -> (Stack, gapless_tests::TxId) {
+async fn mined_and_hidden() -> (Stack, TxId) {
     let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").start().await;
     stack.start_api().await;
     let doomed = stack.worker().failpoint("sent").start().await;
@@ -78,5 +78,178 @@ async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     assert_eq!(stack.attempts(tx_id).await.len(), 1, "nothing was signed anew");
     assert_eq!(stack.anvil().balance(target()).await, 11.into(), "each of them once");
     assert!(stack.verify().await.sound);
+    stack.finish().await;
+}
+
+/// Scenario 54. Nothing was killed: the node merely shows nothing for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspicion_ends_by_itself_when_a_node_shows_what_it_has() {
+    let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").up().await;
+    let submitter = stack.submitter(0);
+    stack.proxy().hide_transactions();
+    let tx_id = stack.create(submitter, "hidden", &payload(target(), 1)).await;
+    wait_suspect(&stack, submitter).await;
+    assert!(matches!(stack.row(tx_id).await.state, TxState::InFlight | TxState::Submitted));
+    let release = stack.operate(submitter, "release", "there is nothing to release").await;
+    assert_eq!((release.status, release.code()), (409, "not_protected"), "{}", release.body);
+    stack.proxy().show_transactions();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    let next = stack.create(submitter, "next", &payload(target(), 1)).await;
+    assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(seen(&stack, submitter).await["state"], "ACTIVE");
+    let events = stack.workers()[0].events();
+    assert!(events.iter().any(|event| event["event"] == "submitter.suspect_cleared"), "{events:?}");
+    stack.finish().await;
+}
+
+/// Scenario 61. The first node shows nothing at all; the second has no index, and shows the block.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_nodes_the_one_that_shows_the_block_decides() {
+    let (stack, tx_id) = mined_and_hidden().await;
+    let seeing = Proxy::start(stack.anvil().url()).await;
+    seeing.show_blocks();
+    stack.worker().rpc(&[stack.proxy().url(), seeing.url()]).start().await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.attempts(tx_id).await.len(), 1);
+    assert_eq!(stack.cursor(stack.submitter(0)).await.unwrap().protect_reason, None);
+    assert_eq!(stack.anvil().balance(target()).await, 1.into());
+    stack.finish().await;
+}
+
+/// The same when only one of them shows a receipt by its hash.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_nodes_the_one_that_shows_the_receipt_decides() {
+    let (stack, tx_id) = mined_and_hidden().await;
+    stack.worker().rpc(&[stack.proxy().url(), stack.anvil().url()]).start().await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(target()).await, 1.into());
+    stack.finish().await;
+}
+
+/// Ours waits in the pool, and the key's holder mines another transaction at its nonce. Answers its hash and block.
+async fn taken_elsewhere(stack: &Stack, tx_id: TxId) -> (H256, u64) {
+    let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
+    stack.anvil().drop_all().await;
+    let theirs = stack.submitter(0).spend_outside(stack.anvil(), nonce).await;
+    stack.anvil().mine(1).await;
+    let receipt = stack.anvil().receipt(theirs).await.expect("it is mined");
+    let block = receipt["blockNumber"].as_str().unwrap().trim_start_matches("0x").to_owned();
+    (theirs, u64::from_str_radix(&block, 16).unwrap())
+}
+
+async fn adopt(stack: &Stack, hash: H256, block: u64) -> (i32, String) {
+    let (address, hash, block) = (stack.submitter(0).text(), format!("{hash:#x}"), block.to_string());
+    let asked =
+        ["adopt", &address, "--reason", "seen in an explorer", "--taken-by", &hash, "--block", &block];
+    let output = stack.cli(&asked).await;
+    (output.code, output.stdout + &output.stderr)
+}
+
+/// Scenario 62. Nodes without the past, and nothing that says where to look: an operator can point at the transaction, and is
+/// not believed without a look.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_names_the_transaction_that_took_a_nonce_and_it_is_verified() {
+    let stack = stack()
+        .proxied()
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("rpc.poll_interval", "200ms")
+        .start()
+        .await;
+    stack.start_api().await;
+    let submitter = stack.submitter(0);
+    let first = stack.start_worker().await;
+    let tx_id = stack.create(submitter, "displaced", &payload(target(), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    first.kill9();
+    let (theirs, block) = taken_elsewhere(&stack, tx_id).await;
+    stack.anvil().mine(2).await;
+    // As after an upgrade, or where the chain was away for long: no bounds, and no old states.
+    stack
+        .sql("UPDATE submitter_nonce_cursor SET below_block = NULL, below_hash = NULL, above_block = NULL, above_hash = NULL, above_count = NULL")
+        .await;
+    stack.proxy().keep_states(1);
+    stack.start_worker().await;
+    let reason = wait_suspect(&stack, submitter).await;
+    assert!(reason.contains("no node shows in which block"), "{reason}");
+
+    let refused = stack.operate(submitter, "adopt", "it must have been us").await;
+    assert_eq!((refused.status, refused.code()), (409, "action_refused"), "{}", refused.body);
+    let (code, said) = adopt(&stack, theirs, block + 1).await;
+    assert!(code != 0 && said.contains("holds no transaction"), "another block: {said}");
+    let (code, said) = adopt(&stack, H256::repeat_byte(9), block).await;
+    assert!(code != 0 && said.contains("holds no transaction"), "another hash: {said}");
+    let (code, said) = adopt(&stack, theirs, 1_000_000).await;
+    assert!(code != 0 && said.contains("no node shows block"), "no such block: {said}");
+    assert_eq!(stack.row(tx_id).await.nonce, Some(0), "nothing was given up");
+
+    let (code, said) = adopt(&stack, theirs, block).await;
+    assert!(code == 0 && said.contains("1 intents went back to the queue"), "{said}");
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(stack.anvil().balance(target()).await, 1.into(), "its effect, once");
+    stack.finish().await;
+}
+
+/// Scenario 62. With nothing open, nothing could happen twice: a count in a final block is enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_nothing_open_a_final_count_is_enough_to_adopt() {
+    let stack = stack().proxied().up().await;
+    let submitter = stack.submitter(0);
+    let first = stack.create(submitter, "first", &payload(target(), 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    stack.proxy().hide_transactions();
+    submitter.spend_outside(stack.anvil(), None).await;
+    eventually("the lane ends", async || match stack.lease(submitter).await {
+        Some(lease) if lease.owner.is_none() => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
+    let second = stack.create(submitter, "second", &payload(target(), 1)).await;
+    stack.wait_protected(submitter).await;
+    let adopted = stack.operate(submitter, "adopt", "we sent it").await;
+    assert_eq!(adopted.status, 200, "{}", adopted.body);
+    stack.proxy().show_transactions();
+    assert_eq!(stack.wait_for(second, TxState::Confirmed).await.nonce, Some(2));
+    stack.finish().await;
+}
+
+/// Scenario 66. The state at the depth of finality is gone: counts of recent blocks are kept until their blocks are final.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pruned_node_shows_external_use_as_well() {
+    let stack =
+        stack().proxied().confirmations(4).mining(Mining::Manual).set("events.mode", "log").up().await;
+    let submitter = stack.submitter(0);
+    stack.proxy().keep_states(1);
+    let first = stack.create(submitter, "first", &payload(target(), 1)).await;
+    stack.wait_for(first, TxState::Submitted).await;
+    stack.anvil().mine(4).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    eventually("the lane ends", async || match stack.lease(submitter).await {
+        Some(lease) if lease.owner.is_none() => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
+    submitter.spend_outside(stack.anvil(), None).await;
+    stack.anvil().mine(1).await;
+    let second = stack.create(submitter, "second", &payload(target(), 1)).await;
+    // Noticed and shown while it is not final.
+    let reason = wait_suspect(&stack, submitter).await;
+    assert!(reason.contains("this sequence explains"), "{reason}");
+    assert_eq!(stack.row(second).await.nonce, None);
+    // Kept over a change of owners.
+    stack.workers()[0].kill9();
+    stack.start_worker().await;
+    stack.anvil().mine(4).await;
+    let reason = stack.wait_protected(submitter).await;
+    assert!(reason.contains("used outside"), "{reason}");
+    assert_eq!(seen(&stack, submitter).await["state"], "PROTECT");
+    assert_eq!(stack.row(second).await.nonce, None, "nothing is skipped");
+    assert!(stack.verify().await.sound);
+    stack.operate(submitter, "adopt", "we sent it").await;
+    stack.wait_for(second, TxState::Submitted).await;
+    stack.anvil().mine(4).await;
+    stack.wait_for(second, TxState::Confirmed).await;
     stack.finish().await;
 }

@@ -1,7 +1,7 @@
 //! Keys that somebody else used: the lane stops, says so, and goes on when an operator decides.
 
-use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, U256, eventually, payload};
-use serde_json::{Value, json};
+use gapless_tests::{Address, H256, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
+use serde_json::Value;
 
 use crate::stack;
 
@@ -53,11 +53,12 @@ async fn wait_submitter_event(stack: &Stack, name: &str) {
 }
 
 /// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
-async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) {
+async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) -> H256 {
     let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
     stack.anvil().drop_all().await;
-    submitter.spend_outside(stack.anvil(), nonce).await;
+    let theirs = submitter.spend_outside(stack.anvil(), nonce).await;
     stack.anvil().mine(1).await;
+    theirs
 }
 
 /// Scenarios 5, 52. While nothing was asked of it; noticed before the next nonce is given.
@@ -108,7 +109,7 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     stack.finish().await;
 }
 
-/// Scenarios 52, 53. Ours was in the mempool, the stranger's with the same nonce was mined.
+/// Scenarios 52, 53, 62. Ours was in the mempool, the other sender's with the same nonce was mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_adoption() {
     let stack = stack()
@@ -122,26 +123,29 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_
     let (submitter, other, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xcd));
     let displaced = stack.create(submitter, "displaced", &payload(to, 1)).await;
     let follower = stack.create(submitter, "follower", &payload(to, 10)).await;
-    lose_the_race(&stack, submitter, displaced).await;
+    let theirs = lose_the_race(&stack, submitter, displaced).await;
 
     let reason = stack.wait_protected(submitter).await;
     assert!(reason.contains(&displaced.to_string()), "{reason}");
+    assert!(reason.contains(&format!("{theirs:#x}")), "named by its hash: {reason}");
     let row = stack.wait_for(displaced, TxState::Protect).await;
     assert_eq!(row.nonce, Some(0));
     let row = stack.row(follower).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None), "nothing is skipped");
     assert_refuses(&stack, submitter).await;
     wait_submitter_event(&stack, "submitter.protected").await;
+    let told = submitter_events(&stack, "submitter.protected")[0]["data"].to_string();
+    assert!(told.contains(&format!("{theirs:#x}")), "{told}");
     assert_eq!(stack.get(displaced).await["state"], "PROTECT");
 
     // Others are not concerned, and the lane stays as it is while blocks go by.
     let unaffected = stack.create(other, "unaffected", &payload(to, 100)).await;
     stack.wait_for(unaffected, TxState::Submitted).await;
-    let sent = stack.proxy().sent().len();
+    let sent = stack.proxy().sent_by(submitter.address()).len();
     stack.anvil().mine(1).await;
     stack.wait_for(unaffected, TxState::Confirmed).await;
     assert_eq!(stack.row(displaced).await.state, TxState::Protect);
-    assert_eq!(stack.proxy().sent().len(), sent, "a protected lane sends nothing");
+    assert_eq!(stack.proxy().sent_by(submitter.address()).len(), sent, "a protected lane sends nothing");
 
     let outcome = order(&stack, submitter, "adopt").await;
     assert!(outcome.contains("1 intents went back to the queue"), "{outcome}");
@@ -210,84 +214,5 @@ async fn a_stranger_who_is_not_final_is_waited_for() {
     assert_eq!(row.nonce, Some(0));
     assert!(!stack.workers()[0].log().contains("PROTECT"));
     assert_eq!(stack.anvil().balance(to).await, 1.into());
-    stack.finish().await;
-}
-
-/// A submitter in PROTECT because of a node that counts its nonce as used, and shows neither block nor receipt.
-async fn falsely_protected() -> (Stack, TxId) {
-    let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").up().await;
-    let block = stack.anvil().rpc("eth_getBlockByNumber", json!(["latest", false])).await;
-    stack.proxy().always("eth_getBlockByNumber", Fault::Result(block));
-    stack.proxy().always("eth_getTransactionReceipt", Fault::Result(Value::Null));
-    let tx_id = stack.create(stack.submitter(0), "hidden", &payload(Address::repeat_byte(0xd0), 1)).await;
-    stack.wait_protected(stack.submitter(0)).await;
-    assert_eq!(stack.wait_for(tx_id, TxState::Protect).await.nonce, Some(0));
-    (stack, tx_id)
-}
-
-async fn assert_works_again(stack: &Stack, tx_id: TxId) {
-    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd0));
-    stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(stack.attempts(tx_id).await.len(), 1, "nothing was signed anew");
-    eventually("the protection is lifted", async || match stack.cursor(submitter).await.unwrap() {
-        cursor if cursor.protect_reason.is_none() => Ok(()),
-        cursor => Err(cursor),
-    })
-    .await;
-    let next = stack.create(submitter, "next", &payload(to, 1)).await;
-    let row = stack.wait_for(next, TxState::Confirmed).await;
-    assert_eq!(row.nonce, Some(1));
-    assert_eq!(stack.anvil().balance(to).await, U256::from(2));
-}
-
-/// Scenario 54.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_false_alarm_of_a_lagging_node_heals_by_itself() {
-    let (stack, tx_id) = falsely_protected().await;
-    assert_refuses(&stack, stack.submitter(0)).await;
-    stack.proxy().clear();
-    assert_works_again(&stack, tx_id).await;
-    wait_submitter_event(&stack, "submitter.released").await;
-    assert_eq!(audit_log(&stack).await, [], "no operator was needed");
-    stack.finish().await;
-}
-
-/// Scenarios 53, 54. Also when the lane that raised it is gone.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_false_alarm_heals_in_the_hands_of_another_worker() {
-    let (stack, tx_id) = falsely_protected().await;
-    stack.workers()[0].stop_sigterm().await;
-    stack.proxy().clear();
-    stack.start_worker().await;
-    assert_works_again(&stack, tx_id).await;
-    stack.finish().await;
-}
-
-/// Scenario 53.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_released_submitter_continues_where_it_was() {
-    let (stack, tx_id) = falsely_protected().await;
-    let outcome = order(&stack, stack.submitter(0), "release").await;
-    assert!(outcome.contains("the sequence continues at 1"), "{outcome}");
-    stack.proxy().clear();
-    assert_works_again(&stack, tx_id).await;
-    assert_eq!(audit_log(&stack).await, [("release".to_owned(), outcome)]);
-    let again = stack.operate(stack.submitter(0), "release", "once more").await;
-    assert_eq!((again.status, again.code()), (409, "not_protected"), "{}", again.body);
-    stack.finish().await;
-}
-
-/// Scenario 53. An operator who is wrong about a false alarm cannot make a second effect of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_adoption_over_our_own_transaction_is_refused() {
-    let (stack, tx_id) = falsely_protected().await;
-    let refused = stack.operate(stack.submitter(0), "adopt", "somebody must have").await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert!(refused.body.to_string().contains("our own transaction"), "{}", refused.body);
-    let log = audit_log(&stack).await;
-    assert!(log.len() == 1 && log[0].1.contains("our own transaction"), "{log:?}");
-    assert_eq!(stack.row(tx_id).await.state, TxState::Protect);
-    stack.proxy().clear();
-    assert_works_again(&stack, tx_id).await;
     stack.finish().await;
 }

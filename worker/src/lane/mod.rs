@@ -19,7 +19,8 @@ use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, Nonce, Policy, TxId};
 use gapless::signer::{PolicedSigner, Signer};
 use gapless::store::{
-    DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent, SentNote,
+    DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
+    SentNote,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;

@@ -61,11 +61,7 @@ impl Lane {
     fn is_idle(&self) -> bool {
         let waiting = !self.queue.is_empty() && !self.paused;
         let protected = self.is_protected();
-        self.open.is_empty()
-            && !waiting
-            && !protected
-            && !self.key.is_doubted()
-            && self.lazy_since.is_none()
+        self.open.is_empty() && !waiting && !protected && !self.key.is_doubted() && self.lazy_since.is_none()
     }
 }
 

@@ -27,7 +27,10 @@ pub(super) enum Consumer {
     /// One of ours is in a canonical block, and no node shows its receipt.
     OursWithoutReceipt(MinedTx),
     /// Another transaction that the submitter's key signed. It ends something only where it is final.
-    Other { tx: MinedTx, is_final: bool },
+    Other {
+        tx: MinedTx,
+        is_final: bool,
+    },
     /// It is consumed, and nobody can say by what: why not.
     Unknown(String),
 }
@@ -66,9 +69,11 @@ pub(super) async fn who_consumed(lane: &mut Lane, index: usize) -> Consumer {
     }
     let bounds = lane.key.evidence.bounds;
     let Some(above) = bounds.above.filter(|above| above.count > nonce.0) else { return Consumer::Nobody };
-    let blocks = match bounds.range(nonce) {
+    // On a shared key a nonce that others left may be given after higher ones were mined: no lower bound holds for it.
+    let range = bounds.range(nonce).filter(|_| !lane.sharing.enabled);
+    let blocks = match range {
         Some((first, last)) if last - first < FAR => first..=last,
-        range => match lane.chain.connector.block_of_nonce(lane.address(), nonce.0, above.block).await {
+        _ => match lane.chain.connector.block_of_nonce(lane.address(), nonce.0, above.block).await {
             Ok(Some(block)) => block..=block,
             found => {
                 let why = match found {

@@ -48,7 +48,11 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     let mut gone = Vec::new();
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
         let Some(receipt) = tx.intent.receipt.clone() else { continue };
-        match lane.chain.watcher.has_replaced(BlockId { number: receipt.block_number, hash: receipt.block_hash }) {
+        match lane
+            .chain
+            .watcher
+            .has_replaced(BlockId { number: receipt.block_number, hash: receipt.block_hash })
+        {
             Some(true) if receipt.block_number >= from => {
                 tx.unmined(now);
                 gone.push((tx.intent.tx_id, receipt));

@@ -157,9 +157,7 @@ fn receipt(of: u64) -> Value {
 async fn a_receipt_that_one_node_does_not_show_is_asked_of_the_next() {
     let blind = Node::start(gives(Value::Null)).await;
     let indexed = Node::start(|body| {
-        answer(body, |call| {
-            Ok(if call["params"][0] == json!(hash(3)) { receipt(3) } else { Value::Null })
-        })
+        answer(body, |call| Ok(if call["params"][0] == json!(hash(3)) { receipt(3) } else { Value::Null }))
     })
     .await;
     let found = client(&[&blind, &indexed]).receipts_from_any_node(&[hash(2), hash(3)], None).await.unwrap();

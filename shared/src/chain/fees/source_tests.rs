@@ -73,11 +73,7 @@ impl ChainConnector for Node {
     async fn block_by_hash(&self, _: H256) -> Result<Option<BlockWithHashes>, RpcError> {
         unreachable!()
     }
-    async fn receipts_from_any_node(
-        &self,
-        _: &[H256],
-        _: Option<BlockId>,
-    ) -> Result<Vec<Receipt>, RpcError> {
+    async fn receipts_from_any_node(&self, _: &[H256], _: Option<BlockId>) -> Result<Vec<Receipt>, RpcError> {
         unreachable!()
     }
     async fn sender_in_blocks(&self, _: Address, _: &[BlockId], _: bool) -> SenderInBlocks {
