@@ -62,7 +62,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         }
     }
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
-    let notify_store = Store::new(&config.database.url, "gapless-api-notify", 2, TIMEOUTS)?;
+    let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
     let app = app(&config, door, store.clone(), &intake_store, notify_store, shutdown.clone());
     let stop = CancellationToken::new();
     let tls = match &config.api.tls {

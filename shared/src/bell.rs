@@ -62,13 +62,13 @@ fn pause_after(rows: usize) -> Duration {
     PAUSE_PER_ROW.saturating_mul(rows).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
-/// Listens for ever, over a connection of `store`. Calls `heard` with true at every word, and whenever listening begins,
+/// Listens for ever, over a connection of its own to the database of `store`; one that breaks or falls silent is replaced. Calls `heard` with true at every word, and whenever listening begins,
 /// since words may have been missed; with false when it ends and only polling is left.
 pub async fn hear(store: Store, channel: Channel, mut heard: impl FnMut(bool)) {
     loop {
         let Err(error) = listen(&store, channel, &mut heard).await;
         heard(false);
-        tracing::debug!(%error, ?channel, "not listening; polling goes on");
+        tracing::info!(%error, ?channel, "the listening connection is lost and will be replaced; polling goes on");
         tokio::time::sleep(RETRY).await;
     }
 }

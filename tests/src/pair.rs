@@ -3,6 +3,7 @@
 use gapless_cli::localnet::Postgres;
 use sqlx::{Connection, PgConnection};
 
+use crate::database_clock::DatabaseClock;
 use crate::eventually::eventually;
 use crate::servers;
 use crate::switch::Switch;
@@ -18,9 +19,18 @@ pub struct Pair {
 impl Pair {
     /// `synchronous`: no commit is answered before both have it.
     pub async fn start(synchronous: bool) -> Pair {
+        Pair::start_with(synchronous, Vec::new()).await
+    }
+
+    /// A synchronous pair whose standby reads another clock.
+    pub async fn with_standby_clock(clock: &DatabaseClock) -> Pair {
+        Pair::start_with(true, clock.env()).await
+    }
+
+    async fn start_with(synchronous: bool, standby_env: Vec<(String, String)>) -> Pair {
         let mut primary = servers::own_postgres().await;
         let url = servers::create_database(&primary).await;
-        let standby = primary.standby("standby", synchronous).await.expect("a standby");
+        let standby = primary.standby("standby", synchronous, standby_env).await.expect("a standby");
         let database = url.rsplit('/').next().expect("a name").to_owned();
         let switch = Switch::to(primary.port()).await;
         Pair { primary, standby, switch, database }

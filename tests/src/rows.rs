@@ -138,7 +138,7 @@ pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>
                 last_outcome
          FROM tx_attempt
          WHERE tx_id = $1
-         ORDER BY created_at, attempt_id",
+         ORDER BY ordinal",
     )
     .bind(tx_id.0)
     .fetch_all(db)

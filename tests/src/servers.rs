@@ -36,6 +36,12 @@ pub(crate) async fn own_postgres() -> Postgres {
     Postgres::start(binaries().await, PostgresOptions::for_tests()).await.expect("PostgreSQL starts")
 }
 
+/// The same, with more environment variables.
+pub(crate) async fn own_postgres_with(env: Vec<(String, String)>) -> Postgres {
+    let options = PostgresOptions { env, ..PostgresOptions::for_tests() };
+    Postgres::start(binaries().await, options).await.expect("PostgreSQL starts")
+}
+
 /// Creates an empty database; answers its URL.
 pub(crate) async fn create_database(server: &Postgres) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -24,6 +24,11 @@ pub const RESERVATION_POINTS: [&str; 3] = [
     "released", // the nonce is given up on disk; its placeholder was not sent
 ];
 
+/// Those that only a request about an intent meets.
+pub const REQUEST_POINTS: [&str; 1] = [
+    "asked", // a speed-up was seen; its attempt is not on disk
+];
+
 #[cfg(feature = "failpoints")]
 pub(crate) fn hit(point: &'static str) {
     use std::sync::Mutex;
@@ -31,7 +36,8 @@ pub(crate) fn hit(point: &'static str) {
     static HITS: AtomicU32 = AtomicU32::new(0);
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-    debug_assert!(POINTS.contains(&point) || RESERVATION_POINTS.contains(&point));
+    let known = [POINTS.as_slice(), &RESERVATION_POINTS, &REQUEST_POINTS];
+    debug_assert!(known.iter().any(|points| points.contains(&point)));
     let Ok(wanted) = std::env::var("GAPLESS_FAILPOINT") else { return };
     let (name, nth) = wanted.split_once(':').unwrap_or((wanted.as_str(), "1"));
     if name != point || HITS.fetch_add(1, Ordering::SeqCst) + 1 < nth.parse().unwrap_or(1) {

@@ -54,7 +54,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let writers = config.worker.writers;
     let write_store = open("writer", u32::try_from(writers)?)?;
     let read_store = open("reader", 2)?;
-    let fleet_store = open("fleet", 4)?;
+    let fleet_store = open("fleet", 3)?;
 
     let health = health::Health::new(fleet_store.clone());
     let served = health.clone().serve(config.worker.metrics_bind, stop.clone());

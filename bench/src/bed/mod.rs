@@ -119,6 +119,7 @@ impl Bed {
 
 async fn start_postgres(binaries: &PostgresBinaries, more: &[&str]) -> Result<Postgres> {
     let settings = SETTINGS.iter().chain(more).map(|setting| (*setting).to_owned()).collect();
-    let options = PostgresOptions { data: DataDir::Temporary, port: None, log: None, settings };
+    let options =
+        PostgresOptions { data: DataDir::Temporary, port: None, log: None, settings, env: Vec::new() };
     Postgres::start(binaries, options).await
 }

@@ -44,6 +44,8 @@ pub struct PostgresOptions {
     pub log: Option<PathBuf>,
     /// More settings, as `name=value`.
     pub settings: Vec<String>,
+    /// More environment variables of the server.
+    pub env: Vec<(String, String)>,
 }
 
 impl PostgresOptions {
@@ -55,11 +57,18 @@ impl PostgresOptions {
             port: None,
             log: None,
             settings: settings.map(str::to_owned).to_vec(),
+            env: Vec::new(),
         }
     }
 
     pub fn durable(dir: impl Into<PathBuf>) -> PostgresOptions {
-        PostgresOptions { data: DataDir::Kept(dir.into()), port: None, log: None, settings: Vec::new() }
+        PostgresOptions {
+            data: DataDir::Kept(dir.into()),
+            port: None,
+            log: None,
+            settings: Vec::new(),
+            env: Vec::new(),
+        }
     }
 }
 
@@ -69,6 +78,7 @@ pub struct Postgres {
     binaries: PostgresBinaries,
     account: Option<Account>,
     settings: Vec<String>,
+    env: Vec<(String, String)>,
     port: Port,
     log: PathBuf,
     process: Process,
@@ -99,12 +109,15 @@ impl Postgres {
         let mut attempt = 1;
         loop {
             let port = options.port.map(Port::chosen).map_or_else(Port::claim, Ok)?;
-            match launch(&binaries, account, &options.settings, port.number(), &log, &place).await {
+            match launch(&binaries, account, (&options.settings, &options.env), port.number(), &log, &place)
+                .await
+            {
                 Ok(process) => {
                     return Ok(Postgres {
                         binaries,
                         account,
                         settings: options.settings,
+                        env: options.env,
                         port,
                         log,
                         process,
@@ -162,9 +175,9 @@ impl Postgres {
     /// Starts the server again, on the same port and data; stops it first if it runs.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
+        let given = (self.settings.as_slice(), self.env.as_slice());
         self.process =
-            launch(&self.binaries, self.account, &self.settings, self.port.number(), &self.log, &self.place)
-                .await?;
+            launch(&self.binaries, self.account, given, self.port.number(), &self.log, &self.place).await?;
         Ok(())
     }
 
@@ -245,7 +258,7 @@ async fn initdb(binaries: &PostgresBinaries, place: &Place, account: Option<Acco
 async fn launch(
     binaries: &PostgresBinaries,
     account: Option<Account>,
-    settings: &[String],
+    (settings, env): (&[String], &[(String, String)]),
     port: u16,
     log: &Path,
     place: &Place,
@@ -260,6 +273,7 @@ async fn launch(
         for setting in fixed.into_iter().chain(settings.iter().map(String::as_str)) {
             launch = launch.args(["-c", setting]);
         }
+        launch.env = env.to_vec();
         launch.account = account;
         launch.stop_signal = Signal::SIGINT;
         launch.remove_when_orphaned = place.temporary.as_ref().map(|dir| dir.path().to_owned());

@@ -21,7 +21,7 @@ pub(super) type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 pub(super) const NEEDS_SCAN: &str = "every transaction in the blocks is recorded";
 
 /// In the order they are printed. Each answers the violations it found, in words.
-pub(super) const CHECKS: [(&str, Check); 9] = [
+pub(super) const CHECKS: [(&str, Check); 10] = [
     ("nonces on chain are contiguous and all ours", contiguous_on_chain),
     (NEEDS_SCAN, blocks_are_recorded),
     ("every nonce given has its bytes", given_nonces_have_bytes),
@@ -31,6 +31,7 @@ pub(super) const CHECKS: [(&str, Check); 9] = [
     ("final states agree with the chain", final_states_agree),
     ("every request is final or being worked on", nothing_is_lost),
     ("fencing tokens never fall along the nonces", tokens_never_fall),
+    ("attempts of an intent are numbered as their owners followed each other", attempts_are_in_order),
 ];
 
 fn live(facts: &SubmitterFacts) -> impl Iterator<Item = &AttemptFacts> {
@@ -236,6 +237,26 @@ fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
             format!("nonce {nonce} has token {token}, nonce {later} has {next}")
         })
         .collect()
+}
+
+/// 1, 2, … for each intent, without a gap, and a later attempt was signed by the same owner or a later one.
+fn attempts_are_in_order(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
+    let mut made: BTreeMap<&str, BTreeMap<u32, u64>> = BTreeMap::new();
+    for attempt in &facts.attempts {
+        made.entry(&attempt.tx_id).or_default().insert(attempt.ordinal, attempt.fencing_token);
+    }
+    let mut violations = Vec::new();
+    for (tx_id, tokens) in made {
+        if !tokens.keys().copied().eq((1..).take(tokens.len())) {
+            violations
+                .push(format!("{tx_id}: its attempts have the numbers {:?}", Vec::from_iter(tokens.keys())));
+        }
+        if !tokens.values().is_sorted() {
+            violations
+                .push(format!("{tx_id}: its attempts have the tokens {:?}", Vec::from_iter(tokens.values())));
+        }
+    }
+    violations
 }
 
 #[cfg(test)]

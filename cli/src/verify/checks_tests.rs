@@ -6,6 +6,7 @@ use super::*;
 fn attempt(tx_id: &str, nonce: u64) -> AttemptFacts {
     AttemptFacts {
         tx_id: tx_id.into(),
+        ordinal: 1,
         nonce,
         placeholder: false,
         tx_hash: format!("0x{tx_id}{nonce}"),
@@ -83,6 +84,14 @@ fn each_kind_of_damage_is_found() {
     breaks(|f| f.mined.get_mut("0xa0").unwrap().succeeded = false, "final states");
     breaks(|f| f.intents[0].state = TxState::Failed, "final states");
     breaks(|f| f.attempts[0].fencing_token = 2, "tokens");
+    breaks(|f| f.attempts[0].ordinal = 2, "numbered");
+    breaks(
+        |f| {
+            let earlier_owner = AttemptFacts { ordinal: 2, fencing_token: 0, ..attempt("a", 0) };
+            f.attempts.push(earlier_owner);
+        },
+        "numbered",
+    );
     breaks(|f| f.intents[3].state = TxState::Submitted, "worked on");
     breaks(|f| f.intents[2].state = TxState::Tracking, "worked on");
     breaks(

@@ -58,6 +58,8 @@ pub(super) struct IntentFacts {
 #[derive(Clone, Debug)]
 pub(super) struct AttemptFacts {
     pub(super) tx_id: String,
+    /// Its place among the attempts of the intent, from 1.
+    pub(super) ordinal: u32,
     pub(super) nonce: u64,
     /// Consumes the nonce and has no other effect.
     pub(super) placeholder: bool,

@@ -118,6 +118,7 @@ fn submitter_facts(
 fn attempt_facts(attempt: &AuditedAttempt) -> AttemptFacts {
     AttemptFacts {
         tx_id: attempt.tx_id.to_string(),
+        ordinal: attempt.ordinal,
         nonce: attempt.nonce.0,
         placeholder: attempt.kind == AttemptKind::Placeholder,
         tx_hash: hash_text(attempt),

@@ -45,6 +45,7 @@ pub struct Attempt {
     pub(super) raw: Bytes,
     pub(super) tx_hash: H256,
     pub(super) fees: Fees,
+    pub(super) last_outcome: Option<String>,
 }
 
 impl Attempt {
@@ -68,6 +69,14 @@ impl Attempt {
     }
     pub fn fees(&self) -> Fees {
         self.fees
+    }
+    /// Class of the last answer of a node to a send of these bytes, as far as it is known.
+    pub fn last_outcome(&self) -> Option<&str> {
+        self.last_outcome.as_deref()
+    }
+    /// Keeps the class of a newer answer. What is on disk is written by a `SentNote`.
+    pub fn answered(&mut self, outcome: &str) {
+        self.last_outcome = Some(outcome.to_owned());
     }
 }
 

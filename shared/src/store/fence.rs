@@ -51,6 +51,7 @@ async fn apply(held: &mut Held, batch: &[FencedWrite]) -> Result<Vec<Applied>, S
         note_sent(&mut tx, &live).await?;
         note_diagnoses(&mut tx, &live).await?;
         hold::write_holds(&mut tx, &live).await?;
+        note_requests(&mut tx, &live).await?;
         finish_actions(&mut tx, &live).await?;
         insert_events(&mut tx, &live).await?;
     }
@@ -131,6 +132,29 @@ async fn displace_attempts(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(),
     .await
     .map_err(StoreError::db("displace_attempts"))?;
     Ok(())
+}
+
+async fn note_requests(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
+    let seen: Vec<(i64, i64)> = live
+        .iter()
+        .flat_map(|write| write.seen_requests.iter().map(|no| (*no, write.fence.token.as_i64())))
+        .collect();
+    if seen.is_empty() {
+        return Ok(());
+    }
+    let done = sqlx::query(
+        "-- note_requests
+        UPDATE tx_request r
+        SET fencing_token = u.token
+        FROM unnest($1::BIGINT[], $2::BIGINT[]) AS u (id, token)
+        WHERE r.request_no = u.id AND r.applied_at IS NULL",
+    )
+    .bind(seen.iter().map(|(id, _)| *id).collect::<Vec<_>>())
+    .bind(seen.iter().map(|(_, token)| *token).collect::<Vec<_>>())
+    .execute(&mut **tx)
+    .await
+    .map_err(StoreError::db("note_requests"))?;
+    ensure_rows("note_requests", seen.len(), done.rows_affected() as usize)
 }
 
 async fn finish_actions(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {

@@ -118,6 +118,7 @@ pub struct FencedWrite {
     pub(super) displaced: Vec<TxId>,
     pub(super) foreign: Vec<ForeignNonces>,
     pub(super) done_actions: Vec<DoneAction>,
+    pub(super) seen_requests: Vec<i64>,
     pub(super) holds: Vec<HoldWrite>,
     pub(super) policy: Vec<PolicyNote>,
     pub(super) events: Vec<Event>,
@@ -145,6 +146,7 @@ impl FencedWrite {
             displaced: Vec::new(),
             foreign: Vec::new(),
             done_actions: Vec::new(),
+            seen_requests: Vec::new(),
             holds: Vec::new(),
             policy: Vec::new(),
             events: Vec::new(),
@@ -168,6 +170,7 @@ impl FencedWrite {
             && self.displaced.is_empty()
             && self.foreign.is_empty()
             && self.done_actions.is_empty()
+            && self.seen_requests.is_empty()
             && self.holds.is_empty()
             && self.policy.is_empty()
             && self.events.is_empty()
@@ -239,6 +242,11 @@ impl FencedWrite {
         self.done_actions.push(action);
     }
 
+    /// A client's request was seen and takes longer than this write: nobody needs to be woken for it any more.
+    pub fn request_seen(&mut self, request_no: i64) {
+        self.seen_requests.push(request_no);
+    }
+
     /// What the policy decided, on disk with what follows from it.
     pub fn policy(&mut self, note: PolicyNote) {
         self.policy.push(note);
@@ -266,6 +274,7 @@ impl FencedWrite {
                 raw: new.draft.raw.clone(),
                 tx_hash: new.draft.tx_hash,
                 fees: new.draft.fees,
+                last_outcome: None,
             })
             .collect()
     }

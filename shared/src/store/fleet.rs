@@ -68,7 +68,9 @@ impl Store {
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request WHERE applied_at IS NULL
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request
+                    -- Its owner has seen one that has a token, and is working on it: what it is about is open.
+                    WHERE applied_at IS NULL AND fencing_token IS NULL
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM nonce_reservation
                     WHERE state = 'RESERVED' AND answered_at IS NOT NULL AND noted_at IS NULL

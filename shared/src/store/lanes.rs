@@ -89,10 +89,14 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
             RETURNING 1
         ), attempts AS (
             INSERT INTO tx_attempt
-                (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-            SELECT *
+                (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+            SELECT u.attempt_id, u.tx_id,
+                   -- The lease is held: nobody else adds an attempt until the commit. This is their order; no time is.
+                   coalesce((SELECT max(a.ordinal) FROM tx_attempt a WHERE a.tx_id = u.tx_id), 0) + 1,
+                   u.chain_id, u.submitter, u.nonce, u.kind, u.raw_tx, u.tx_hash, u.gas_params, u.token
             FROM unnest($34::UUID[], $35::UUID[], $36::BIGINT[], $37::TEXT[], $38::BIGINT[], $39::TEXT[], $40::BYTEA[], $41::TEXT[],
                         $42::JSONB[], $43::BIGINT[])
+              AS u (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, token)
             RETURNING 1
         )
         SELECT (SELECT count(*) FROM cursors), (SELECT count(*) FROM moves), (SELECT count(*) FROM attempts)",

@@ -127,6 +127,7 @@ struct AttemptRow {
     gas_params: serde_json::Value,
     age: Option<f64>,
     sent: bool,
+    last_outcome: Option<String>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -162,6 +163,7 @@ impl TryFrom<AttemptRow> for Attempt {
             raw: row.raw_tx.into(),
             tx_hash: row::hash(cell("tx_hash"), &row.tx_hash)?,
             fees,
+            last_outcome: row.last_outcome,
         })
     }
 }
@@ -354,10 +356,10 @@ impl Store {
             "-- load_attempts
             SELECT attempt_id, tx_id, nonce, kind, raw_tx, tx_hash, gas_params,
                    extract(epoch FROM clock_timestamp() - created_at)::FLOAT8 AS age,
-                   first_sent_at IS NOT NULL AS sent
+                   first_sent_at IS NOT NULL AS sent, last_outcome
             FROM tx_attempt
             WHERE tx_id = ANY($1) AND displaced_at IS NULL
-            ORDER BY created_at, attempt_id",
+            ORDER BY tx_id, ordinal",
         )
         .bind(tx_ids)
         .fetch_all(&self.pool)

@@ -133,7 +133,7 @@ impl<'p> Executor<'p> for &'_ PatientPool {
     }
 }
 
-fn silent() -> Error {
+pub(super) fn silent() -> Error {
     Error::Io(io::Error::new(
         io::ErrorKind::TimedOut,
         "no answer from the database, not even that it took too long",

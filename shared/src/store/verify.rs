@@ -49,6 +49,8 @@ pub struct AuditedIntent {
 #[derive(Clone, Debug)]
 pub struct AuditedAttempt {
     pub tx_id: TxId,
+    /// Its place among the attempts of the intent, from 1.
+    pub ordinal: u32,
     pub nonce: Nonce,
     pub kind: AttemptKind,
     pub tx_hash: H256,
@@ -87,6 +89,7 @@ struct IntentRow {
 struct AttemptRow {
     submitter: String,
     tx_id: Uuid,
+    ordinal: i32,
     nonce: i64,
     kind: String,
     tx_hash: String,
@@ -227,10 +230,10 @@ async fn read_attempts(
 ) -> Result<(), StoreError> {
     let rows: Vec<AttemptRow> = sqlx::query_as(
         "-- audit_attempts
-        SELECT submitter, tx_id, nonce, kind, tx_hash, fencing_token, displaced_at IS NOT NULL AS displaced
+        SELECT submitter, tx_id, ordinal, nonce, kind, tx_hash, fencing_token, displaced_at IS NOT NULL AS displaced
         FROM tx_attempt
         WHERE chain_id = $1
-        ORDER BY submitter, nonce, created_at, attempt_id",
+        ORDER BY submitter, nonce, tx_id, ordinal",
     )
     .bind(chain_id.as_i64())
     .fetch_all(&mut **tx)
@@ -241,6 +244,7 @@ async fn read_attempts(
         let cell = |column| Cell { table: "tx_attempt", column, id: &found.tx_hash };
         audited.entry(key).or_default().attempts.push(AuditedAttempt {
             tx_id: TxId(found.tx_id),
+            ordinal: found.ordinal.unsigned_abs(),
             nonce: row::nonce(cell("nonce"), found.nonce)?,
             kind: cell("kind").parse(&found.kind)?,
             tx_hash: row::hash(cell("tx_hash"), &found.tx_hash)?,

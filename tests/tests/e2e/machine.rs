@@ -192,3 +192,54 @@ async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
     drop(session);
     stack.finish().await;
 }
+
+/// Migration 0015 on rows of before it: by owner, then by time. A program that does not name the ordinal has it counted; two attempts
+/// with one place are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_of_before_are_numbered_and_so_are_those_of_an_older_program() {
+    let stack = stack().start().await;
+    let mut files: Vec<_> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    let numbered = files.iter().position(|file| file.ends_with("0015_attempt_order.sql")).unwrap();
+    let mut session = stack.db().acquire().await.unwrap();
+    let mut run = async |sql: String| {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.unwrap();
+    };
+    // `public` has the table of migrations.
+    run("CREATE SCHEMA before; SET search_path TO before, public".into()).await;
+    for file in &files[..numbered] {
+        run(std::fs::read_to_string(file).unwrap()).await;
+    }
+    // Of `1` the second was signed by a later owner while the clock was behind; of `2` there is one.
+    run("INSERT INTO tx_attempt
+            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token, created_at)
+         SELECT gen_random_uuid(), lpad(r.tx, 32, '0')::UUID, 1, 'a', 0, r.kind, '', r.hash, '{}', r.token,
+                now() + make_interval(secs => r.second)
+         FROM (VALUES ('1', 'PLACEHOLDER', 'first', 1, 20), ('1', 'ORIGINAL', 'second', 2, 10),
+                      ('1', 'REPLACEMENT', 'third', 2, 11), ('2', 'ORIGINAL', 'other', 1, 0)) AS r (tx, kind, hash, token, second)"
+        .into())
+    .await;
+    run(format!("BEGIN; {}; COMMIT", std::fs::read_to_string(&files[numbered]).unwrap())).await;
+    run(
+        "INSERT INTO tx_attempt
+            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+         SELECT gen_random_uuid(), lpad('1', 32, '0')::UUID, 1, 'a', 0, 'PLACEHOLDER', '', 'fourth', '{}', 2"
+            .into(),
+    )
+    .await;
+    let order: Vec<(String, i32)> =
+        sqlx::query_as("SELECT tx_hash, ordinal FROM tx_attempt ORDER BY tx_id, ordinal")
+            .fetch_all(&mut *session)
+            .await
+            .unwrap();
+    let order: Vec<(&str, i32)> = order.iter().map(|(hash, ordinal)| (hash.as_str(), *ordinal)).collect();
+    assert_eq!(order, [("first", 1), ("second", 2), ("third", 3), ("fourth", 4), ("other", 1)]);
+    let twice = sqlx::query("UPDATE tx_attempt SET ordinal = 1").execute(&mut *session).await.unwrap_err();
+    assert_eq!(twice.as_database_error().and_then(|error| error.constraint()), Some("tx_attempt_pkey"));
+    session.close_on_drop();
+    drop(session);
+    stack.finish().await;
+}

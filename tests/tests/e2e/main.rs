@@ -12,6 +12,7 @@ mod cloud_keys;
 mod codes;
 mod confirmations;
 mod crash;
+mod database_clock;
 mod dead_ends;
 mod delegated;
 mod duties;
@@ -53,6 +54,7 @@ mod starts;
 mod stuck;
 mod surface;
 mod tls;
+mod unaffordable;
 mod urls;
 mod with_nonce;
 

@@ -320,7 +320,8 @@ async fn what_is_not_allowed_any_more_is_not_signed_again_and_can_be_cancelled()
     worker.stop_sigterm().await;
     stack.worker().policy(submitter, &Permitted { max_value: 10, ..lax }).start().await;
     let path = format!("/api/v1/tx/{tx_id}");
-    assert_eq!(stack.client().admin_post(&format!("{path}/speed-up"), &json!({})).await.status, 200);
+    let refused = stack.client().admin_post(&format!("{path}/speed-up?wait=60s"), &json!({})).await;
+    assert_eq!((refused.status, refused.code()), (409, "action_refused"), "{refused:?}");
     let rows = eventually("it is refused", async || {
         let rows = stack.policy_rows(submitter).await;
         if rows.len() == 2 { Ok(rows) } else { Err(rows) }

@@ -1,8 +1,11 @@
 //! Other bytes for a given nonce: a higher price, or nothing at all. Whichever is mined decides, once.
 
-use gapless_tests::{Address, Fault, Mining, Stack, TxState, eventually, payload};
+use gapless_tests::{
+    Address, Fault, Manner, Mining, SigningService, Stack, TxId, TxState, eventually, payload,
+};
 use serde_json::json;
 
+use crate::signers::wait_known;
 use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
@@ -372,5 +375,102 @@ async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
     }
     stack.wait_for(tx_id, TxState::Cancelled).await;
     assert_eq!(asked().await, 1, "all of them were one");
+    stack.finish().await;
+}
+
+/// How many attempts there are when the request for a higher price is answered with 200; `None`: it was answered otherwise.
+async fn sped_up(stack: &Stack, tx_id: TxId, wait: &str) -> Option<usize> {
+    let path = format!("/api/v1/tx/{tx_id}/speed-up?wait={wait}");
+    let answer = stack.client().admin_post(&path, &json!({ "reason": "a customer waits" })).await;
+    assert!(matches!(answer.status, 200 | 202), "{answer:?}");
+    if answer.status == 200 { Some(stack.attempts(tx_id).await.len()) } else { None }
+}
+
+/// Scenario 72: kill -9 after the request was seen and before the attempt is on disk. Whoever asked waits, and is answered when it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_speed_up_survives_a_worker_that_is_killed_over_it() {
+    let stack = stack().short_lease().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.worker().failpoint("asked").start().await;
+    let to = Address::repeat_byte(0x72);
+    let tx_id = stack.create(stack.submitter(0), "hurried", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    let heir = async {
+        worker.wait_exit().await;
+        assert!(worker.log().contains("failpoint: killing"));
+        assert_eq!(stack.attempts(tx_id).await.len(), 1, "killed before there was another");
+        stack.start_worker().await;
+    };
+    let (attempts, ()) = tokio::join!(sped_up(&stack, tx_id, "60s"), heir);
+    assert_eq!(attempts, Some(2), "what is answered is on disk");
+    let attempts = stack.attempts(tx_id).await;
+    stack.wait_pooled(attempts[1].tx_hash).await;
+    stack.anvil().mine(1).await;
+    assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.tx_hash, Some(attempts[1].tx_hash));
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// Scenario 72, with a signer that is away: the request waits as a row, also across kill -9, and is not forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_speed_up_that_waits_for_its_signer_survives_kill_9() {
+    let stack = stack().short_lease().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x73));
+    let service = SigningService::start(submitter, "token").await;
+    let signer = json!([
+        { "url": service.url(), "addresses": [submitter.text()], "token_env": "SIGNING_TOKEN" },
+    ]);
+    let worker =
+        || stack.worker().only_keys(&[]).set("signer.http", signer.clone()).env("SIGNING_TOKEN", "token");
+    let first = worker().start().await;
+    wait_known(&stack, submitter).await;
+    let tx_id = stack.create(submitter, "hurried", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    service.behave(Manner::Away);
+    assert_eq!(sped_up(&stack, tx_id, "2s").await, None, "not answered before it is on disk");
+    first.wait_for_log("no other attempt could be made yet").await;
+    first.kill9();
+    let second = worker().start().await;
+    second.wait_for_log("no other attempt could be made yet").await;
+    service.behave(Manner::Honest);
+    let attempts = stack.wait_attempts(tx_id, 2).await;
+    assert_eq!(attempts[1].kind, "REPLACEMENT");
+    stack.wait_pooled(attempts[1].tx_hash).await;
+    let open: i64 = sqlx::query_scalar("SELECT count(*) FROM tx_request WHERE applied_at IS NULL")
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
+    assert_eq!(open, 0, "finished with its attempt");
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.attempts(tx_id).await.len(), 2, "made once");
+    stack.finish().await;
+}
+
+/// A transaction that is mined while a higher price for it waits: the request is refused, and does not wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_speed_up_that_comes_too_late_is_refused() {
+    let stack = stack().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x74));
+    let service = SigningService::start(submitter, "token").await;
+    let signer = json!([{ "url": service.url(), "token_env": "SIGNING_TOKEN" }]);
+    let worker = stack.worker().only_keys(&[]).set("signer.http", signer).env("SIGNING_TOKEN", "token");
+    let worker = worker.start().await;
+    wait_known(&stack, submitter).await;
+    let tx_id = stack.create(submitter, "mined", &payload(to, 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    service.behave(Manner::Away);
+    let path = format!("/api/v1/tx/{tx_id}/speed-up?wait=60s");
+    let client = stack.client();
+    let mined = async {
+        worker.wait_for_log("no other attempt could be made yet").await;
+        stack.anvil().mine(1).await;
+    };
+    let body = json!({});
+    let (answer, ()) = tokio::join!(client.admin_post(&path, &body), mined);
+    assert_eq!((answer.status, answer.code()), (409, "action_refused"), "{answer:?}");
+    stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.finish().await;
 }

@@ -1,6 +1,8 @@
 //! Connections to the database that fall silent and never break: the server's machine is gone, or something between has forgotten
 //! them. No error ever comes; whoever waits has to give up by itself.
 
+use std::time::{Duration, Instant};
+
 use gapless_tests::{Address, Mining, Stack, TxId, TxState, Wire, eventually, payload};
 
 use crate::stack;
@@ -51,4 +53,55 @@ async fn confirmed(stack: &Stack) -> usize {
         count += stack.rows(submitter).await.iter().filter(|row| row.state == TxState::Confirmed).count();
     }
     count
+}
+
+/// Sessions that listen for a program, as the server sees them.
+async fn listeners(stack: &Stack, program: &str) -> Vec<i32> {
+    sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity
+         WHERE datname = current_database() AND application_name LIKE $1 || '%listener' ORDER BY pid",
+    )
+    .bind(program)
+    .fetch_all(stack.db())
+    .await
+    .unwrap()
+}
+
+/// Scenario 73. The worker polls every ten minutes: what it does sooner it was told. Its listening connection falls silent and never
+/// breaks; it is replaced, what was said meanwhile is looked for, and what is said from then on is heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listening_connection_that_falls_silent_is_replaced() {
+    let stack = stack().set("worker.poll_interval", "10m").start().await;
+    let wire = Wire::start(stack.database_url()).await;
+    let api = stack.api().over(&wire).start().await;
+    stack.worker().over(&wire).start().await;
+    stack.wait_announced(&api.client()).await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x73));
+    let first = stack.create(submitter, "heard", &payload(to, 1)).await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    // The one that tells is another process, whose connections are fine.
+    let other = stack.start_api().await;
+    let programs = ["gapless-api-notify", "gapless-worker fleet"];
+    let before = [listeners(&stack, programs[0]).await, listeners(&stack, programs[1]).await];
+    wire.forsake();
+
+    let answer = other.client().post(submitter, "unheard", &payload(to, 1)).await;
+    stack.note(&answer);
+    let unheard: TxId = answer.tx_id().parse().unwrap();
+    stack.wait_for_within(Duration::from_secs(60), unheard, TxState::Confirmed).await;
+    for (program, before) in programs.into_iter().zip(before) {
+        eventually(&format!("{program} listens anew"), async || {
+            let now = listeners(&stack, program).await;
+            let new = now.iter().any(|pid| !before.contains(pid));
+            if new { Ok(()) } else { Err((before.clone(), now)) }
+        })
+        .await;
+    }
+    let begun = Instant::now();
+    let answer = other.client().post(submitter, "heard-again", &payload(to, 1)).await;
+    stack.note(&answer);
+    stack.wait_for(answer.tx_id().parse().unwrap(), TxState::Confirmed).await;
+    assert!(begun.elapsed() < Duration::from_secs(60), "told, and not found by a poll");
+    assert_eq!(stack.anvil().balance(to).await, 3.into());
+    stack.finish().await;
 }

@@ -1,8 +1,9 @@
 //! What stays unmined: the alarm, the policy, the operator, and the profile that allows nothing but patience.
 
-use gapless_tests::{Address, Fault, Mining, TxState, eventually, payload};
+use gapless_tests::{Address, Fault, Manner, Mining, SigningService, TxState, eventually, payload};
 use serde_json::json;
 
+use crate::signers::wait_known;
 use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
@@ -23,6 +24,38 @@ async fn a_policy_raises_the_price_of_what_is_stuck() {
     })
     .await;
     assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// What the policy wanted is wanted by the next owner as well: the signer was away, and the worker was killed meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_higher_price_that_the_policy_wanted_survives_kill_9() {
+    let stack = stack().short_lease().mining(Mining::Manual).set("stuck.after", "4s");
+    let stack = stack.set("stuck.policy", "bump").start().await;
+    stack.start_api().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xf0));
+    let service = SigningService::start(submitter, "token").await;
+    let signer = json!([
+        { "url": service.url(), "addresses": [submitter.text()], "token_env": "SIGNING_TOKEN" },
+    ]);
+    let worker =
+        || stack.worker().only_keys(&[]).set("signer.http", signer.clone()).env("SIGNING_TOKEN", "token");
+    let first = worker().start().await;
+    wait_known(&stack, submitter).await;
+    let tx_id = stack.create(submitter, "slow", &payload(to, 1)).await;
+    stack.wait_attempts(tx_id, 1).await;
+    service.behave(Manner::Away);
+    stack.wait_for(tx_id, TxState::Stuck).await;
+    first.kill9();
+    assert_eq!(stack.attempts(tx_id).await.len(), 1, "nobody could sign another");
+    service.behave(Manner::Honest);
+    worker().start().await;
+    let attempts = stack.wait_attempts(tx_id, 2).await;
+    assert_eq!(attempts[1].kind, "REPLACEMENT");
+    stack.wait_pooled(attempts[1].tx_hash).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.attempts(tx_id).await.len(), 2, "raised once");
     stack.finish().await;
 }
 

@@ -9,11 +9,13 @@ use super::error::StepError;
 use super::open::{HoldChange, OpenTx};
 use super::{LAZY, Lane, QueuedMove};
 use crate::failpoint;
+use crate::steps;
 
 impl Lane {
     /// Commits everything that differs from the rows. All of it or nothing.
     pub(crate) async fn flush(&mut self) -> Result<(), StepError> {
         self.settle_in_flight();
+        steps::replace::refuse_what_is_over(self);
         let write = self.to_write();
         self.lazy_since = None;
         if write.is_empty() {
@@ -44,6 +46,7 @@ impl Lane {
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
+        self.seen_requests.clear();
         self.sharing.found.clear();
         self.publish();
         self.drop_finished();
@@ -120,6 +123,7 @@ impl Lane {
         let told = |note: &&SentNote| self.open.iter().any(|tx| tx.ends_by(note.attempt_id));
         self.sent_notes.iter().filter(|note| !told(note)).for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
+        self.seen_requests.iter().for_each(|number| write.request_seen(*number));
         self.sharing.found.iter().for_each(|range| write.foreign(*range));
         self.policy_notes.iter().for_each(|note| write.policy(note.clone()));
         if self.evidence_changed() {

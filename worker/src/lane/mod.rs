@@ -33,7 +33,7 @@ use crate::watcher::{Mailbox, News};
 use rest::Turn;
 
 pub(crate) use error::StepError;
-pub(crate) use open::OpenTx;
+pub(crate) use open::{NOT_REPLACED, OpenTx};
 pub(crate) use parts::{Ended, Funds, Order, QueuedMove, Sequence, Shared, Sharing};
 
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub(crate) struct Lane {
     pub(crate) queued_moves: Vec<QueuedMove>,
     pub(crate) sent_notes: Vec<SentNote>,
     pub(crate) done_actions: Vec<DoneAction>,
+    /// Requests that were seen and take longer than one commit.
+    pub(crate) seen_requests: Vec<i64>,
     /// What the policy decided since the last commit.
     pub(crate) policy_notes: Vec<PolicyNote>,
     events: Vec<Event>,
@@ -75,6 +77,8 @@ pub(crate) struct Lane {
     pub(crate) hold_until: Option<Instant>,
     /// For which nonce the node refuses to estimate, and since when.
     pub(crate) refused_since: Option<(Nonce, Instant)>,
+    /// The caller that waits at the head of the queue and is not heard of, by its intent, and since when.
+    pub(crate) caller_silent: Option<(TxId, Instant)>,
     pub(crate) key: steps::protect::KeyState,
     /// What its evidence is on disk.
     stored_evidence: Evidence,
@@ -149,11 +153,13 @@ impl Lane {
             queued_moves: Vec::new(),
             sent_notes: Vec::new(),
             done_actions: Vec::new(),
+            seen_requests: Vec::new(),
             policy_notes: Vec::new(),
             events: Vec::new(),
             funds: None,
             hold_until: None,
             refused_since: None,
+            caller_silent: None,
             key: Default::default(),
             stored_evidence: Evidence::default(),
             looks: Default::default(),
@@ -253,6 +259,7 @@ impl Lane {
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
+        self.seen_requests.clear();
         self.policy_notes.clear();
         self.events.clear();
         self.sharing.found.clear();
@@ -318,6 +325,10 @@ impl Lane {
         self.actions = rows.actions;
         self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
+        // The time in the row schedules, and no clock that was set back may put a send off for longer than the timer does.
+        let interval = self.chain.config.resubmit.interval;
+        self.open.iter_mut().for_each(|tx| tx.due = tx.due.min(now + interval));
+        steps::stuck::resume(self);
         self.open.iter_mut().for_each(OpenTx::note_answer);
         let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
         self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();

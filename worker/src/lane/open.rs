@@ -14,6 +14,9 @@ use tokio::time::Instant;
 
 pub(crate) use held::HoldChange;
 
+/// Why it waits: other bytes are wanted, and cannot be paid or priced, or the node refuses them for that.
+pub(crate) const NOT_REPLACED: &str = "not_replaced";
+
 /// First wait after a node did not take the bytes; doubles up to the resubmit interval.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 
@@ -54,12 +57,19 @@ pub(crate) struct OpenTx {
     pub(crate) replace_at: Option<Instant>,
     /// Somebody asked for a higher price.
     pub(crate) speed_up: bool,
+    /// Numbers of the requests that asked for it. They are finished in the commit of the attempt, or with the reason why there is
+    /// none.
+    pub(crate) asked: Vec<i64>,
+    /// Why other bytes that are wanted cannot be made.
+    pub(crate) unaffordable: Option<TxError>,
     /// The policy does not let its bytes be replaced, and that was noted.
     pub(crate) refused_by_policy: bool,
     /// The node refused the last price outright.
     pub(crate) underpriced: bool,
     /// The same bytes were asked for, whatever the timer says.
     pub(crate) resend: bool,
+    /// Older attempts as well, until a node takes one.
+    pub(crate) resend_older: bool,
     /// Since when, and with how many sends before, it has been unmined without a break.
     pub(crate) unmined_since: Instant,
     pub(crate) sends_before: u32,
@@ -101,9 +111,12 @@ impl OpenTx {
             last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
             replace_at: None,
             speed_up: false,
+            asked: Vec::new(),
+            unaffordable: None,
             refused_by_policy: false,
             underpriced: false,
             resend: false,
+            resend_older: false,
             unmined_since: now.checked_sub(intent.age).unwrap_or(now),
             sends_before: 0,
             told_blocks: Vec::new(),
@@ -144,6 +157,7 @@ impl OpenTx {
         self.last_attempt_at = now;
         self.replace_at = None;
         self.speed_up = false;
+        self.unaffordable = None;
         self.underpriced = false;
         self.due = now;
         self.claim(resubmit_in);
@@ -205,6 +219,20 @@ impl OpenTx {
         self.intent.attempts.last()
     }
 
+    /// What may be sent, the newest first: all attempts that mean the same as the newest. Once there is a placeholder, the
+    /// intent itself is not sent again; and the placeholder of a nonce that was held is not sent beside the caller's transaction.
+    pub(crate) fn sendable_attempts(&self) -> Vec<Attempt> {
+        let placeholder = self.is_placeholder();
+        let same = |attempt: &&Attempt| (attempt.kind() == AttemptKind::Placeholder) == placeholder;
+        self.intent.attempts.iter().rev().filter(same).cloned().collect()
+    }
+
+    /// Keeps how a node answered a send.
+    pub(crate) fn note_outcome(&mut self, attempt: AttemptId, outcome: &str) {
+        let sent = self.intent.attempts.iter_mut().find(|own| own.id() == attempt);
+        sent.into_iter().for_each(|own| own.answered(outcome));
+    }
+
     pub(crate) fn draft(&self) -> Option<&(AttemptKind, SignedDraft)> {
         self.draft.as_ref()
     }
@@ -263,6 +291,23 @@ impl OpenTx {
     pub(crate) fn send_now(&mut self, now: Instant) {
         self.resend = true;
         self.due = now;
+    }
+
+    /// The same, and older attempts too if no node takes the newest.
+    pub(crate) fn send_all_now(&mut self, now: Instant) {
+        self.send_now(now);
+        self.resend_older = true;
+    }
+
+    /// Other bytes are wanted and cannot be made: says so while that lasts. Numbers in the words change all the time; only
+    /// another reason is news.
+    pub(crate) fn cannot_replace(&mut self, error: TxError) {
+        if self.unaffordable.as_ref().is_none_or(|known| known.code != error.code) {
+            self.unaffordable = Some(error);
+        }
+        let error = self.unaffordable.clone();
+        let stuck = self.state() == TxState::Stuck;
+        self.complain(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
     }
 
     /// Notes why it waits, if that is news.

@@ -5,7 +5,7 @@
 //! the nonce. A lane without a policy asks nothing and writes nothing.
 
 use gapless::domain::policy::Breach;
-use gapless::domain::{Payload, TxId, TxState};
+use gapless::domain::{Payload, TxError, TxId, TxState};
 use gapless::store::{PolicyDecision, PolicyNote};
 
 use super::prepare::draft::Verdict;
@@ -46,15 +46,15 @@ fn refuse(lane: &mut Lane, tx_id: TxId, breach: &Breach) -> Verdict {
 }
 
 /// Whether the bytes of an intent may be replaced by others of the same payload: it was allowed once, and the policy may
-/// have become stricter since. True: they may not. The earlier bytes stay; what is signed cannot be taken back. It is
+/// have become stricter since. The earlier bytes stay; what is signed cannot be taken back. Answers why they may not. It is
 /// noted once for each time the rows are read.
-pub(super) fn forbids_replacement(lane: &mut Lane, index: usize) -> bool {
-    let Some(policy) = lane.policy.clone() else { return false };
+pub(super) fn forbids_replacement(lane: &mut Lane, index: usize) -> Option<TxError> {
+    let policy = lane.policy.clone()?;
     let tx_id = lane.open[index].intent.tx_id;
-    let Err(breach) = policy.judge(lane.address(), &lane.open[index].intent.payload) else { return false };
+    let breach = policy.judge(lane.address(), &lane.open[index].intent.payload).err()?;
     if !lane.open[index].refused_by_policy {
         lane.open[index].refused_by_policy = true;
         lane.policy_notes.push(PolicyNote::refused(tx_id, lane.shared.node.clone(), &breach));
     }
-    true
+    Some(breach.error())
 }

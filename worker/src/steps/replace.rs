@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use gapless::chain::CallOutcome;
 use gapless::chain::fees::scale;
+use gapless::chain::{CallOutcome, SubmitClass};
 use gapless::domain::bump::replacement_fees;
-use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxState, U256, UnsignedTx};
-use gapless::store::{Attempt, AttemptKind};
+use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxError, TxState, U256, UnsignedTx};
+use gapless::store::{AskedBy, Attempt, AttemptKind, DoneAction};
 use tokio::time::Instant;
 
 use super::policy;
@@ -27,16 +27,64 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     pass_deadlines(lane, now);
     let due: Vec<usize> = (0..lane.open.len()).filter(|index| is_due(lane, *index, now)).collect();
     for index in &due {
-        if let Err(reason) = make(lane, *index).await {
-            tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %lane.open[*index].intent.tx_id, reason, "no other attempt could be made yet");
-            lane.open[*index].replace_at = Some(Instant::now() + RETRY);
+        match make(lane, *index).await {
+            // In the commit of the attempt: who asked is answered when it is on disk, and not before.
+            Ok(Made::Bytes) => {
+                finish(lane, *index, &Ok("an attempt with a higher price goes out".to_owned()))
+            }
+            Ok(Made::Nothing(error)) => {
+                let tx = &mut lane.open[*index];
+                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                    tx.id = %tx.intent.tx_id, code = error.code.as_str(), reason = error.message,
+                    "no other attempt is made; the old bytes go on");
+                stay(tx);
+                tx.cannot_replace(error.clone());
+                finish(lane, *index, &Err(error.message));
+            }
+            Err(reason) => {
+                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+                    tx.id = %lane.open[*index].intent.tx_id, reason, "no other attempt could be made yet");
+                lane.open[*index].replace_at = Some(Instant::now() + RETRY);
+            }
         }
     }
-    if due.iter().any(|index| lane.open[*index].draft().is_some()) {
+    for index in 0..lane.open.len() {
+        if wanted_from(lane, index).is_none() {
+            lane.open[index].unaffordable = None;
+        }
+    }
+    if due.iter().any(|index| lane.open[*index].draft().is_some()) || !lane.done_actions.is_empty() {
         lane.flush().await?;
     }
     Ok(())
+}
+
+/// What became of a try to make other bytes.
+enum Made {
+    /// They are signed; the next commit records them.
+    Bytes,
+    /// None, and why.
+    Nothing(TxError),
+}
+
+/// Finishes the requests that wait for other bytes of an intent.
+fn finish(lane: &mut Lane, index: usize, outcome: &Result<String, String>) {
+    for request_no in std::mem::take(&mut lane.open[index].asked) {
+        let asked_by = AskedBy::TxRequest(request_no);
+        lane.done_actions.push(DoneAction { asked_by, outcome: outcome.clone() });
+    }
+}
+
+/// Requests for other bytes of intents that need none any more: refused in the commit that says so.
+pub(crate) fn refuse_what_is_over(lane: &mut Lane) {
+    for index in 0..lane.open.len() {
+        let why = match lane.open[index].state() {
+            _ if is_unmined(&lane.open[index]) => continue,
+            TxState::Protect | TxState::Queued => "its nonce was taken by a transaction from outside",
+            _ => "it was mined first",
+        };
+        finish(lane, index, &Err(why.to_owned()));
+    }
 }
 
 fn is_unmined(tx: &OpenTx) -> bool {
@@ -132,19 +180,25 @@ pub(crate) fn outbid(lane: &mut Lane, index: usize) {
 }
 
 /// Signs other bytes and hands them to the intent. Nothing is sent before the next commit.
-async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
+async fn make(lane: &mut Lane, index: usize) -> Result<Made, String> {
     let tx = &lane.open[index];
     let (kind, payload) = match tx.intent.ending {
         Some(_) => (AttemptKind::Placeholder, placeholder(lane, tx)),
         None => (AttemptKind::Replacement, tx.intent.payload.clone()),
     };
-    if kind == AttemptKind::Replacement && policy::forbids_replacement(lane, index) {
-        stay(&mut lane.open[index]);
-        return Ok(());
+    let forbidden = match kind {
+        AttemptKind::Replacement => policy::forbids_replacement(lane, index),
+        _ => None,
+    };
+    if let Some(error) = forbidden {
+        return Ok(Made::Nothing(error));
+    }
+    if let Some(error) = above_the_nodes_cap(&lane.open[index], kind) {
+        return Ok(Made::Nothing(error));
     }
     let Some(fees) = price(lane, index, &payload, kind).await? else {
-        stay(&mut lane.open[index]);
-        return Ok(());
+        let words = "the limits of its price leave no room for a higher one";
+        return Ok(Made::Nothing(TxError::new(ErrorCode::FeeCapExceeded, words)));
     };
     let tx = &lane.open[index];
     let mut unsigned = UnsignedTx {
@@ -155,6 +209,9 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         fees,
         payload,
     };
+    if let Some(error) = cannot_pay(lane, &unsigned).await? {
+        return Ok(Made::Nothing(error));
+    }
     let mut draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
     if lane.open[index].hashes().contains(&draft.tx_hash) {
         // The very bytes of the placeholder that was kept back. One wei makes them an attempt of their own.
@@ -166,7 +223,41 @@ async fn make(lane: &mut Lane, index: usize) -> Result<(), String> {
         tx.id = %lane.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
         "other bytes for the same nonce");
     lane.open[index].redraft(kind, draft, interval, Instant::now());
-    Ok(())
+    Ok(Made::Bytes)
+}
+
+/// The node refused the newest attempt because its fee is above a limit of the node's own: a higher price would be refused as
+/// well. A first placeholder needs less gas than the intent and may pass.
+fn above_the_nodes_cap(tx: &OpenTx, kind: AttemptKind) -> Option<TxError> {
+    let newest = tx.attempt()?;
+    let refused = newest.last_outcome() == Some(SubmitClass::FeeCapExceeded.as_str());
+    let comparable = kind == AttemptKind::Replacement || newest.kind() == AttemptKind::Placeholder;
+    (refused && comparable).then(|| {
+        TxError::new(
+            ErrorCode::FeeCapExceeded,
+            "the node refuses its last price: above the node's own fee cap",
+        )
+    })
+}
+
+/// Bytes that cannot be paid are refused by every pool, and would only take the place of those that can. What earlier nonces may
+/// cost is gone when this one is mined; what later ones cost is not.
+async fn cannot_pay(lane: &Lane, unsigned: &UnsignedTx) -> Result<Option<TxError>, String> {
+    let Some(cost) = unsigned.max_cost() else {
+        return Ok(Some(TxError::new(
+            ErrorCode::InsufficientFunds,
+            "value and fees together would exceed 256 bits",
+        )));
+    };
+    let balance = lane.chain.connector.balance(lane.address()).await.map_err(|error| error.to_string())?;
+    let earlier = lane.open.iter().filter(|tx| is_unmined(tx) && tx.intent.nonce < unsigned.nonce);
+    let owed = earlier.fold(U256::zero(), |sum, tx| sum.saturating_add(tx.intent.max_cost));
+    let left = balance.saturating_sub(owed);
+    Ok((left < cost).then(|| {
+        let words =
+            format!("a higher price needs up to {cost} wei, and {left} are left beyond earlier nonces");
+        TxError::new(ErrorCode::InsufficientFunds, words)
+    }))
 }
 
 /// At a limit: the old attempt goes out again by its timer, and never fails for that.

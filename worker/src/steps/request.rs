@@ -4,6 +4,7 @@ use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
 use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
 use tokio::time::Instant;
 
+use crate::failpoint;
 use crate::lane::{Lane, QueuedMove, StepError};
 
 const CANCELLED: &str = "cancelled before it had a nonce";
@@ -17,10 +18,17 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
     if lane.tx_requests.is_empty() {
         return Ok(());
     }
+    let mut asked = false;
     for request in std::mem::take(&mut lane.tx_requests) {
         let outcome = match request.action {
             TxAction::Cancel => cancel(lane, &request),
-            TxAction::SpeedUp => speed_up(lane, &request),
+            TxAction::SpeedUp => match speed_up(lane, &request) {
+                Ok(()) => {
+                    asked = true;
+                    continue;
+                }
+                Err(reason) => Err(reason),
+            },
             TxAction::Rebroadcast => rebroadcast(lane, &request),
         };
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
@@ -28,7 +36,11 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
             reason = request.reason, outcome = ?outcome, "request carried out");
         lane.done_actions.push(DoneAction { asked_by: AskedBy::TxRequest(request.request_no), outcome });
     }
-    lane.flush().await
+    lane.flush().await?;
+    if asked {
+        failpoint::hit("asked");
+    }
+    Ok(())
 }
 
 /// Without a nonce it is over at once. With one, a placeholder competes for the nonce, and what is mined decides.
@@ -70,19 +82,21 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     Ok(CANCELLED.to_owned())
 }
 
-/// The same bytes, now.
+/// The same bytes, now; older ones, too, if no node takes the newest.
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
         Some(tx) if tx.is_held() => Err(HELD.to_owned()),
         Some(tx) if tx.is_unmined() => {
-            tx.send_now(Instant::now());
-            Ok("the same bytes go out again".to_owned())
+            tx.send_all_now(Instant::now());
+            Ok("the same bytes go out again, the newest first".to_owned())
         }
         _ => Err("there is nothing to send again".to_owned()),
     }
 }
 
-fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
+/// Has `replace` make an attempt with a higher price. The request stays open until that is on disk, or until it is known why there
+/// is none: whoever owns the submitter by then finds it again.
+fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Result<(), String> {
     if !lane.may_replace() {
         return Err(FORBIDDEN.to_owned());
     }
@@ -93,7 +107,11 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
         _ if tx.is_held() => Err(HELD.to_owned()),
         TxState::InFlight | TxState::Submitted | TxState::Stuck => {
             tx.speed_up = true;
-            Ok("an attempt with a higher price follows, as far as its limits allow".to_owned())
+            tx.asked.push(request.request_no);
+            if !request.seen {
+                lane.seen_requests.push(request.request_no);
+            }
+            Ok(())
         }
         _ => Err("it is mined, or its submitter is protected".to_owned()),
     }

@@ -13,12 +13,7 @@ pub(crate) fn alarm(lane: &mut Lane) {
     for index in 0..sent(lane).count() {
         let Some(reason) = too_long(lane, &lane.open[index], now) else { continue };
         let tx = &mut lane.open[index];
-        let facts = StuckFacts {
-            age: now.saturating_duration_since(tx.prepared_at),
-            sends: tx.sends,
-            taken: tx.is_taken,
-            replacements: count_replacements(tx),
-        };
+        let facts = facts(tx, now);
         tx.enter(TxState::Stuck);
         // What a node complains of says more than that time has passed.
         let error = tx.intent.last_error.clone();
@@ -30,6 +25,20 @@ pub(crate) fn alarm(lane: &mut Lane) {
             reason, action = ?action, "stuck: still unmined; it is worked on");
         lane.tell(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
+    }
+}
+
+/// After the rows were read. The policy is asked once, when an intent becomes STUCK; a bump that it wanted then and that was not made
+/// is still wanted. Once there is a replacement nobody knows which one it was, and gas bump or a person goes on.
+pub(crate) fn resume(lane: &mut Lane) {
+    if !lane.may_replace() {
+        return;
+    }
+    let now = Instant::now();
+    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck) {
+        let facts = facts(tx, now);
+        let wanted = facts.replacements == 0 && tx.intent.ending.is_none();
+        tx.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
     }
 }
 
@@ -61,6 +70,15 @@ fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
         .then(|| format!("unmined after {sends} sends"))
 }
 
+fn facts(tx: &OpenTx, now: Instant) -> StuckFacts {
+    StuckFacts {
+        age: now.saturating_duration_since(tx.prepared_at),
+        sends: tx.sends,
+        taken: tx.is_taken,
+        replacements: count_replacements(tx),
+    }
+}
+
 fn count_replacements(tx: &OpenTx) -> u32 {
     let count =
         tx.intent.attempts.iter().filter(|attempt| attempt.kind() == AttemptKind::Replacement).count();
@@ -73,7 +91,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     let tx = &mut lane.open[index];
     match action {
         StuckAction::Wait => {}
-        StuckAction::Rebroadcast => tx.send_now(Instant::now()),
+        StuckAction::Rebroadcast => tx.send_all_now(Instant::now()),
         StuckAction::Bump if allowed => tx.speed_up = true,
         StuckAction::Cancel if allowed => {
             let reason = "stuck: cancelled by policy".to_owned();

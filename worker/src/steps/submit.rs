@@ -1,16 +1,17 @@
-//! Bytes to the node: the first time, again by timer, again after trouble. Always the newest attempt of an intent.
+//! Bytes to the node: the first time, again by timer, again after trouble. The newest attempt of an intent, and older ones where
+//! that cannot be paid.
 //!
-//! Every send is claimed in the database first. N+1 is sent for the first time only after a node took N.
+//! Every send is claimed in the database first; one claim is for all attempts of an intent. N+1 is sent for the first time only after a node took N.
 
 use gapless::chain::{SubmitClass, SubmitOutcome};
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
-use gapless::store::SentNote;
+use gapless::store::{Attempt, SentNote};
 use tokio::time::Instant;
 
 use super::{delegated, protect, replace, shared, track};
 use crate::failpoint;
-use crate::lane::{Lane, OpenTx, StepError};
+use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
 
 /// Why it waits: the node says that its nonce is used.
 const NONCE_USED: &str = "nonce_used";
@@ -91,22 +92,56 @@ fn claim_due(lane: &mut Lane, now: Instant) {
     }
 }
 
+/// Sends the newest attempt. If it is refused because it cannot be paid or is above a fee cap, those before it follow: an older
+/// price may still be one that can be mined.
 async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    if !lane.lease.may_send() {
-        return Err(StepError::Retry {
-            after: std::time::Duration::from_millis(200),
-            cause: "the lease was not renewed in time to send".to_owned(),
-        });
+    let older_too = std::mem::take(&mut lane.open[index].resend_older);
+    lane.open[index].may_send = false;
+    let mut refused: Option<SubmitOutcome> = None;
+    for attempt in lane.open[index].sendable_attempts() {
+        if !lane.lease.may_send() {
+            return Err(StepError::Retry {
+                after: std::time::Duration::from_millis(200),
+                cause: "the lease was not renewed in time to send".to_owned(),
+            });
+        }
+        if lane.chain.halted().is_some() {
+            return Ok(());
+        }
+        let Some(outcome) = broadcast(lane, index, &attempt).await else { return Ok(()) };
+        match (outcome.class, refused.take()) {
+            (SubmitClass::Accepted | SubmitClass::AlreadyKnown, newest) => {
+                taken(lane, index, &attempt, newest);
+                return Ok(());
+            }
+            (class, None) if too_dear(class) || (older_too && class != SubmitClass::NonceTooLow) => {
+                refused = Some(outcome);
+            }
+            (_, None) => return answered(lane, index, outcome).await,
+            // What says something about the nonce or the node, and not about a price.
+            (class, Some(_)) if says_more_than_a_price(class) => return answered(lane, index, outcome).await,
+            (_, newest) => refused = newest,
+        }
     }
-    if lane.chain.halted().is_some() {
-        return Ok(());
+    match refused {
+        Some(newest) => answered(lane, index, newest).await,
+        None => Ok(()),
     }
-    let tx = &mut lane.open[index];
-    // Unwrap safety: `may_send` is set by the commit that turned the draft into an attempt.
-    let attempt = tx.attempt().cloned().expect("a committed intent has an attempt");
-    tx.may_send = false;
+}
+
+/// The price is what is wrong with it, and a lower one may pass.
+fn too_dear(class: SubmitClass) -> bool {
+    matches!(class, SubmitClass::InsufficientFunds | SubmitClass::FeeCapExceeded)
+}
+
+fn says_more_than_a_price(class: SubmitClass) -> bool {
+    matches!(class, SubmitClass::NonceTooLow | SubmitClass::NonceTooHigh | SubmitClass::Unknown)
+}
+
+/// One attempt to the nodes. `None`: there was no answer.
+async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<SubmitOutcome> {
     lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
-    let answer = lane.chain.connector.broadcast(&attempt).await;
+    let answer = lane.chain.connector.broadcast(attempt).await;
     failpoint::hit("sent");
     match answer {
         Ok(outcome) => {
@@ -116,14 +151,15 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
                 "sent");
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
+            lane.open[index].note_outcome(attempt_id, outcome.class.as_str());
             lane.sent_notes.push(SentNote { tx_id, attempt_id, outcome: outcome.class.as_str() });
-            answered(lane, index, outcome).await
+            Some(outcome)
         }
         Err(error) => {
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
             put_off(lane, index, None, error);
-            Ok(())
+            None
         }
     }
 }
@@ -132,10 +168,8 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
 async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Result<(), StepError> {
     let error = TxError::new(code_of(outcome.class), outcome.message);
     match outcome.class {
-        SubmitClass::Accepted | SubmitClass::AlreadyKnown => {
-            taken(lane, index);
-            Ok(())
-        }
+        // `send` has dealt with it.
+        SubmitClass::Accepted | SubmitClass::AlreadyKnown => Ok(()),
         SubmitClass::NonceTooLow => nonce_used(lane, index, error).await,
         SubmitClass::NonceTooHigh => {
             resend_lower(lane, index);
@@ -195,22 +229,30 @@ fn code_of(class: SubmitClass) -> ErrorCode {
     }
 }
 
-fn taken(lane: &mut Lane, index: usize) {
+/// A node has these bytes. `newest`: how newer ones were refused before.
+fn taken(lane: &mut Lane, index: usize, attempt: &Attempt, newest: Option<SubmitOutcome>) {
     let interval = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.taken(interval, Instant::now());
-    // Whatever was wrong with earlier sends is over; a stuck one is still unmined.
+    // Whatever was wrong with earlier sends is over; a stuck one is still unmined, and a price that cannot be paid is not paid.
     let is_stuck = tx.state() == TxState::Stuck;
+    let too_dear = newest.map(|outcome| TxError::new(code_of(outcome.class), outcome.message));
+    let too_dear = too_dear.or_else(|| tx.unaffordable.clone());
     let alarm = tx.intent.last_error.clone().filter(|error| error.code == ErrorCode::Stuck);
     let alarm = alarm.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, "a node has it, and it is not mined"));
-    tx.complain(is_stuck.then_some("unmined"), is_stuck.then_some(alarm));
+    let (sub_state, error) = match (is_stuck, too_dear) {
+        (true, too_dear) => (Some("unmined"), Some(too_dear.unwrap_or(alarm))),
+        (false, Some(error)) => (Some(NOT_REPLACED), Some(error)),
+        (false, None) => (None, None),
+    };
+    tx.complain(sub_state, error);
     if tx.state() == TxState::InFlight {
         tx.enter(TxState::Submitted);
-        let (tx_id, tx_hash) = (tx.intent.tx_id, tx.intent.tx_hash);
+        tx.complain(sub_state, tx.intent.last_error.clone());
+        let (tx_id, tx_hash) = (tx.intent.tx_id, attempt.tx_hash());
         lane.tell(Some(tx_id), EventKind::Submitted { tx_hash });
     }
-    let hash = lane.open[index].intent.tx_hash;
-    lane.chain.watcher.expect_block(hash);
+    lane.chain.watcher.expect_block(attempt.tx_hash());
 }
 
 /// "Nonce too low": one of ours, most likely. If none of ours is found, someone may have used the key.
@@ -240,6 +282,9 @@ fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxErro
     let longest = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.put_off(longest, Instant::now());
+    // Other bytes are wanted and cannot be made: that is what it waits for, whatever becomes of the old ones.
+    let unaffordable = tx.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
+    let (sub_state, error) = unaffordable.map_or((sub_state, error), |why| (Some(NOT_REPLACED), why));
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state,
         retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; trying on");

@@ -13,8 +13,13 @@ const NOT_COPIED: [&str; 2] = ["postmaster.pid", "postmaster.opts"];
 
 impl Postgres {
     /// A hot standby of this server, which is stopped for the copy: not every package has `pg_basebackup`. `synchronous`: no
-    /// commit is answered before the standby has it.
-    pub async fn standby(&mut self, name: &str, synchronous: bool) -> Result<Postgres> {
+    /// commit is answered before the standby has it. `env`: its environment variables, beside those of every process.
+    pub async fn standby(
+        &mut self,
+        name: &str,
+        synchronous: bool,
+        env: Vec<(String, String)>,
+    ) -> Result<Postgres> {
         self.stop().await?;
         let place = place(&DataDir::Temporary, self.account)?;
         copy(&self.place.data, &place.data, self.account).context("cannot copy the data directory")?;
@@ -32,8 +37,8 @@ impl Postgres {
         self.restart().await?;
         let (binaries, account, port) = (self.binaries.clone(), self.account, Port::claim()?);
         let log = place.data.with_extension("log");
-        let process = launch(&binaries, account, &settings, port.number(), &log, &place).await?;
-        Ok(Postgres { binaries, account, settings, port, log, process, place })
+        let process = launch(&binaries, account, (&settings, &env), port.number(), &log, &place).await?;
+        Ok(Postgres { binaries, account, settings, env, port, log, process, place })
     }
 
     /// Makes a standby a server of its own, with what it has.

@@ -6,7 +6,7 @@ use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, RpcError};
 use gapless::domain::gas::{intrinsic_gas, with_margin};
 use gapless::domain::{
-    Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxState, U256, UnsignedTx,
+    Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxId, TxState, U256, UnsignedTx,
 };
 use gapless::signer::{ReadSigned, SignerError, read_signed};
 use gapless::store::{QueuedIntent, WaitingCaller};
@@ -21,6 +21,8 @@ const FUNDS_FRESH: Duration = Duration::from_secs(30);
 const MAX_RAW_BYTES: usize = 128 * 1024;
 /// A node that refuses to estimate for this long means it.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
+/// Callers that wait say so every three seconds.
+const CALLER_SILENT: Duration = Duration::from_secs(5);
 /// Gas of a plain transfer: exact, no margin needed.
 const TRANSFER_GAS: u64 = 21_000;
 
@@ -68,7 +70,7 @@ impl From<SignerError> for Verdict {
 }
 
 /// Whether an intent is still to be sent at all.
-pub(super) fn still_due(lane: &Lane, intent: &QueuedIntent) -> Result<(), Verdict> {
+pub(super) fn still_due(lane: &mut Lane, intent: &QueuedIntent) -> Result<(), Verdict> {
     if let Some(ending) = &intent.ending {
         return Err(Verdict::Dead { state: ending.state, sub_state: "given_up", error: ending.error() });
     }
@@ -77,7 +79,7 @@ pub(super) fn still_due(lane: &Lane, intent: &QueuedIntent) -> Result<(), Verdic
         return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", error });
     }
     match &intent.caller {
-        Some(caller) => still_wanted(lane, caller),
+        Some(caller) => still_wanted(lane, intent.tx_id, caller),
         None => Ok(()),
     }
 }
@@ -89,7 +91,7 @@ pub(super) async fn draft(lane: &mut Lane, payload: &Payload) -> Result<SignedDr
 }
 
 /// Nobody is given a nonce who may not be there to use it, nor where it could not be consumed without them.
-fn still_wanted(lane: &Lane, caller: &WaitingCaller) -> Result<(), Verdict> {
+fn still_wanted(lane: &mut Lane, tx_id: TxId, caller: &WaitingCaller) -> Result<(), Verdict> {
     let abandoned = |reason: &str| Verdict::Dead {
         state: TxState::Cancelled,
         sub_state: "abandoned",
@@ -99,8 +101,16 @@ fn still_wanted(lane: &Lane, caller: &WaitingCaller) -> Result<(), Verdict> {
         return Err(abandoned(reason));
     }
     if caller.wanted_until <= Instant::now() {
+        // A clock that was set forward makes it look so, too. A caller that lives says so again in less than this.
+        let known = lane.caller_silent.filter(|(silent, _)| *silent == tx_id);
+        let (_, since) = *lane.caller_silent.insert(known.unwrap_or((tx_id, Instant::now())));
+        if since.elapsed() < CALLER_SILENT {
+            let reason = "its caller was not heard of; it is looked for once more";
+            return Err(Verdict::hold("waiting_caller", ErrorCode::Unknown, reason));
+        }
         return Err(abandoned("its caller was not heard of any more"));
     }
+    lane.caller_silent = None;
     if !lane.may_replace() {
         let reason = "nonce.profile = stability_first forbids the placeholder that a held nonce needs";
         return Err(Verdict::failed("forbidden", TxError::new(ErrorCode::Invalid, reason)));
