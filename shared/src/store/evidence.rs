@@ -88,9 +88,7 @@ pub(super) struct EvidenceRow {
 impl EvidenceRow {
     pub(super) fn into_evidence(self, submitter: &str) -> Result<Evidence, StoreError> {
         let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: submitter };
-        let hash = |column, text: Option<String>| {
-            text.map(|text| row::hash(cell(column), &text)).transpose()
-        };
+        let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
         let mut bounds = NonceBounds::default();
         if let Some(block) = self.below_block {
             let hash = hash("below_hash", self.below_hash)?;
@@ -99,8 +97,7 @@ impl EvidenceRow {
         if let (Some(block), Some(count), Some(hash)) =
             (self.above_block, self.above_count, hash("above_hash", self.above_hash)?)
         {
-            let (block, count) =
-                (cell("above_block").unsigned(block)?, cell("above_count").unsigned(count)?);
+            let (block, count) = (cell("above_block").unsigned(block)?, cell("above_count").unsigned(count)?);
             bounds.above = Some(CountAt { block, hash, count });
         }
         if let Some(block) = self.last_final_block {

@@ -21,6 +21,7 @@ mod intake;
 mod lanes;
 mod lease;
 mod load;
+mod mined;
 mod notify;
 mod operator;
 mod patient;
@@ -52,7 +53,9 @@ pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Announced, Lease, LeaseTag};
 pub use load::{Cursor, LaneRows, OpenIntent};
 pub use notify::{Channel, Listener};
-pub use operator::{AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus, TakenBy};
+pub use operator::{
+    AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus, TakenBy,
+};
 pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use policy_audit::{PolicyDecision, PolicyEntry, PolicyFilter, PolicyNote, SpentToday};
 pub use pool::{Store, Timeouts};

@@ -169,10 +169,7 @@ impl Store {
                 .bind(taken_by.map(|taken| row::hash_text(taken.tx_hash)))
                 .bind(taken_by.map(|taken| i64::try_from(taken.block).unwrap_or(i64::MAX)));
         }
-        let id: Option<i64> = query
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(StoreError::db(operation))?;
+        let id: Option<i64> = query.fetch_optional(&self.pool).await.map_err(StoreError::db(operation))?;
         Ok(id.map(AuditId))
     }
 

@@ -19,8 +19,8 @@ impl Hidden {
     pub(super) fn hides(self, call: &Value) -> bool {
         let by_hash = ["eth_getTransactionReceipt", "eth_getTransactionByHash"];
         let method = call["method"].as_str().unwrap_or_default();
-        let whole_block =
-            method == "eth_getBlockReceipts" || (method.starts_with("eth_getBlockBy") && call["params"][1] == true);
+        let whole_block = method == "eth_getBlockReceipts"
+            || (method.starts_with("eth_getBlockBy") && call["params"][1] == true);
         match self {
             Hidden::Nothing => false,
             Hidden::Index => by_hash.contains(&method),
@@ -52,7 +52,8 @@ pub(super) async fn is_pruned(client: &reqwest::Client, url: &str, call: &Value,
 
 /// As geth says it.
 pub(super) fn forget_state(answer: &mut Value) {
-    let error = json!({ "code": -32000, "message": "missing trie node 0000 (path ) state 0x00 is not available" });
+    let error =
+        json!({ "code": -32000, "message": "missing trie node 0000 (path ) state 0x00 is not available" });
     *answer = json!({ "jsonrpc": "2.0", "id": answer["id"], "error": error });
 }
 

@@ -53,6 +53,7 @@ mod starts;
 mod stuck;
 mod surface;
 mod tls;
+mod trouble;
 mod urls;
 mod with_nonce;
 

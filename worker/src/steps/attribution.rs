@@ -27,7 +27,10 @@ pub(super) enum Consumer {
     /// One of ours is in a canonical block, and no node shows its receipt.
     OursWithoutReceipt(MinedTx),
     /// Another transaction that the submitter's key signed. It ends something only where it is final.
-    Other { tx: MinedTx, is_final: bool },
+    Other {
+        tx: MinedTx,
+        is_final: bool,
+    },
     /// It is consumed, and nobody can say by what: why not.
     Unknown(String),
 }

@@ -217,9 +217,10 @@ async fn raise(lane: &mut Lane, reason: String) -> Result<(), StepError> {
 pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountAt> {
     let watcher = lane.chain.watcher.clone();
     let head = watcher.head_block()?;
-    lane.key.evidence.bounds.forget_replaced(|number, hash| {
-        watcher.has_replaced(BlockId { number, hash }) == Some(true)
-    });
+    lane.key
+        .evidence
+        .bounds
+        .forget_replaced(|number, hash| watcher.has_replaced(BlockId { number, hash }) == Some(true));
     let count = match lane.chain.connector.transaction_count_at(lane.address(), head).await {
         Ok(count) => count,
         Err(error) => {

@@ -8,6 +8,7 @@ use gapless::observe::metrics as m;
 use gapless::store::SentNote;
 use tokio::time::Instant;
 
+use super::recover::WAITING_NODE;
 use super::{delegated, protect, replace, shared, track};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
@@ -122,7 +123,7 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
         Err(error) => {
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
-            put_off(lane, index, None, error);
+            put_off(lane, index, Some(WAITING_NODE), error);
             Ok(())
         }
     }
@@ -172,7 +173,11 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             put_off(lane, index, Some(delegated::LIMIT), error);
             Ok(())
         }
-        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded | SubmitClass::Unavailable => {
+        SubmitClass::Unavailable => {
+            put_off(lane, index, Some(WAITING_NODE), error);
+            Ok(())
+        }
+        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded => {
             put_off(lane, index, None, error);
             Ok(())
         }
@@ -240,6 +245,7 @@ fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxErro
     let longest = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.put_off(longest, Instant::now());
+    tx.shows_trouble = false;
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state,
         retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not taken; trying on");

@@ -255,9 +255,7 @@ mod tests {
             })
         };
         let (blind, seeing) = (Node::start(nothing).await, Node::start(shows).await);
-        assert!(
-            client(&[&blind, &seeing]).sender_in_blocks(us(), &[block], false).await.unshown.is_empty()
-        );
+        assert!(client(&[&blind, &seeing]).sender_in_blocks(us(), &[block], false).await.unshown.is_empty());
         let blind_alone = client(&[&blind]).sender_in_blocks(us(), &[block], false).await;
         assert_eq!(blind_alone.unshown, [5]);
     }

@@ -73,11 +73,7 @@ impl ChainConnector for Node {
     async fn block_by_hash(&self, _: H256) -> Result<Option<BlockWithHashes>, RpcError> {
         unreachable!()
     }
-    async fn receipts_from_any_node(
-        &self,
-        _: &[H256],
-        _: Option<BlockId>,
-    ) -> Result<Vec<Receipt>, RpcError> {
+    async fn receipts_from_any_node(&self, _: &[H256], _: Option<BlockId>) -> Result<Vec<Receipt>, RpcError> {
         unreachable!()
     }
     async fn sender_in_blocks(&self, _: Address, _: &[BlockId], _: bool) -> SenderInBlocks {
@@ -96,6 +92,17 @@ impl ChainConnector for Node {
         unreachable!()
     }
     async fn estimate_gas(&self, _: Address, _: &Payload) -> Result<CallOutcome<U256>, RpcError> {
+        unreachable!()
+    }
+    async fn estimate_gas_at(
+        &self,
+        _: Address,
+        _: &Payload,
+        _: BlockId,
+    ) -> Result<CallOutcome<U256>, RpcError> {
+        unreachable!()
+    }
+    async fn has_transaction(&self, _: H256) -> Result<bool, RpcError> {
         unreachable!()
     }
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
