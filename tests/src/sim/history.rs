@@ -297,10 +297,14 @@ impl<'a> History<'a> {
             if ten_seconds == 1 {
                 self.say(format!("`{with}` is refused: rate limit exceeded"));
                 self.ledger().trouble = Some(with);
+            }
+            if ten_seconds == 1 || ten_seconds == 6 {
                 self.happen(Op::Submit).await;
                 self.processes[0].tell_of_work();
             }
             for _ in 0..4 {
+                self.claim(0).await;
+                self.befall_the_chain(Op::Mine(10));
                 self.processes[0].look(false).await;
                 for _ in 0..STEPS {
                     let stepped = self.step(0, None).await;
@@ -322,12 +326,15 @@ impl<'a> History<'a> {
         problems
     }
 
-    /// Intents that failed or were cancelled, or that are open and do not say that they wait for a node.
+    /// Intents that failed or were cancelled, and the oldest open one if it does not say that it waits for a node.
     async fn silent(&self) -> Vec<String> {
         let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(
             "SELECT tx_id::TEXT, state, sub_state FROM managed_tx
-             WHERE chain_id = $1 AND (state IN ('FAILED', 'CANCELLED')
-                OR finished_at IS NULL AND sub_state IS DISTINCT FROM 'waiting_node') ORDER BY seq LIMIT 1",
+             WHERE chain_id = $1 AND state IN ('FAILED', 'CANCELLED') AND sub_state IS DISTINCT FROM 'reverted'
+             UNION ALL
+             SELECT tx_id::TEXT, state, sub_state
+             FROM (SELECT * FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL ORDER BY seq LIMIT 1) oldest
+             WHERE sub_state IS DISTINCT FROM 'waiting_node'",
         )
         .bind(self.key.chain_id.as_i64())
         .fetch_all(&self.bench.db)
