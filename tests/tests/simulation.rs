@@ -35,6 +35,18 @@ fn every_history_ends_with_each_intent_having_its_effect_once() {
     assert!(ran >= FEWEST.min(histories), "only {ran} histories in {limit:?}");
 }
 
+/// Scenario 63: ten minutes of the simulation's time, for every kind of question that a lane cannot do without.
+#[test]
+fn ten_minutes_of_a_node_s_trouble_fail_nothing_and_everything_says_that_it_waits() {
+    let simulation = Simulation::start(Sabotage::Nothing);
+    for (seed, question) in
+        ["estimate", "fee history", "balance", "broadcast", "block", "*"].into_iter().enumerate()
+    {
+        let problems = simulation.ten_minutes_of_trouble(seed as u64, question);
+        assert!(problems.is_empty(), "trouble with `{question}`: {problems:#?}");
+    }
+}
+
 #[test]
 fn a_seed_is_the_same_history_every_time() {
     let (one, other) = (Simulation::start(Sabotage::Nothing), Simulation::start(Sabotage::Nothing));

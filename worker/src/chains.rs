@@ -183,7 +183,10 @@ fn settle(chain: &Chain, verdict: Option<String>) {
             Some(problem) => {
                 tracing::error!(chain.id = chain.config.id.0, problem, "chain halted: nothing is sent")
             }
-            None => tracing::info!(chain.id = chain.config.id.0, name = chain.config.name, "chain checked"),
+            None => {
+                tracing::info!(chain.id = chain.config.id.0, name = chain.config.name, "chain checked");
+                chain.watcher.note_recovery();
+            }
         }
         *current = verdict;
         true

@@ -26,12 +26,15 @@ pub(crate) struct Reader {
     lanes: Funnel<SubmitterKey, Lanes>,
     heads: Funnel<(SubmitterKey, u32), Heads>,
     spent: Funnel<(SubmitterKey, TxId), Spent>,
+    /// For what is asked so rarely that batches would hold one.
+    store: Store,
 }
 
 impl Reader {
     pub(crate) fn start(store: Store) -> Self {
-        let (lanes, heads, spent) = (store.clone(), store.clone(), store);
+        let (lanes, heads, spent) = (store.clone(), store.clone(), store.clone());
         Reader {
+            store,
             lanes: Funnel::start(1, MAX_BATCH, move |batch| {
                 let store = lanes.clone();
                 async move { read_lanes(&store, batch).await }
@@ -58,6 +61,11 @@ impl Reader {
     /// For submitters whose policy caps the day, and for no others.
     pub(crate) async fn spent_today(&self, key: SubmitterKey, tx_id: TxId) -> Spent {
         self.spent.ask((key, tx_id)).await.unwrap_or(Err(ReadError::Stopping))
+    }
+
+    /// The block of a submitter's newest receipt. Asked once after the rows were read, and only when something would revert.
+    pub(crate) async fn newest_receipt_block(&self, key: SubmitterKey) -> Result<Option<u64>, StoreError> {
+        self.store.newest_receipt_block(key).await
     }
 }
 

@@ -62,7 +62,9 @@ async fn simulate(node: &Node, from: Address, payload: &Payload) -> Result<Simul
         CallOutcome::InsufficientFunds { message } => {
             return Ok(Simulation::of(Outcome::InsufficientFunds, Some(message)));
         }
-        CallOutcome::Fatal { message } => return Ok(Simulation::of(Outcome::Invalid, Some(message))),
+        CallOutcome::Fatal { message } | CallOutcome::Unwilling { message, .. } => {
+            return Ok(Simulation::of(Outcome::Invalid, Some(message)));
+        }
     };
     let latest = node.client.block(BlockTag::Latest).await?.ok_or(ApiError::NodeUnavailable)?;
     let fees = node.fees.quote(&node.client, latest.block.number, payload).await?;

@@ -263,6 +263,24 @@ const WORDINGS: &[(SubmitClass, &[Wording])] = &[
     (FeeCapExceeded, &[Has("exceeds the configured cap"), Has("transaction fee cap exceeded")]),
 ];
 
+/// Fatal words that are about the transaction itself, whoever executes it. All others may be a limit or a rule of the
+/// node that was asked, or its view of the sender.
+const ABOUT_PAYLOAD: &[Wording] = &[
+    Has("oversized data"),
+    Has("rlptoolong"),
+    Has("max initcode size exceeded"),
+    Has("initcode too large"),
+    Has("create initcode size limit"),
+    Has("transaction whose init code length is"),
+];
+
+/// Whether a fatal answer to an execution (estimate, call) is about the transaction and not about the node. What a
+/// chain's configuration calls fatal is so by its operator's word.
+pub fn is_about_payload(message: &str, extra: &ErrorPatterns) -> bool {
+    let text = message.to_lowercase();
+    extra.class_of(&text) == Some(Fatal) || ABOUT_PAYLOAD.iter().any(|wording| wording.found_in(&text))
+}
+
 /// Codes that mean one thing wherever they are used, asked only when no wording was found. Besu's other codes
 /// (-32001 … -32007) are used by providers and by EIP-1474 for other things: there the text decides, or nothing.
 fn class_of_code(code: i64) -> SubmitClass {

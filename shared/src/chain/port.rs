@@ -21,6 +21,10 @@ pub enum RpcError {
     Http { method: &'static str, endpoint: String, status: u16 },
     #[error("{method}: {endpoint} answered something that is not JSON-RPC: {reason}")]
     Malformed { method: &'static str, endpoint: String, reason: String },
+    /// An answer that speaks of the node, not of what was asked: a rate limit, a node that syncs or lacks the state.
+    #[error("{method}: {endpoint} is in trouble: {message} ({code})")]
+    Trouble { method: &'static str, endpoint: String, code: i64, message: String },
+    /// An answer that no class has. It is no evidence either: whoever asked waits.
     #[error("{method}: {endpoint} refused: {message} ({code})")]
     Refused { method: &'static str, endpoint: String, code: i64, message: String },
 }
@@ -62,8 +66,15 @@ pub enum CallOutcome<T> {
     InsufficientFunds {
         message: String,
     },
-    /// The chain would never take it (for example: more gas than a block holds).
+    /// The chain would never take it, because of what it is (for example: init code above the limit).
     Fatal {
+        message: String,
+    },
+    /// The node would not execute it, and the reason may be the node's own: a cap on the gas of executions, a rule about
+    /// senders. Another node, or this one with other settings, may answer otherwise.
+    Unwilling {
+        /// The gas that the node lets an execution use, where it says so.
+        gas_cap: Option<U256>,
         message: String,
     },
 }
@@ -76,6 +87,7 @@ impl<T> CallOutcome<T> {
             CallOutcome::Reverted(failure) => CallOutcome::Reverted(failure),
             CallOutcome::InsufficientFunds { message } => CallOutcome::InsufficientFunds { message },
             CallOutcome::Fatal { message } => CallOutcome::Fatal { message },
+            CallOutcome::Unwilling { gas_cap, message } => CallOutcome::Unwilling { gas_cap, message },
         })
     }
 }
@@ -160,6 +172,13 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn block_receipts(&self, block: H256) -> Result<Option<Vec<Receipt>>, RpcError>;
     async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError>;
     async fn block_by_hash(&self, hash: H256) -> Result<Option<BlockWithHashes>, RpcError>;
+    /// Whether the node that is asked first has the transaction, mined or in its pool. Cheap: batched with other reads.
+    /// `false` is no evidence that it is lost, only a reason to send the same bytes again.
+    async fn has_transaction(&self, hash: H256) -> Result<bool, RpcError>;
+    /// How often a node of this chain that could not be used has become usable again.
+    fn recoveries(&self) -> u64 {
+        0
+    }
     /// Receipts of any of the hashes, from the first node that shows one. Nodes that have no index of transactions are
     /// asked for those of `block`, where that is known. Nothing found says nothing.
     async fn receipts_from_any_node(
@@ -181,6 +200,13 @@ pub trait ChainConnector: Send + Sync + std::fmt::Debug {
     async fn gas_price(&self) -> Result<U256, RpcError>;
     async fn balance(&self, address: Address) -> Result<U256, RpcError>;
     async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError>;
+    /// The same on the state after one block. A node that does not have that block gives no answer.
+    async fn estimate_gas_at(
+        &self,
+        from: Address,
+        payload: &Payload,
+        block: BlockId,
+    ) -> Result<CallOutcome<U256>, RpcError>;
     /// Executes the payload as of `tag` without sending it: how a revert reason is found after the fact.
     async fn call(
         &self,

@@ -21,6 +21,7 @@ mod intake;
 mod lanes;
 mod lease;
 mod load;
+mod mined;
 mod notify;
 mod operator;
 mod patient;

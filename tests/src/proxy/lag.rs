@@ -16,9 +16,27 @@ pub(super) fn block_parameter(method: &str) -> Option<usize> {
     }
 }
 
+/// The hash of the block that a question is about, where it names one (EIP-1898).
+pub(super) fn asked_hash(call: &Value) -> Option<&Value> {
+    let place = call["method"].as_str().and_then(block_parameter)?;
+    call["params"][place].get("blockHash")
+}
+
+/// What a node says that is asked about the state after a block it does not have.
+pub(super) fn header_not_found(call: &Value) -> Value {
+    let error = json!({ "code": -32000, "message": "header not found" });
+    json!({ "jsonrpc": "2.0", "id": call["id"], "error": error })
+}
+
 /// Everything that means "now" means `block`.
 pub(super) fn question(mut call: Value, block: u64) -> Value {
     let place = call["method"].as_str().and_then(block_parameter);
+    if call["method"] == "eth_estimateGas"
+        && let Some(parameters) = call["params"].as_array_mut().filter(|parameters| parameters.len() == 1)
+    {
+        // Without a block it means now.
+        parameters.push(json!("latest"));
+    }
     if let Some(parameter) = place.and_then(|place| call["params"].get_mut(place))
         && matches!(parameter.as_str(), Some("latest" | "pending"))
     {
@@ -27,12 +45,20 @@ pub(super) fn question(mut call: Value, block: u64) -> Value {
     call
 }
 
+pub(super) fn height(value: &Value) -> Option<u64> {
+    let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
+    digits.and_then(|digits| u64::from_str_radix(digits, 16).ok())
+}
+
 /// What lies after `block` is not known yet.
 pub(super) fn hide(call: &Value, answer: &mut Value, block: u64) {
-    let height = |value: &Value| {
-        let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
-        digits.and_then(|digits| u64::from_str_radix(digits, 16).ok())
-    };
+    if block_parameter(call["method"].as_str().unwrap_or_default()) == Some(1)
+        && call["method"] != "eth_feeHistory"
+        && height(&call["params"][1]) > Some(block)
+    {
+        *answer = header_not_found(call);
+        return;
+    }
     let result = &mut answer["result"];
     let unknown = match call["method"].as_str().unwrap_or_default() {
         "eth_blockNumber" => {

@@ -322,6 +322,11 @@ impl Upstream {
             }
             if let Some(block) = self.frozen_at {
                 lag::hide(asked, answer, block);
+                if let Some(hash) = lag::asked_hash(asked)
+                    && self.height_of(client, hash).await > Some(block)
+                {
+                    *answer = lag::header_not_found(asked);
+                }
             }
             if let Some(blocks) = self.keeps_states
                 && blind::is_pruned(client, &self.url, call, blocks).await
@@ -330,6 +335,14 @@ impl Upstream {
             }
         }
         Some(by_id)
+    }
+
+    /// The number of the block with this hash.
+    async fn height_of(&self, client: &reqwest::Client, hash: &Value) -> Option<u64> {
+        let call =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_getBlockByHash", "params": [hash, false] });
+        let answer: Value = client.post(&self.url).json(&call).send().await.ok()?.json().await.ok()?;
+        lag::height(&answer["result"]["number"])
     }
 
     fn makes_content(&self, call: &Value) -> bool {

@@ -287,6 +287,75 @@ impl<'a> History<'a> {
         }
     }
 
+    /// Ten minutes of a node's trouble, with work before and during it. What ends or stops without saying why is a problem.
+    pub(super) async fn trouble(&mut self, with: &'static str) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.happen(Op::Submit).await;
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        for ten_seconds in 0..60 {
+            if ten_seconds == 1 {
+                self.say(format!("`{with}` is refused: rate limit exceeded"));
+                self.ledger().trouble = Some(with);
+            }
+            if ten_seconds == 1 || ten_seconds == 6 {
+                self.happen(Op::Submit).await;
+                self.processes[0].tell_of_work();
+            }
+            for _ in 0..4 {
+                self.claim(0).await;
+                self.befall_the_chain(Op::Mine(10));
+                self.processes[0].look(false).await;
+                for _ in 0..STEPS {
+                    let stepped = self.step(0, None).await;
+                    if !matches!(stepped, Stepped::To(Next::Again) | Stepped::Stopped) {
+                        break;
+                    }
+                }
+                clock::advance(&self.bench.db, Duration::from_millis(2_500)).await;
+                self.renew(0).await;
+            }
+            if ten_seconds > 2 {
+                problems.extend(self.silent().await);
+            }
+            if !problems.is_empty() {
+                break;
+            }
+        }
+        self.ledger().trouble = None;
+        problems
+    }
+
+    /// Intents that failed or were cancelled, and the oldest open one if it does not say that it waits for a node.
+    async fn silent(&self) -> Vec<String> {
+        let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(
+            "SELECT tx_id::TEXT, state, sub_state FROM managed_tx
+             WHERE chain_id = $1 AND state IN ('FAILED', 'CANCELLED') AND sub_state IS DISTINCT FROM 'reverted'
+             UNION ALL
+             SELECT tx_id::TEXT, state, sub_state
+             FROM (SELECT * FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL ORDER BY seq LIMIT 1) oldest
+             WHERE sub_state IS DISTINCT FROM 'waiting_node'",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap();
+        rows.iter().map(|row| format!("during the trouble: {row:?}")).collect()
+    }
+
+    /// Transfers that did not have their effect.
+    pub(super) async fn unconfirmed(&self) -> Vec<String> {
+        let rows: Vec<(String, Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT state, sub_state, last_error FROM managed_tx
+             WHERE chain_id = $1 AND state <> 'CONFIRMED' AND sub_state IS DISTINCT FROM 'reverted'",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap();
+        rows.iter().map(|row| format!("in the end: {row:?}")).collect()
+    }
+
     /// Nothing bad happens any more. True: everything has ended.
     pub(super) async fn drain(&mut self) -> bool {
         self.say("from here on all is well".to_owned());

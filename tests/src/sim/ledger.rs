@@ -54,6 +54,8 @@ pub(super) struct Ledger {
     made: u64,
     /// So many of the newest blocks are not shown to whoever asks.
     pub(super) lag: usize,
+    /// Questions of this kind (`*`: all) are answered with the node's own trouble.
+    pub(super) trouble: Option<&'static str>,
 }
 
 impl Ledger {
@@ -67,6 +69,7 @@ impl Ledger {
             arrived: Vec::new(),
             made: 1,
             lag: 0,
+            trouble: None,
         }
     }
 
@@ -180,6 +183,11 @@ impl Ledger {
         let canonical = self.shown().iter().position(|block| block.hash == hash);
         let canonical = canonical.map(|height| show(height as u64, &self.blocks[height]));
         canonical.or_else(|| self.replaced.get(&hash).map(|(height, block)| show(*height, block)))
+    }
+
+    /// In a block or in the pool.
+    pub(super) fn has(&self, hash: H256) -> bool {
+        self.pool.iter().any(|tx| tx.hash == hash) || self.receipt(hash).is_some()
     }
 
     pub(super) fn receipt(&self, hash: H256) -> Option<Receipt> {

@@ -124,6 +124,25 @@ impl Simulation {
         (ran.into_inner(), failure.into_inner().unwrap())
     }
 
+    /// Ten minutes in which a node answers questions of one kind (`*`: all) with its own trouble. Answers what does not hold.
+    pub fn ten_minutes_of_trouble(&self, seed: u64, with: &'static str) -> Vec<String> {
+        let found = Mutex::new(Vec::new());
+        self.on_a_still_clock(0, async |bench| {
+            let mut history = History::begin(bench, seed).await;
+            let mut problems = history.trouble(with).await;
+            if !history.drain().await {
+                problems.push("not everything has ended".to_owned());
+            }
+            problems.extend(verdict::problems(&history).await);
+            problems.extend(history.unconfirmed().await);
+            if !problems.is_empty() {
+                problems.extend(history.log.lines());
+            }
+            *found.lock().unwrap() = problems;
+        });
+        found.into_inner().unwrap()
+    }
+
     /// What happens in one seed's history.
     pub fn tell(&self, seed: u64) -> Vec<String> {
         let told = Mutex::new(Vec::new());

@@ -32,7 +32,14 @@ impl Node {
         method: &'static str,
         answer: impl FnOnce(&mut Ledger) -> T,
     ) -> Result<T, RpcError> {
-        let effect = async { Ok(answer(&mut self.ledger.lock().unwrap())) };
+        let effect = async {
+            let mut ledger = self.ledger.lock().unwrap();
+            if ledger.trouble.is_some_and(|troubled| troubled == "*" || troubled == method) {
+                let (endpoint, message) = ("simulated".to_owned(), "rate limit exceeded".to_owned());
+                return Err(RpcError::Trouble { method, endpoint, code: -32005, message });
+            }
+            Ok(answer(&mut ledger))
+        };
         let timeout = Duration::from_secs(10);
         let lost = || Err(RpcError::Timeout { method, endpoint: "simulated".to_owned(), timeout });
         self.gate.pass(method, effect, lost).await
@@ -108,6 +115,10 @@ impl ChainConnector for Node {
         self.ask(method, |ledger| ledger.count_at_hash(block.hash)).await?.ok_or_else(refused)
     }
 
+    async fn has_transaction(&self, hash: H256) -> Result<bool, RpcError> {
+        self.ask("transaction", |ledger| ledger.has(hash)).await
+    }
+
     async fn receipts_from_any_node(
         &self,
         hashes: &[H256],
@@ -146,6 +157,15 @@ impl ChainConnector for Node {
 
     async fn estimate_gas(&self, _: Address, _: &Payload) -> Result<CallOutcome<U256>, RpcError> {
         self.ask("estimate", |_| CallOutcome::Ok(U256::from(21_000))).await
+    }
+
+    async fn estimate_gas_at(
+        &self,
+        _: Address,
+        _: &Payload,
+        _: BlockId,
+    ) -> Result<CallOutcome<U256>, RpcError> {
+        self.ask("estimate at a block", |_| CallOutcome::Ok(U256::from(21_000))).await
     }
 
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {

@@ -293,8 +293,12 @@ async fn trouble_that_passes_is_waited_for_with_the_same_bytes() {
     ];
     let cast = Cast::of(&passing, |stack| stack).await;
     let understood = |said: Said, row: &TxRow| {
-        let limit = said.class == SubmitClass::DelegatedLimit.as_str();
-        complains(limit.then_some("delegated_limit"))(said, row)
+        let why = match said.class {
+            class if class == SubmitClass::DelegatedLimit.as_str() => Some("delegated_limit"),
+            class if class == SubmitClass::Unavailable.as_str() => Some("waiting_node"),
+            _ => None,
+        };
+        complains(why)(said, row)
     };
     cast.back_off_and_go_on(understood).await.finish().await;
 }

@@ -54,6 +54,7 @@ mod starts;
 mod stuck;
 mod surface;
 mod tls;
+mod trouble;
 mod unaffordable;
 mod urls;
 mod with_nonce;

@@ -16,7 +16,7 @@ fn diagnosing() -> StackBuilder {
         .mining(Mining::Manual)
         .set("mempool.diagnose.enabled", true)
         .set("mempool.diagnose.interval", "200ms")
-        .set("resubmit.interval", "1h")
+        .set("resubmit.enabled", false)
 }
 
 /// Until the API shows this verdict; answers all that it shows of it.
@@ -184,8 +184,13 @@ async fn several_nodes_are_heard_each() {
 /// A look that never ends delays nothing: sends go on by their timer, blocks are noticed, the next intent follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_that_hangs_delays_neither_sends_nor_confirmations() {
-    let stack =
-        diagnosing().proxied().set("resubmit.interval", "300ms").set("rpc.timeout", "10m").start().await;
+    let stack = diagnosing()
+        .proxied()
+        .set("resubmit.enabled", true)
+        .set("resubmit.interval", "300ms")
+        .set("rpc.timeout", "10m")
+        .start()
+        .await;
     let (proxy, submitter, to) = (stack.proxy(), stack.submitter(0), Address::repeat_byte(0xd6));
     proxy.always(BY_HASH, Fault::Hang);
     proxy.always(CONTENT, Fault::Hang);

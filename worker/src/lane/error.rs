@@ -15,6 +15,9 @@ pub(crate) enum StepError {
     /// Read the rows again after a while and go on from what they say.
     #[error("{cause}")]
     Retry { after: Duration, cause: String },
+    /// A node could not be asked: as above, and what cannot be prepared without it says so.
+    #[error("{cause}")]
+    Node { cause: String },
     /// Nobody knows whether a write was committed: read the rows again, once that is decided.
     #[error("{cause}")]
     Unsure { cause: String },
@@ -53,6 +56,6 @@ impl From<ReadError> for StepError {
 
 impl From<RpcError> for StepError {
     fn from(error: RpcError) -> Self {
-        StepError::Retry { after: SOON, cause: error.to_string() }
+        StepError::Node { cause: error.to_string() }
     }
 }

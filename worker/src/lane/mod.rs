@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use gapless::config::Profile;
-use gapless::domain::{Address, Event, EventKind, Nonce, Policy, TxId};
+use gapless::domain::{Address, Event, EventKind, Policy, TxId};
 use gapless::signer::{PolicedSigner, Signer};
 use gapless::store::{
     DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
@@ -75,10 +75,13 @@ pub(crate) struct Lane {
     pub(crate) funds: Option<Funds>,
     /// No preparing before this: funds, signer or node are not there.
     pub(crate) hold_until: Option<Instant>,
-    /// For which nonce the node refuses to estimate, and since when.
-    pub(crate) refused_since: Option<(Nonce, Instant)>,
     /// The caller that waits at the head of the queue and is not heard of, by its intent, and since when.
     pub(crate) caller_silent: Option<(TxId, Instant)>,
+    /// What would revert, and where that was seen.
+    pub(crate) reverts: steps::prepare::Reverts,
+    /// Told when a node is well again.
+    recovered: watch::Receiver<u64>,
+    pub(crate) recovery: steps::recover::Recovery,
     pub(crate) key: steps::protect::KeyState,
     /// What its evidence is on disk.
     stored_evidence: Evidence,
@@ -131,6 +134,7 @@ impl Lane {
             Some(policy) => Arc::new(PolicedSigner::new(signer, policy.clone())),
             None => signer,
         };
+        let recovered = chain.watcher.recovered();
         let lane = Lane {
             lease,
             shared,
@@ -158,8 +162,10 @@ impl Lane {
             events: Vec::new(),
             funds: None,
             hold_until: None,
-            refused_since: None,
             caller_silent: None,
+            reverts: Default::default(),
+            recovered,
+            recovery: Default::default(),
             key: Default::default(),
             stored_evidence: Evidence::default(),
             looks: Default::default(),
@@ -201,7 +207,7 @@ impl Lane {
             match self.step().await {
                 Next::Again => {}
                 Next::Wait(until) => self.wait(until).await,
-                Next::Pause(pause) => tokio::time::sleep(pause).await,
+                Next::Pause(pause) => self.pause(pause).await,
                 Next::Done => return true,
                 Next::Lost => return false,
             }
@@ -210,7 +216,12 @@ impl Lane {
 
     /// One turn, and what its end means.
     pub(crate) async fn step(&mut self) -> Next {
-        let turn = self.turn().await;
+        let mut turn = self.turn().await;
+        if let Err(StepError::Node { cause }) = &turn
+            && let Err(worse) = self.show_waiting_for_node(&cause.clone()).await
+        {
+            turn = Err(worse);
+        }
         if turn.is_ok() {
             self.retry_pause = Duration::ZERO;
         }
@@ -228,6 +239,11 @@ impl Lane {
                     fencing_token = self.lease.token().0, cause, "lane reads its rows again");
                 self.start_over(after)
             }
+            Err(StepError::Node { cause }) => {
+                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    fencing_token = self.lease.token().0, cause, "a node could not be asked; lane reads its rows again");
+                self.start_over(error::SOON)
+            }
             Err(StepError::Unsure { cause }) => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     fencing_token = self.lease.token().0, cause, "lane reads its rows again");
@@ -240,6 +256,16 @@ impl Lane {
                 self.start_over(after)
             }
         }
+    }
+
+    /// A turn ended before anything could be prepared. What else is in memory is forgotten first: it may be wrong.
+    async fn show_waiting_for_node(&mut self, cause: &str) -> Result<(), StepError> {
+        let blocks = self.has_room() && !self.paused && !self.is_protected();
+        self.forget_everything();
+        if !blocks {
+            return Ok(());
+        }
+        steps::prepare::show_waiting_for_node(self, cause).await
     }
 
     /// What is in memory may be wrong, and must not be written: forget it and read the rows.
@@ -272,6 +298,11 @@ impl Lane {
     /// One round over everything that could move. Order matters: what is open before what is new.
     async fn turn(&mut self) -> Result<Turn, StepError> {
         self.read_mail();
+        // An error would mean that the watcher is gone, and it is not: the chain holds it.
+        if self.recovered.has_changed().unwrap_or(false) {
+            self.recovered.mark_unchanged();
+            steps::recover::heard(self);
+        }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
             return Ok(Turn::Wait(None));
@@ -299,12 +330,14 @@ impl Lane {
             steps::reserve::advance(self).await?;
             steps::replace::advance(self).await?;
             steps::delegated::advance(self);
+            steps::recover::advance(self).await?;
             steps::submit::advance(self).await?;
             if allowed == Allowed::Everything && steps::prepare::fill(self).await? {
                 return Ok(Turn::Again);
             }
         }
         steps::diagnose::begin(self);
+        steps::recover::show_trouble(self);
         self.flush_if_due().await?;
         if self.moved {
             return Ok(Turn::Again);
@@ -379,8 +412,16 @@ impl Lane {
             News::Paused(paused) => self.paused = paused,
             News::Shared(shared) => self.reload |= shared != self.sharing.enabled,
             News::Included(receipt) => steps::track::included(self, receipt),
-            News::Deep => {}
-            News::Reorged { from } => steps::track::reorged(self, from),
+            News::Deep => {
+                if self.reverts.is_checking() {
+                    // It is looked at again at the next head.
+                    self.hold_until = None;
+                }
+            }
+            News::Reorged { from } => {
+                self.reverts.replaced_from(from);
+                steps::track::reorged(self, from);
+            }
             News::Diagnosed(found) => steps::diagnose::found(self, found),
         }
     }

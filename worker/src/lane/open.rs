@@ -79,6 +79,8 @@ pub(crate) struct OpenTx {
     pub(crate) suspected: Option<Instant>,
     /// Refused while it was not the oldest, and sent at once when it became so.
     pub(crate) was_first: bool,
+    /// It says that it waits for a node because none shows the head, not because of a send.
+    pub(crate) shows_trouble: bool,
     /// Where it seemed to be at the last look.
     diagnosis: Option<Diagnosis>,
     /// That is not on disk.
@@ -122,6 +124,7 @@ impl OpenTx {
             told_blocks: Vec::new(),
             suspected: None,
             was_first: false,
+            shows_trouble: matches!(intent.state, TxState::Submitted | TxState::Tracking),
             diagnosis: None,
             diagnosis_unwritten: false,
             intent,
@@ -308,6 +311,12 @@ impl OpenTx {
         let error = self.unaffordable.clone();
         let stuck = self.state() == TxState::Stuck;
         self.complain(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
+    }
+
+    /// The same after trouble: what the waits had grown to says nothing any more.
+    pub(crate) fn send_again(&mut self, now: Instant) {
+        self.backoff = FIRST_BACKOFF;
+        self.send_now(now);
     }
 
     /// Notes why it waits, if that is news.

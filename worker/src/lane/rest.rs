@@ -1,6 +1,7 @@
 //! Between two turns: until when a lane waits, for what, and when it has nothing to do any more.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -23,6 +24,19 @@ impl Lane {
             news = self.inbox.recv() => if let Some(news) = news { self.hear(news) },
             () = sleep_until(until) => {}
             () = self.chain.usable(), if halted => {}
+            // Its sender lives as long as the chain.
+            _ = self.recovered.changed() => steps::recover::heard(self),
+        }
+    }
+
+    /// Before the rows are read again; a node that is well again may be what it waits for.
+    pub(super) async fn pause(&mut self, pause: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = self.recovered.changed() => {
+                steps::recover::heard(self);
+                self.retry_pause = Duration::ZERO;
+            }
         }
     }
 
@@ -41,7 +55,9 @@ impl Lane {
         let others = steps::shared::next_time(self);
         let look = steps::diagnose::next_time(self);
         let again = self.look_again.map(|(at, _)| at);
-        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, self.key.recheck_at()];
+        let recover = steps::recover::next_time(self).filter(|_| free);
+        let key = self.key.recheck_at();
+        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, recover, key];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.rests.store(idle, Ordering::Relaxed);

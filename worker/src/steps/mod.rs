@@ -10,7 +10,7 @@
 //!
 //! `attribution` finds out who consumed a nonce. `policy` says what may be signed at all. `shared` does for a key that others use as well what `protect` does for one that is
 //! ours alone; `delegated` knows of accounts that may have one transaction on its way. `stuck` raises the alarm for what
-//! stays unmined, and `diagnose` asks where it is. `request` carries out what is asked about an intent: cancel it, speed it
+//! stays unmined, and `diagnose` asks where it is. `recover` has what is open sent again after trouble with a node. `request` carries out what is asked about an intent: cancel it, speed it
 //! up, send it again.
 
 pub(crate) mod attribution;
@@ -20,6 +20,7 @@ pub(crate) mod operator;
 pub(crate) mod policy;
 pub(crate) mod prepare;
 pub(crate) mod protect;
+pub(crate) mod recover;
 pub(crate) mod replace;
 pub(crate) mod request;
 pub(crate) mod reserve;

@@ -9,6 +9,7 @@ use gapless::observe::metrics as m;
 use gapless::store::{Attempt, SentNote};
 use tokio::time::Instant;
 
+use super::recover::WAITING_NODE;
 use super::{delegated, protect, replace, shared, track};
 use crate::failpoint;
 use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
@@ -158,7 +159,7 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
         Err(error) => {
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
-            put_off(lane, index, None, error);
+            put_off(lane, index, Some(WAITING_NODE), error);
             None
         }
     }
@@ -206,7 +207,11 @@ async fn answered(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -> Resu
             put_off(lane, index, Some(delegated::LIMIT), error);
             Ok(())
         }
-        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded | SubmitClass::Unavailable => {
+        SubmitClass::Unavailable => {
+            put_off(lane, index, Some(WAITING_NODE), error);
+            Ok(())
+        }
+        SubmitClass::PoolFull | SubmitClass::FeeCapExceeded => {
             put_off(lane, index, None, error);
             Ok(())
         }
@@ -282,6 +287,7 @@ fn put_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxErro
     let longest = lane.chain.config.resubmit.interval;
     let tx = &mut lane.open[index];
     tx.put_off(longest, Instant::now());
+    tx.shows_trouble = false;
     // Other bytes are wanted and cannot be made: that is what it waits for, whatever becomes of the old ones.
     let unaffordable = tx.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
     let (sub_state, error) = unaffordable.map_or((sub_state, error), |why| (Some(NOT_REPLACED), why));

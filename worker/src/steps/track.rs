@@ -17,6 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// One of our hashes is in a canonical block. Whichever attempt it was, it decides.
 pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     let now = Instant::now();
+    lane.reverts.mined_in(receipt.block_number);
     let Some(tx) = lane.open.iter_mut().find(|tx| tx.hashes().contains(&receipt.tx_hash)) else { return };
     let known = tx.intent.receipt.as_ref().is_some_and(|old| old.block_hash == receipt.block_hash);
     if known || tx.state().is_terminal() {

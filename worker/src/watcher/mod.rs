@@ -17,7 +17,7 @@ use std::time::Duration;
 use gapless::chain::fees::Head;
 use gapless::chain::{BlockId, ChainConnector};
 use gapless::domain::{Confirmation, Finality, H256, Receipt, U256};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use canon::Canon;
@@ -47,6 +47,14 @@ pub(crate) struct Watcher {
     gas_limit: AtomicU64,
     /// The head's own base fee, where the chain has one.
     base_fee: Mutex<Option<U256>>,
+    /// Counts how often a node was well again, blocks were replaced, or the head fell: lanes send again what is open.
+    recovered: watch::Sender<u64>,
+    /// Why no node shows the head, when that lasts.
+    trouble: Mutex<Option<String>>,
+    /// Where the head fell to and stays, below blocks that were seen.
+    fell_to: Mutex<Option<u64>>,
+    /// The mean time between blocks, in milliseconds.
+    block_millis: AtomicU64,
 }
 
 impl Watcher {
@@ -67,6 +75,10 @@ impl Watcher {
             poll_interval,
             gas_limit: AtomicU64::new(u64::MAX),
             base_fee: Mutex::default(),
+            recovered: watch::Sender::new(0),
+            trouble: Mutex::default(),
+            fell_to: Mutex::default(),
+            block_millis: AtomicU64::new(0),
         })
     }
 
@@ -115,6 +127,42 @@ impl Watcher {
     /// Returns when the head has not fitted what was seen before.
     pub(crate) async fn strange_head(&self) {
         self.strange.notified().await;
+    }
+
+    /// Changes when what is open should be looked up and sent again.
+    pub(crate) fn recovered(&self) -> watch::Receiver<u64> {
+        self.recovered.subscribe()
+    }
+
+    pub(crate) fn note_recovery(&self) {
+        self.recovered.send_modify(|count| *count += 1);
+    }
+
+    /// Why no node shows the head, when that lasts.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True if that is news.
+    fn note_trouble(&self, trouble: Option<String>) -> bool {
+        let mut known = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = known.is_none() != trouble.is_none();
+        *known = trouble;
+        is_news
+    }
+
+    /// The height that nodes have shown for a while as their newest, although higher blocks were seen before.
+    pub(crate) fn fell_to(&self) -> Option<u64> {
+        *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_fall(&self, to: Option<u64>) {
+        *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
+    /// The mean time between blocks, as far as it was seen.
+    pub(crate) fn block_time(&self) -> Duration {
+        Duration::from_millis(self.block_millis.load(Ordering::Relaxed))
     }
 
     pub(crate) fn head(&self) -> Option<u64> {

@@ -49,6 +49,11 @@ impl Pace {
         self.belief > 0
     }
 
+    /// The mean time between blocks.
+    pub(super) fn block_time(&self) -> Duration {
+        self.interval
+    }
+
     /// No look before this: lanes ask with every send, and the answer changes once per block.
     pub(super) fn earliest(&self) -> Instant {
         let gap = if self.is_at_once() { MIN_GAP } else { self.gap() };

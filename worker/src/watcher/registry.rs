@@ -23,7 +23,7 @@ pub(crate) enum News {
     Shared(bool),
     /// One of its hashes is in a canonical block.
     Included(Receipt),
-    /// A height it waited for is reached, by the head or by what is final.
+    /// A height it waited for is reached, by the head or by what is final; or no head can be read.
     Deep,
     /// Blocks from this height on were replaced.
     Reorged { from: u64 },
@@ -171,6 +171,14 @@ impl Registry {
         if let Some(mailbox) = entries.hashes.get(&receipt.tx_hash) {
             mailbox.post(News::Included(receipt));
         }
+    }
+
+    /// Wakes everyone who waits for anything.
+    pub(crate) fn wake_all(&self) {
+        let entries = self.entries();
+        let lanes: HashMap<u64, &Mailbox> =
+            entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
+        lanes.into_values().for_each(|mailbox| mailbox.post(News::Deep));
     }
 
     pub(crate) fn head_is(&self, height: u64) {

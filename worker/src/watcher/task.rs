@@ -24,6 +24,10 @@ const MAX_WALK: u64 = 128;
 /// are somebody else's: one call is then cheaper than several, but what it brings has to be carried and read.
 const BLOCK_RECEIPTS_FROM: usize = 2;
 const OTHERS_FOR_EACH: usize = 16;
+/// A head that cannot be read for this long is shown to those who wait for it.
+const LASTS: Duration = Duration::from_secs(2);
+/// A head that is below the highest for this long, and for a block time, is no hiccup of a node that lags.
+const LASTS_BELOW: Duration = Duration::from_secs(1);
 /// What was sent is remembered for so long where blocks come by the clock.
 const LEARN_FOR: Duration = Duration::from_millis(100);
 
@@ -47,6 +51,14 @@ pub(crate) struct WatchTask {
     leapt: bool,
     /// The chain could not be asked what is final, and that was said.
     finality_unknown: bool,
+    /// Since when the head cannot be read.
+    failing: Option<Instant>,
+    /// Since when nodes show a head that is known and below the highest; and whether that was told.
+    below: Option<(Instant, bool)>,
+    /// Something happened after which what is open should be sent again.
+    recovered: bool,
+    /// How often a node had become well again at the last look.
+    recoveries: u64,
 }
 
 impl WatchTask {
@@ -69,27 +81,17 @@ impl WatchTask {
             taken: Vec::new(),
             leapt: false,
             finality_unknown: false,
+            failing: None,
+            below: None,
+            recovered: false,
+            recoveries: 0,
         }
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut failing = false;
         loop {
-            match self.look().await {
-                Ok(()) if failing => {
-                    tracing::info!(chain.id = self.watcher.connector.chain_id().0, "the node answers again");
-                    failing = false;
-                }
-                Ok(()) => {}
-                Err(error) => {
-                    if !failing {
-                        tracing::warn!(chain.id = self.watcher.connector.chain_id().0, error = %error,
-                            "the head of the chain cannot be read; trying on");
-                        failing = true;
-                    }
-                    self.pace.failed(Instant::now());
-                }
-            }
+            // Logged where it is found.
+            let _ = self.look().await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.wait() => {}
@@ -115,8 +117,40 @@ impl WatchTask {
         }
     }
 
-    /// One look at the head.
+    /// One look at the head, and what it means for those who wait.
     pub(crate) async fn look(&mut self) -> Result<(), RpcError> {
+        let looked = self.look_at_head().await;
+        let chain = self.watcher.connector.chain_id().0;
+        match &looked {
+            Ok(()) => {
+                if self.failing.take().is_some() {
+                    tracing::info!(chain.id = chain, "the node answers again");
+                    self.watcher.note_trouble(None);
+                    self.recovered = true;
+                }
+            }
+            Err(error) => {
+                if self.failing.is_none() {
+                    tracing::warn!(chain.id = chain, error = %error, "the head of the chain cannot be read; trying on");
+                }
+                let since = *self.failing.get_or_insert_with(Instant::now);
+                if since.elapsed() >= LASTS && self.watcher.note_trouble(Some(error.to_string())) {
+                    self.watcher.registry.wake_all();
+                }
+                self.pace.failed(Instant::now());
+            }
+        }
+        let recoveries = self.watcher.connector.recoveries();
+        self.recovered |= std::mem::replace(&mut self.recoveries, recoveries) != recoveries;
+        let block_time = self.pace.block_time().as_millis();
+        self.watcher.block_millis.store(u64::try_from(block_time).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if looked.is_ok() && std::mem::take(&mut self.recovered) {
+            self.watcher.note_recovery();
+        }
+        looked
+    }
+
+    async fn look_at_head(&mut self) -> Result<(), RpcError> {
         self.note_taken();
         let looked_for = self.taken.len();
         // A receipt that cannot be read must not keep the others from hearing of new blocks.
@@ -171,12 +205,15 @@ impl WatchTask {
     ) -> Result<usize, RpcError> {
         let Some(latest) = latest else { return Ok(0) };
         if self.watcher.read_canon(|canon| canon.contains(&latest.block)) {
+            self.note_known_head(latest.block.number);
             return Ok(0);
         }
+        self.rise();
         self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
         *self.watcher.base_fee.lock().unwrap_or_else(PoisonError::into_inner) = latest.base_fee_per_gas;
         let head = self.watcher.read_canon(Canon::head);
         let Some(head) = head.filter(|head| latest.block.number <= head.number + MAX_WALK) else {
+            self.recovered |= head.is_some();
             self.restart(latest, false).await?;
             return Ok(1);
         };
@@ -194,7 +231,28 @@ impl WatchTask {
         }
     }
 
-    fn note_fork(&self, from: u64) {
+    /// A head that is known and stays below the highest: the node lags, or it was rolled back and nothing is mined since.
+    /// The latter needs what is open again, and to the former it does no harm.
+    fn note_known_head(&mut self, number: u64) {
+        if self.watcher.head().is_none_or(|head| number >= head) {
+            return self.rise();
+        }
+        let (since, told) = self.below.get_or_insert((Instant::now(), false));
+        if !*told && since.elapsed() >= self.pace.block_time().max(LASTS_BELOW) {
+            *told = true;
+            self.recovered = true;
+            self.watcher.note_fall(Some(number));
+        }
+    }
+
+    /// The head is not below what was seen.
+    fn rise(&mut self) {
+        self.below = None;
+        self.watcher.note_fall(None);
+    }
+
+    fn note_fork(&mut self, from: u64) {
+        self.recovered = true;
         metrics::counter!(m::CONFIRMATIONS_NEW_FORK_TOTAL).increment(1);
         tracing::warn!(
             chain.id = self.watcher.connector.chain_id().0,

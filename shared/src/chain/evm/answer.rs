@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::decode::RawReceipt;
 use super::wire::{ErrorObject, storable};
 use crate::chain::port::RpcError;
-use crate::domain::{H256, Receipt};
+use crate::domain::{H256, Receipt, U256};
 
 /// No honest result is longer, but for those that are as long as a block or a pool. Read as a value, a text of a list of
 /// nothings takes many times its length.
@@ -50,6 +50,7 @@ pub(super) fn malformed(method: &'static str, endpoint: &str, reason: &str) -> R
     RpcError::Malformed { method, endpoint: endpoint.to_owned(), reason: reason.to_owned() }
 }
 
+/// What no class has.
 pub(super) fn refused(method: &'static str, endpoint: &str, error: &ErrorObject) -> RpcError {
     RpcError::Refused {
         method,
@@ -74,16 +75,30 @@ pub(super) fn says_it_has(error: &ErrorObject, tx_hash: H256) -> bool {
     named.and_then(|named| named.parse().ok()) == Some(tx_hash)
 }
 
-pub(super) fn is_not_found(message: &str) -> bool {
+/// How nodes say that the chain has no `safe` or `finalized` block yet. "header not found" is another thing: the node
+/// misses a block that exists.
+pub(super) fn nothing_final_yet(message: &str) -> bool {
     let text = message.to_lowercase();
-    text.contains("not found") || text.contains("unknown block")
+    let names_tag = text.contains("finalized") || text.contains("safe");
+    names_tag && text.contains("not found") || text.contains("unknown block")
 }
 
-/// The method does not exist here, or does not take a block's hash.
+/// The gas that a node lets an execution use, from geth's words: `gas required exceeds allowance (50000000)`.
+pub(super) fn gas_allowance(message: &str) -> Option<Option<U256>> {
+    let (_, rest) = message.split_once("gas required exceeds allowance")?;
+    let digits: String =
+        rest.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    Some(U256::from_dec_str(&digits).ok().filter(|_| !digits.is_empty()))
+}
+
+/// The method does not exist here, or does not take a block's hash. That a state or a header is "not available" is
+/// another thing.
 pub(super) fn lacks_method(error: &ErrorObject) -> bool {
     let text = error.message.to_lowercase();
+    let is_about_data = ["trie", "state", "header"].iter().any(|word| text.contains(word));
     matches!(error.code, -32601 | -32602)
-        || ["method not found", "does not exist", "not supported", "unsupported", "not available"]
-            .iter()
-            .any(|wording| text.contains(wording))
+        || !is_about_data
+            && ["method not found", "does not exist", "not supported", "unsupported", "not available"]
+                .iter()
+                .any(|wording| text.contains(wording))
 }

@@ -29,8 +29,8 @@ type Told = Result<SubmitOutcome, RpcError>;
 /// How sends reach the nodes.
 #[derive(Debug)]
 pub(super) enum Sends {
-    /// The best node; another one when it cannot be asked.
-    First(Funnel),
+    /// The best node; another one when it cannot be asked, and every one when it says "never".
+    First { best: Funnel, each: Vec<Funnel> },
     /// A funnel for each node, so that a slow one delays only itself.
     All(Vec<Funnel>),
 }
@@ -41,31 +41,44 @@ impl Sends {
             Funnel::start(Arc::clone(shared), Arc::new(BatchLimit::new(config.rpc.max_batch)), width, route)
         };
         let nodes = shared.exchange.nodes.all();
-        if nodes.len() == 1 || config.rpc.broadcast == Broadcast::First {
-            return Sends::First(start(Width { usual: 2, most }, Route::InTurn));
-        }
         // A node that hangs holds its requests until they time out: together no more than a quarter of the slots.
-        let width = Width { usual: 2, most: most / (4 * nodes.len()) };
-        Sends::All(nodes.iter().map(|node| start(width, Route::Only(node.index))).collect())
+        let width = Width { usual: 2, most: most / (4 * nodes.len().max(1)) };
+        let each = || nodes.iter().map(|node| start(width, Route::Only(node.index))).collect();
+        if nodes.len() == 1 || config.rpc.broadcast == Broadcast::First {
+            let best = start(Width { usual: 2, most }, Route::InTurn);
+            return Sends::First { best, each: if nodes.len() == 1 { Vec::new() } else { each() } };
+        }
+        Sends::All(each())
     }
 
     pub(super) async fn send(&self, shared: &Shared, call: Call, tx_hash: H256) -> Told {
         match self {
-            Sends::First(funnel) => Ok(outcome(shared, funnel.ask(call).await?, tx_hash)),
-            Sends::All(funnels) => {
-                let mut best: Option<Best> = None;
-                let mut unheard = false;
-                for wave in shared.exchange.nodes.for_broadcast() {
-                    tell(shared, funnels, &wave, &call, tx_hash, &mut best, &mut unheard).await;
-                    if best.as_ref().is_some_and(|best| best.weight.says <= Says::Opinion) {
-                        break;
-                    }
+            Sends::First { best, each } => {
+                let told = outcome(shared, best.ask(call.clone()).await?, tx_hash);
+                match told.class {
+                    SubmitClass::Fatal if !each.is_empty() => tell_all(shared, each, &call, tx_hash).await,
+                    _ => Ok(told),
                 }
-                let told = best.map_or_else(|| Err(no_node(call.method)), |best| best.told);
-                told.map(|outcome| if unheard { not_for_good(outcome) } else { outcome })
             }
+            Sends::All(each) => tell_all(shared, each, &call, tx_hash).await,
         }
     }
+}
+
+/// Tells every node that is worth it. Those that were silent lately are told as well where nobody else had an opinion, and
+/// before "never" is believed.
+async fn tell_all(shared: &Shared, each: &[Funnel], call: &Call, tx_hash: H256) -> Told {
+    let mut best: Option<Best> = None;
+    let mut unheard = false;
+    for wave in shared.exchange.nodes.for_broadcast() {
+        tell(shared, each, &wave, call, tx_hash, &mut best, &mut unheard).await;
+        let settles = |best: &Best| best.weight.says <= Says::Opinion && best.weight.class != FATAL;
+        if best.as_ref().is_some_and(settles) {
+            break;
+        }
+    }
+    let told = best.map_or_else(|| Err(no_node(call.method)), |best| best.told);
+    told.map(|outcome| if unheard { not_for_good(outcome) } else { outcome })
 }
 
 /// Tells some nodes at once and keeps the best answer, until there is a success or no more to wait for.

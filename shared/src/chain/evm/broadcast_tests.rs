@@ -123,6 +123,32 @@ async fn never_is_everybody_s_word() {
     assert_eq!(told.unwrap().class, SubmitClass::Accepted, "a second opinion is waited for");
 }
 
+/// A node that was silent lately is heard before "never" is believed, and its silence is no agreement.
+#[tokio::test]
+async fn never_needs_the_word_of_those_that_were_silent_too() {
+    let fatal = || says(-32000, "intrinsic gas too low");
+    let silence = |client: &EvmClient, place: usize| {
+        let nodes = &client.shared.exchange.nodes;
+        (0..4).for_each(|_| nodes.note(&nodes.all()[place], false));
+    };
+    let (one, hangs) = (Node::start(fatal()).await, Node::start(|_| Act::Hang).await);
+    let client = impatient_client(&[&one, &hangs]);
+    silence(&client, 1);
+    assert_eq!(send(&client).await.unwrap().class, SubmitClass::Unknown, "it may have taken it");
+    let good = Node::start(takes()).await;
+    let client = impatient_client(&[&one, &good]);
+    silence(&client, 1);
+    assert_eq!(send(&client).await.unwrap().class, SubmitClass::Accepted, "it took it");
+    for (broadcast, wanted) in
+        [(Broadcast::First, SubmitClass::Accepted), (Broadcast::All, SubmitClass::Accepted)]
+    {
+        let mut config = config(&[&one, &good]);
+        config.rpc.broadcast = broadcast;
+        let client = EvmClient::new(&config).unwrap();
+        assert_eq!(send(&client).await.unwrap().class, wanted, "{broadcast:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_refusal_by_a_node_that_lags_counts_last() {
     let behind = Node::start(says(-32000, "insufficient funds for gas * price + value")).await;

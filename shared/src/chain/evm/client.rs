@@ -14,17 +14,17 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::answer::{is_not_found, lacks_method, malformed, parse, read_receipt, refused, told};
+use super::answer::{gas_allowance, lacks_method, malformed, nothing_final_yet, parse, read_receipt, told};
 use super::broadcast::Sends;
 use super::consumer::delegate;
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
-use super::funnel::{Answered, Funnel, Route, Shared, Width};
+use super::funnel::{Answered, Funnel, Route, SEND, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
 use super::nodes::Nodes;
 use super::revert;
-use super::wire::Call;
-use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome};
+use super::wire::{Call, Reply};
+use crate::chain::classify::{ErrorPatterns, SubmitClass, SubmitOutcome, is_about_payload};
 use crate::chain::port::{
     BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, FeeHistory, RpcError,
     SenderInBlocks,
@@ -36,6 +36,7 @@ use crate::store::Attempt;
 
 /// The node does not take blocks by their hash as a parameter.
 const INVALID_PARAMS: i64 = -32602;
+
 /// What the simplest of transactions uses, on every chain.
 const LEAST_GAS: u64 = 21_000;
 
@@ -99,13 +100,13 @@ impl EvmClient {
         let Answered { reply, endpoint } = self.reads.ask(Call::new(method, params)).await?;
         match reply {
             Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
-            Err(error) => Err(refused(method, &endpoint, &error)),
+            Err(error) => Err(self.shared.refusal(method, &endpoint, &error)),
         }
     }
 
     /// Private to this adapter: whoever sends has an `Attempt`.
     pub(super) async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
-        let call = Call::new("eth_sendRawTransaction", [raw]);
+        let call = Call::new(SEND, [raw]);
         self.sends.send(&self.shared, call, tx_hash).await
     }
 
@@ -120,19 +121,39 @@ impl EvmClient {
             Ok(result) => return Ok(CallOutcome::Ok((result, endpoint))),
             Err(error) => error,
         };
+        if self.shared.is_trouble(&error) {
+            return Err(self.shared.refusal(method, &endpoint, &error));
+        }
         // Asked first: a revert reason can quote any other wording.
-        if let Some(failure) = revert::failure(&error) {
+        let failure = revert::failure(&error);
+        let returned = failure.as_ref().is_some_and(|failure| failure.revert.is_some());
+        // No price is sent along, so the allowance is what the node lets any call use.
+        if let Some(gas_cap) = gas_allowance(&error.message).filter(|_| !returned) {
+            return Ok(CallOutcome::Unwilling { gas_cap, message: told(&error) });
+        }
+        if let Some(failure) = failure {
             return Ok(CallOutcome::Reverted(failure));
         }
         match self.shared.class_of(&error) {
             SubmitClass::InsufficientFunds => Ok(CallOutcome::InsufficientFunds { message: told(&error) }),
-            SubmitClass::Fatal => Ok(CallOutcome::Fatal { message: told(&error) }),
-            // No price is sent along, so the allowance is what the node lets any call use.
-            _ if error.message.contains("gas required exceeds allowance") => {
+            SubmitClass::Fatal if is_about_payload(&error.message, &self.shared.patterns) => {
                 Ok(CallOutcome::Fatal { message: told(&error) })
             }
-            _ => Err(refused(method, &endpoint, &error)),
+            SubmitClass::Fatal => Ok(CallOutcome::Unwilling { gas_cap: None, message: told(&error) }),
+            _ => Err(self.shared.refusal(method, &endpoint, &error)),
         }
+    }
+
+    async fn estimate(&self, params: Value) -> Result<CallOutcome<U256>, RpcError> {
+        let method = "eth_estimateGas";
+        self.execute(method, params).await?.try_map(|(result, endpoint)| {
+            let Quantity(gas) = parse(method, &endpoint, &result)?;
+            // Judged by such a number, the transaction would fail for good.
+            if gas < LEAST_GAS.into() || gas > u64::MAX.into() {
+                return Err(malformed(method, &endpoint, "gas that no transaction uses"));
+            }
+            Ok(gas)
+        })
     }
 
     /// A block, which must be the one that was asked for.
@@ -157,10 +178,12 @@ impl EvmClient {
     ) -> Result<Vec<Box<RawValue>>, RpcError> {
         let calls: Vec<&Call> = calls.iter().collect();
         let results = self.shared.exchange.ask(endpoint, &calls, &self.reads_limit).await;
-        self.shared.exchange.nodes.note(endpoint, results.iter().any(Result::is_ok));
+        let answers =
+            |reply: &Result<Reply, RpcError>| reply.as_ref().is_ok_and(|reply| self.shared.is_answer(reply));
+        self.shared.exchange.nodes.note(endpoint, results.iter().any(answers));
         let read = |(call, result): (&&Call, Result<_, RpcError>)| match result? {
             Ok(result) => Ok(result),
-            Err(error) => Err(refused(call.method, &endpoint.shown, &error)),
+            Err(error) => Err(self.shared.refusal(call.method, &endpoint.shown, &error)),
         };
         calls.iter().zip(results).map(read).collect()
     }
@@ -243,7 +266,7 @@ impl ChainConnector for EvmClient {
                 self.no_block_receipts.store(true, Relaxed);
                 None
             }
-            Err(error) => return Err(refused(method, &endpoint, error)),
+            Err(error) => return Err(self.shared.refusal(method, &endpoint, error)),
         };
         let Some(receipts) = receipts else { return Ok(None) };
         let receipts: Vec<Receipt> = receipts.into_iter().filter_map(RawReceipt::mined).collect();
@@ -258,7 +281,7 @@ impl ChainConnector for EvmClient {
         match self.block_of("eth_getBlockByNumber", json!(tag_text(tag)), is_it).await {
             // A chain that has not finalised anything yet says so with an error.
             Err(RpcError::Refused { message, .. })
-                if matches!(tag, BlockTag::Safe | BlockTag::Finalized) && is_not_found(&message) =>
+                if matches!(tag, BlockTag::Safe | BlockTag::Finalized) && nothing_final_yet(&message) =>
             {
                 Ok(None)
             }
@@ -276,6 +299,15 @@ impl ChainConnector for EvmClient {
         block: Option<BlockId>,
     ) -> Result<Vec<Receipt>, RpcError> {
         self.find_receipts(hashes, block).await
+    }
+
+    async fn has_transaction(&self, hash: H256) -> Result<bool, RpcError> {
+        let found: Option<Value> = self.read("eth_getTransactionByHash", [hash]).await?;
+        Ok(found.is_some())
+    }
+
+    fn recoveries(&self) -> u64 {
+        self.shared.exchange.nodes.recoveries()
     }
 
     async fn sender_in_blocks(
@@ -316,16 +348,23 @@ impl ChainConnector for EvmClient {
     }
 
     async fn estimate_gas(&self, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError> {
-        let method = "eth_estimateGas";
-        let outcome = self.execute(method, json!([transaction(from, payload)])).await?;
-        outcome.try_map(|(result, endpoint)| {
-            let Quantity(gas) = parse(method, &endpoint, &result)?;
-            // Judged by such a number, the transaction would fail for good.
-            if gas < LEAST_GAS.into() || gas > u64::MAX.into() {
-                return Err(malformed(method, &endpoint, "gas that no transaction uses"));
+        self.estimate(json!([transaction(from, payload)])).await
+    }
+
+    async fn estimate_gas_at(
+        &self,
+        from: Address,
+        payload: &Payload,
+        block: BlockId,
+    ) -> Result<CallOutcome<U256>, RpcError> {
+        let asked = transaction(from, payload);
+        // By hash (EIP-1898), so that a node on another fork has no answer.
+        match self.estimate(json!([asked, { "blockHash": block.hash }])).await {
+            Err(RpcError::Refused { code: INVALID_PARAMS, .. }) => {
+                self.estimate(json!([asked, tag_text(BlockTag::Number(block.number))])).await
             }
-            Ok(gas)
-        })
+            answer => answer,
+        }
     }
 
     async fn call(

@@ -81,9 +81,25 @@ async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
     );
     let node = Node::start(says(-32000, "insufficient funds for transfer")).await;
     assert!(matches!(estimate(node).await.unwrap(), CallOutcome::InsufficientFunds { .. }));
-    for impossible in ["gas required exceeds allowance (30000000)", "intrinsic gas too high"] {
+    for impossible in ["max initcode size exceeded: code size 70000, limit 49152", "oversized data"] {
         let node = Node::start(says(-32000, impossible)).await;
-        assert!(matches!(estimate(node).await.unwrap(), CallOutcome::Fatal { .. }));
+        assert!(matches!(estimate(node).await.unwrap(), CallOutcome::Fatal { .. }), "{impossible}");
+    }
+    for (words, cap) in [
+        ("gas required exceeds allowance (30000000)", Some(30_000_000)),
+        ("Out of gas: gas required exceeds allowance: 50000000", Some(50_000_000)),
+        ("gas required exceeds allowance", None),
+        ("intrinsic gas too high", None),
+        ("invalid sender", None),
+        ("Sender account not authorized to send transactions", None),
+    ] {
+        let node = Node::start(says(-32000, words)).await;
+        let found = estimate(node).await.unwrap();
+        let wanted = cap.map(U256::from);
+        assert!(
+            matches!(found, CallOutcome::Unwilling { gas_cap, .. } if gas_cap == wanted),
+            "the node's own limit or rule: {words}: {found:?}"
+        );
     }
     let node = Node::start(says(-32603, "the moon is in the wrong house")).await;
     assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Refused { code: -32603, .. }));
@@ -91,6 +107,91 @@ async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
         let node = Node::start(gives(json!(nonsense))).await;
         assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Malformed { .. }), "{nonsense}");
     }
+}
+
+/// What nodes say of themselves in an HTTP 200.
+const TROUBLE: [(i64, &str); 8] = [
+    (-32005, "rate limit exceeded"),
+    (-32005, "daily request count exceeded, request rate limited"),
+    (429, "slow down"),
+    (-32000, "node is syncing"),
+    (-32000, "header not found"),
+    (-32000, "missing trie node 8d4c (path ) state 0x8d4c is not available"),
+    (-32000, "request timed out"),
+    (-32603, "EVM error: database error: missing trie node"),
+];
+
+/// Scenario 63: of no question is it an answer.
+#[tokio::test]
+async fn trouble_of_the_node_is_no_answer_to_any_question() {
+    for (code, words) in TROUBLE {
+        let node = Node::start(says(code, words)).await;
+        let (client, us, payload) = (client(&[&node]), Address::zero(), payload());
+        let block = BlockId { number: 5, hash: hash(5) };
+        let answers = [
+            client.remote_chain_id().await.err(),
+            client.transaction_count(us, BlockTag::Latest).await.err(),
+            client.receipt(hash(1)).await.err(),
+            client.receipts(&[hash(1)]).await.err(),
+            client.block_receipts(hash(1)).await.err(),
+            client.block(BlockTag::Latest).await.err(),
+            client.block(BlockTag::Safe).await.err(),
+            client.block(BlockTag::Finalized).await.err(),
+            client.block_by_hash(hash(1)).await.err(),
+            client.receipts_from_any_node(&[hash(1)], Some(block)).await.err(),
+            client.transaction_count_at(us, block).await.err(),
+            client.has_transaction(hash(1)).await.err(),
+            client.block_of_nonce(us, 0, 9).await.err(),
+            client.delegation(us).await.err(),
+            client.fee_history(1, &[50.0]).await.err(),
+            client.gas_price().await.err(),
+            client.balance(us).await.err(),
+            client.estimate_gas(us, &payload).await.err(),
+            client.estimate_gas_at(us, &payload, block).await.err(),
+            client.call(us, &payload, BlockTag::Latest).await.err(),
+        ];
+        for (place, error) in answers.into_iter().enumerate() {
+            assert!(matches!(error, Some(RpcError::Trouble { .. })), "{words}, question {place}: {error:?}");
+        }
+        assert!(!client.shared.exchange.nodes.all()[0].health.well(std::time::Instant::now()), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn another_node_is_asked_when_one_is_in_trouble_or_says_nothing_that_is_known() {
+    let good = Node::start(gives(json!("0x5208"))).await;
+    let unknown = [(-32603, "the moon is in the wrong house")];
+    for (code, words) in TROUBLE.into_iter().chain(unknown) {
+        let bad = Node::start(says(code, words)).await;
+        let client = client(&[&bad, &good]);
+        let estimated = client.estimate_gas(Address::zero(), &payload()).await;
+        assert_eq!(estimated.unwrap(), CallOutcome::Ok(U256::from(21_000)), "{words}");
+        let bad = Node::start(says(code, words)).await;
+        let client = super::super::testing::client(&[&bad, &good]);
+        assert_eq!(client.balance(Address::zero()).await.unwrap(), U256::from(21_000), "{words}");
+        let well = client.shared.exchange.nodes.all()[0].health.well(std::time::Instant::now());
+        assert_eq!(well, words == unknown[0].1, "only its own trouble speaks against a node: {words}");
+    }
+    let reverting = Node::start(says(3, "execution reverted: rate limit exceeded")).await;
+    let outcome = client(&[&reverting, &good]).estimate_gas(Address::zero(), &payload()).await.unwrap();
+    assert!(matches!(outcome, CallOutcome::Reverted(_)), "a contract may use any words: {outcome:?}");
+}
+
+#[tokio::test]
+async fn an_estimate_at_a_block_names_it_by_hash_and_where_that_is_not_taken_by_number() {
+    let block = BlockId { number: 16, hash: hash(5) };
+    let node = Node::start(gives(json!("0x5208"))).await;
+    client(&[&node]).estimate_gas_at(Address::zero(), &payload(), block).await.unwrap();
+    assert_eq!(node.bodies()[0]["params"][1], json!({ "blockHash": hash(5) }));
+    let old = Node::start(|body| {
+        answer(body, |call| match call["params"][1].is_object() {
+            true => Err(json!({ "code": -32602, "message": "invalid argument 1" })),
+            false => Ok(json!("0x5208")),
+        })
+    })
+    .await;
+    client(&[&old]).estimate_gas_at(Address::zero(), &payload(), block).await.unwrap();
+    assert_eq!(old.bodies()[1]["params"][1], "0x10");
 }
 
 #[tokio::test]

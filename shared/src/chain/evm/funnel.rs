@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::answer::{lacks_method, refused};
 use super::exchange::{BatchLimit, Exchange};
 use super::http::Endpoint;
 use super::nodes::no_node;
+use super::revert;
 use super::wire::{Call, ErrorObject, Reply};
 use crate::chain::classify::{ErrorPatterns, SubmitClass, classify};
 use crate::chain::port::RpcError;
@@ -27,6 +29,8 @@ const MAX_BATCH_BYTES: usize = 1 << 20;
 /// How long a copy of a send may wait for its node when nobody waits for the answer any more.
 const COPY_LIFE: Duration = Duration::from_secs(5);
 
+pub(super) const SEND: &str = "eth_sendRawTransaction";
+
 /// What all funnels of a chain share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -37,9 +41,39 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether another node may have a better answer than this error.
-    pub(super) fn is_worth_another_node(&self, error: &ErrorObject) -> bool {
-        self.class_of(error) == SubmitClass::Unavailable
+    /// Whether another node may have a better answer than this error. To a send every opinion is an answer; a question
+    /// that is refused in words that no class has is asked elsewhere as well.
+    fn is_worth_another_node(&self, method: &str, error: &ErrorObject) -> bool {
+        match self.class_of(error) {
+            SubmitClass::Unavailable => self.is_trouble(error),
+            SubmitClass::Unknown => method != SEND && revert::failure(error).is_none(),
+            _ => false,
+        }
+    }
+
+    /// Whether an error speaks of the node alone. A contract that reverts may use any words, these too.
+    pub(super) fn is_trouble(&self, error: &ErrorObject) -> bool {
+        let reverted = || revert::failure(error).is_some_and(|failure| failure.revert.is_some());
+        self.class_of(error) == SubmitClass::Unavailable && !reverted()
+    }
+
+    /// Whether a reply says anything beyond the node's own trouble.
+    pub(super) fn is_answer(&self, reply: &Reply) -> bool {
+        !reply.as_ref().is_err_and(|error| self.is_trouble(error))
+    }
+
+    /// A refusal of a question: the node's trouble, or words that no class has. That a method is missing is for the
+    /// caller to know.
+    pub(super) fn refusal(&self, method: &'static str, endpoint: &str, error: &ErrorObject) -> RpcError {
+        match self.is_trouble(error) && !lacks_method(error) {
+            true => RpcError::Trouble {
+                method,
+                endpoint: endpoint.to_owned(),
+                code: error.code,
+                message: error.message.clone(),
+            },
+            false => refused(method, endpoint, error),
+        }
     }
 
     /// The nodes of a route that may be used now.
@@ -186,17 +220,18 @@ async fn flush(
         }
         let calls: Vec<&Call> = open.iter().map(|(job, _)| &job.call).collect();
         let results = shared.exchange.ask(endpoint, &calls, &limit).await;
-        let asked = open.len();
+        let mut answers = false;
         let mut left = Vec::new();
         for ((job, before), result) in open.into_iter().zip(results) {
             let answered = result.map(|reply| Answered { reply, endpoint: endpoint.shown.clone() });
-            match judge(&shared, answered) {
+            answers |= answered.as_ref().is_ok_and(|answered| shared.is_answer(&answered.reply));
+            match judge(&shared, job.call.method, answered) {
                 Ok(answered) => job.settle(Ok(answered)),
                 Err(now) => left.push((job, Some(Unsettled::better(before, now)))),
             }
         }
         if !matches!(route, Route::Aside(_)) {
-            nodes.note(endpoint, left.len() < asked);
+            nodes.note(endpoint, answers);
         }
         open = left;
     }
@@ -212,7 +247,7 @@ async fn flush(
 
 /// What the nodes asked so far have left a call with.
 enum Unsettled {
-    /// A node answered that it is in trouble.
+    /// A node answered that it is in trouble, or in words that no class has.
     Refused(Answered),
     Failed(RpcError),
 }
@@ -227,11 +262,11 @@ impl Unsettled {
     }
 }
 
-fn judge(shared: &Shared, answered: Result<Answered, RpcError>) -> Result<Answered, Unsettled> {
+fn judge(shared: &Shared, method: &str, answered: Result<Answered, RpcError>) -> Result<Answered, Unsettled> {
     match answered {
         Err(error) => Err(Unsettled::Failed(error)),
         Ok(answered) => match &answered.reply {
-            Err(error) if shared.is_worth_another_node(error) => Err(Unsettled::Refused(answered)),
+            Err(error) if shared.is_worth_another_node(method, error) => Err(Unsettled::Refused(answered)),
             _ => Ok(answered),
         },
     }

@@ -1,7 +1,7 @@
 //! What is known of one node: whose chain it serves, how far behind it is, how often it could not be asked.
 //!
 //! Judges nodes, never transactions. An answer, whatever it says about a transaction, is the mark of a good node; only
-//! a request that brought none, and a head that is behind, speak against it.
+//! a request that brought none, one that it answers with its own trouble, and a head that is behind, speak against it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

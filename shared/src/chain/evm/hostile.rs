@@ -4,7 +4,7 @@
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::answer::{is_not_found, lacks_method, parse, read_receipt, says_it_has, told};
+use super::answer::{gas_allowance, lacks_method, nothing_final_yet, parse, read_receipt, says_it_has, told};
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::revert;
 use super::wire::{self, ErrorObject, Replies};
@@ -56,7 +56,12 @@ fn read_error(error: &ErrorObject) {
     let class = classify(error.code, &error.message, data.as_deref(), &ErrorPatterns::default());
     assert!(!class.as_str().is_empty());
     assert!(told(error).chars().count() <= MAX_CHARS + 1, "endless words");
-    let _ = (lacks_method(error), is_not_found(&error.message), says_it_has(error, H256::zero()));
+    let _ = (
+        lacks_method(error),
+        nothing_final_yet(&error.message),
+        gas_allowance(&error.message),
+        says_it_has(error, H256::zero()),
+    );
     if let Some(failure) = revert::failure(error) {
         assert!(failure.message.chars().count() <= MAX_CHARS + 1, "endless words");
         if let Some(revert) = failure.revert {

@@ -2,7 +2,7 @@
 //!
 //! Knows how well each node does, not what it is asked. A node that serves another chain is in no list it gives.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::health::{Identity, Turn};
@@ -19,13 +19,26 @@ pub(super) struct Nodes {
     endpoints: Vec<Endpoint>,
     /// From the first check on, a node is used only once it was checked itself.
     guarded: AtomicBool,
+    /// How often a node became well again.
+    recoveries: AtomicU64,
 }
 
 impl Nodes {
     pub(super) fn new(config: &ChainConfig) -> Result<Nodes, EvmClientError> {
         let endpoints = Endpoint::all(config)?;
         let http = Http::new(config, &endpoints)?;
-        Ok(Nodes { http, chain: config.id, endpoints, guarded: AtomicBool::new(false) })
+        Ok(Nodes {
+            http,
+            chain: config.id,
+            endpoints,
+            guarded: AtomicBool::new(false),
+            recoveries: AtomicU64::new(0),
+        })
+    }
+
+    /// How often one of several became well again. Of one alone whoever asks it knows.
+    pub(super) fn recoveries(&self) -> u64 {
+        if self.endpoints.len() > 1 { self.recoveries.load(Relaxed) } else { 0 }
     }
 
     /// All of them, in the order of the configuration.
@@ -98,6 +111,7 @@ impl Nodes {
             Turn::Sick => tracing::warn!(chain.id = self.chain.0, endpoint = %endpoint.shown,
                 lag = endpoint.health.lag(), reason, "a node does badly: the others are asked first"),
             Turn::Well => {
+                self.recoveries.fetch_add(1, Relaxed);
                 tracing::info!(chain.id = self.chain.0, endpoint = %endpoint.shown, "a node does well again")
             }
         }

@@ -94,6 +94,17 @@ impl ChainConnector for Node {
     async fn estimate_gas(&self, _: Address, _: &Payload) -> Result<CallOutcome<U256>, RpcError> {
         unreachable!()
     }
+    async fn estimate_gas_at(
+        &self,
+        _: Address,
+        _: &Payload,
+        _: BlockId,
+    ) -> Result<CallOutcome<U256>, RpcError> {
+        unreachable!()
+    }
+    async fn has_transaction(&self, _: H256) -> Result<bool, RpcError> {
+        unreachable!()
+    }
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
         unreachable!()
     }

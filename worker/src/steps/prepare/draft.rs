@@ -12,6 +12,8 @@ use gapless::signer::{ReadSigned, SignerError, read_signed};
 use gapless::store::{QueuedIntent, WaitingCaller};
 use tokio::time::Instant;
 
+use super::super::recover::WAITING_NODE;
+use super::revert;
 use crate::failpoint;
 use crate::lane::{Funds, Lane, OpenTx};
 
@@ -19,8 +21,6 @@ use crate::lane::{Funds, Lane, OpenTx};
 const FUNDS_FRESH: Duration = Duration::from_secs(30);
 /// The pools' limit on a signed transaction.
 const MAX_RAW_BYTES: usize = 128 * 1024;
-/// A node that refuses to estimate for this long means it.
-const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
 /// Callers that wait say so every three seconds.
 const CALLER_SILENT: Duration = Duration::from_secs(5);
 /// Gas of a plain transfer: exact, no margin needed.
@@ -35,16 +35,16 @@ pub(in crate::steps) enum Verdict {
 }
 
 impl Verdict {
-    fn failed(sub_state: &'static str, error: TxError) -> Verdict {
+    pub(super) fn failed(sub_state: &'static str, error: TxError) -> Verdict {
         Verdict::Dead { state: TxState::Failed, sub_state, error }
     }
 
     /// The chain would never take it.
-    fn invalid(reason: impl Into<String>) -> Verdict {
+    pub(super) fn invalid(reason: impl Into<String>) -> Verdict {
         Verdict::failed("invalid", TxError::new(ErrorCode::Invalid, reason))
     }
 
-    fn hold(sub_state: &'static str, code: ErrorCode, reason: impl Into<String>) -> Verdict {
+    pub(super) fn hold(sub_state: &'static str, code: ErrorCode, reason: impl Into<String>) -> Verdict {
         Verdict::Hold { sub_state, error: TxError::new(code, reason) }
     }
 }
@@ -52,7 +52,7 @@ impl Verdict {
 /// A node that could not be asked says nothing about the intent.
 impl From<RpcError> for Verdict {
     fn from(error: RpcError) -> Self {
-        Verdict::hold("waiting_node", ErrorCode::NodeUnavailable, error.to_string())
+        Verdict::hold(WAITING_NODE, ErrorCode::NodeUnavailable, error.to_string())
     }
 }
 
@@ -209,46 +209,61 @@ async fn gas_limit(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U
 }
 
 async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U256, Verdict> {
-    let outcome = match lane.chain.connector.estimate_gas(lane.address(), payload).await {
-        Ok(outcome) => outcome,
-        Err(error) => return Err(not_estimated(lane, error, nonce)),
+    if let Some(verdict) = revert::too_early(lane, payload, nonce) {
+        return Err(verdict);
+    }
+    let outcome = lane.chain.connector.estimate_gas(lane.address(), payload).await.map_err(not_estimated)?;
+    let outcome = match known_limit(lane, outcome) {
+        // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
+        CallOutcome::Reverted(failure) if earlier_is_unmined(lane, nonce) => {
+            let error = TxError::would_revert(failure, &payload.errors);
+            return Err(Verdict::Hold { sub_state: "waiting_earlier", error });
+        }
+        CallOutcome::Reverted(_) | CallOutcome::Fatal { .. } => revert::judge(lane, payload, nonce).await?,
+        other => other,
     };
-    lane.refused_since = None;
+    lane.reverts.forget();
     match outcome {
         CallOutcome::Ok(gas) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
         CallOutcome::Ok(gas) => {
             let scaled = scale(gas, lane.chain.config.fees.gas_limit_multiplier);
             Ok(with_margin(gas, scaled, lane.chain.watcher.block_gas_limit().into()))
         }
-        // What is in flight may be what it needs (an approval before a transfer): judge when that is mined.
-        CallOutcome::Reverted(failure) if earlier_is_unmined(lane, nonce) => {
-            let error = TxError::would_revert(failure, &payload.errors);
-            Err(Verdict::Hold { sub_state: "waiting_earlier", error })
-        }
-        CallOutcome::Reverted(failure) => {
-            Err(Verdict::failed("would_revert", TxError::would_revert(failure, &payload.errors)))
-        }
         CallOutcome::InsufficientFunds { message } => {
             Err(Verdict::hold("waiting_funds", ErrorCode::InsufficientFunds, message))
         }
-        CallOutcome::Fatal { message } => Err(Verdict::invalid(message)),
+        CallOutcome::Unwilling { message, .. } | CallOutcome::Fatal { message } => {
+            Err(Verdict::hold(WAITING_NODE, ErrorCode::EstimateRefused, message))
+        }
+        CallOutcome::Reverted(failure) => {
+            let error = TxError::would_revert(failure, &payload.errors);
+            Err(Verdict::Hold { sub_state: revert::CHECKING, error })
+        }
     }
 }
 
-/// Not answered, or refused in words that say nothing about the transaction. It costs nothing to wait, but an answer
-/// that stays the same for long, with nothing in flight that could change it, is an answer.
-fn not_estimated(lane: &mut Lane, error: RpcError, nonce: Nonce) -> Verdict {
-    if !matches!(error, RpcError::Refused { .. }) {
-        lane.refused_since = None;
-        return error.into();
+/// A node that lets an execution use all the gas of a block, and finds that too little, speaks of the transaction. One
+/// that lets it use less speaks of its own settings.
+pub(super) fn known_limit(lane: &Lane, outcome: CallOutcome<U256>) -> CallOutcome<U256> {
+    match outcome {
+        CallOutcome::Unwilling { gas_cap: Some(cap), message }
+            if cap >= lane.chain.watcher.block_gas_limit().into() =>
+        {
+            CallOutcome::Fatal { message }
+        }
+        other => other,
     }
-    let earlier = lane.refused_since.filter(|(refused, _)| *refused == nonce);
-    let (_, since) = *lane.refused_since.insert(earlier.unwrap_or((nonce, Instant::now())));
-    if since.elapsed() < REFUSED_FOR_GOOD || earlier_is_unmined(lane, nonce) {
-        return error.into();
+}
+
+/// Not answered, or refused in words that say nothing about the transaction. It costs nothing to wait: a node's trouble
+/// never ends an intent, however long it lasts.
+pub(super) fn not_estimated(error: RpcError) -> Verdict {
+    match error {
+        RpcError::Refused { .. } => {
+            Verdict::hold(WAITING_NODE, ErrorCode::EstimateRefused, error.to_string())
+        }
+        error => error.into(),
     }
-    lane.refused_since = None;
-    Verdict::failed("estimate_refused", TxError::new(ErrorCode::EstimateRefused, error.to_string()))
 }
 
 fn earlier_is_unmined(lane: &Lane, nonce: Nonce) -> bool {

@@ -1,18 +1,21 @@
 //! From QUEUED to signed and committed. Everything that can fail is tried before a nonce is used.
 
 pub(super) mod draft;
+mod revert;
 
 use std::time::Duration;
 
-use gapless::domain::{EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless::domain::{ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
 use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
+use super::recover::WAITING_NODE;
 use super::{delegated, protect, shared};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
 use draft::Verdict;
+pub(crate) use revert::Reverts;
 
 /// Intents read ahead, so that a busy lane with a window of one does not ask for each.
 const READ_AHEAD: u32 = 16;
@@ -177,7 +180,19 @@ fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, erro
         intent.last_error = Some(error);
     }
     lane.queue.push_front(intent);
-    lane.hold_until = Some(Instant::now() + HOLD);
+    let pause = if sub_state == revert::CHECKING { revert::AGAIN_AFTER } else { HOLD };
+    lane.hold_until = Some(Instant::now() + pause);
+}
+
+/// A node could not be asked, and nothing can be prepared without it: the head of the queue says why it waits. Nothing
+/// else of the lane's memory is written.
+pub(crate) async fn show_waiting_for_node(lane: &mut Lane, cause: &str) -> Result<(), StepError> {
+    let head = lane.shared.reader.queue_head(lane.lease.key(), 1).await?.into_iter().next();
+    let Some(head) = head.filter(|head| head.sub_state.as_deref() != Some(WAITING_NODE)) else {
+        return Ok(());
+    };
+    hold(lane, head, WAITING_NODE, TxError::new(ErrorCode::NodeUnavailable, cause));
+    lane.flush().await
 }
 
 fn note(intent: &QueuedIntent, to: TxState, sub_state: &str, error: TxError) -> QueuedMove {

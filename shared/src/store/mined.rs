@@ -1,0 +1,26 @@
+//! How far the chain had come when a submitter's last transaction was mined.
+
+use super::error::StoreError;
+use super::pool::Store;
+use crate::domain::SubmitterKey;
+
+impl Store {
+    /// The block that holds the newest receipt of this submitter, of finished intents too. Nonces are mined in their order,
+    /// so it is that of the highest nonce which has one.
+    pub async fn newest_receipt_block(&self, key: SubmitterKey) -> Result<Option<u64>, StoreError> {
+        let found: Option<i64> = sqlx::query_scalar(
+            "-- newest_receipt_block
+            SELECT t.block_number
+            FROM managed_tx t
+            WHERE t.chain_id = $1 AND t.submitter = $2 AND t.nonce IS NOT NULL AND t.block_number IS NOT NULL
+            ORDER BY t.nonce DESC
+            LIMIT 1",
+        )
+        .bind(key.chain_id.as_i64())
+        .bind(key.address_text())
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(StoreError::db("newest_receipt_block"))?;
+        Ok(found.and_then(|number| u64::try_from(number).ok()))
+    }
+}
