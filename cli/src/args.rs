@@ -125,13 +125,16 @@ const SUBMIT_EXAMPLES: &str = "Examples:
 
 The same --request-id with the same content is the same transaction, however often it is sent.";
 
+/// Where `gapless up` keeps its data; the Makefile knows it too.
+pub const DEFAULT_DIR: &str = ".gapless";
+
 #[derive(Debug, Args)]
 pub struct Up {
     /// Stop again once the first transaction is confirmed
     #[arg(long)]
     pub once: bool,
     /// Where database, chain, keys and logs are kept
-    #[arg(long, value_name = "DIR", default_value = ".gapless")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
 }
 

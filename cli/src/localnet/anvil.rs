@@ -1,7 +1,7 @@
 //! One anvil node, from this machine or else from an npm package.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
@@ -11,6 +11,9 @@ use tempfile::TempDir;
 use super::lifeline::{Launch, Process};
 use super::npm;
 use super::port::Port;
+pub use state::{StateFile, UnusableState};
+
+mod state;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Writing the state of a long chain takes a while.
@@ -62,14 +65,6 @@ pub enum Mining {
     Manual,
 }
 
-/// A file that carries the chain over a restart.
-#[derive(Clone, Debug)]
-pub struct StateFile {
-    pub path: PathBuf,
-    /// Written this often, and at the end.
-    pub every_secs: u64,
-}
-
 #[derive(Clone, Debug)]
 pub struct AnvilOptions {
     pub chain_id: u64,
@@ -117,6 +112,10 @@ impl AnvilOptions {
                 state.path.to_str().context("the path of the state file is not UTF-8")?.to_owned(),
             );
             pair("--state-interval", state.every_secs.to_string());
+            // Anvil makes block 0 anew at each start and adds it to those of the file unless it is the same one; which
+            // of several it serves then is chance. The only thing that differs between them is the time.
+            let genesis = state.genesis_time()?;
+            pair("--timestamp", genesis.map_or_else(unix_time, Ok)?.to_string());
         }
         match self.mining {
             Mining::Instant => {}
@@ -136,7 +135,7 @@ pub struct Anvil {
     port: Port,
     process: Process,
     log: PathBuf,
-    http: reqwest::Client,
+    rpc: AnvilRpc,
     _temporary: Option<TempDir>,
 }
 
@@ -158,10 +157,10 @@ impl Anvil {
                 Err(error) => return Err(error),
             }
         };
-        let http = reqwest::Client::new();
+        let rpc = AnvilRpc { url: url(&port), http: reqwest::Client::new() };
         let anvil =
-            Anvil { program: program.clone(), options, port, process, log, http, _temporary: temporary };
-        anvil.quiet().await?;
+            Anvil { program: program.clone(), options, port, process, log, rpc, _temporary: temporary };
+        anvil.prepare().await?;
         Ok(anvil)
     }
 
@@ -178,29 +177,33 @@ impl Anvil {
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port.number())
+        url(&self.port)
     }
 
     /// One JSON-RPC call; an error answer is an error.
     pub async fn rpc(&self, method: &str, params: Value) -> Result<Value> {
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answer = self
-            .http
-            .post(self.url())
-            .json(&body)
-            .send()
-            .await
-            .with_context(|| format!("anvil: {method}"))?;
-        let mut answer: Value = answer.json().await.with_context(|| format!("anvil: {method}"))?;
-        match answer.get("error") {
-            Some(error) => bail!("anvil: {method}: {error}"),
-            None => Ok(answer["result"].take()),
-        }
+        self.rpc.call(method, params).await
     }
 
-    /// It logs every call otherwise.
-    async fn quiet(&self) -> Result<()> {
-        self.rpc("anvil_setLoggingEnabled", json!([false])).await.map(drop)
+    /// For whoever asks while others own the node.
+    pub fn client(&self) -> AnvilRpc {
+        self.rpc.clone()
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        // It logs every call otherwise.
+        self.rpc("anvil_setLoggingEnabled", json!([false])).await?;
+        if self.options.state.is_none() {
+            return Ok(());
+        }
+        // Its clock stands where `--timestamp` said, so new blocks would be as old as block 0. The time of a chain that
+        // was moved into the future goes on from there.
+        let head = self.rpc("eth_getBlockByNumber", json!(["latest", false])).await?;
+        let head = head["timestamp"]
+            .as_str()
+            .and_then(|hex| u64::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
+        let now = unix_time()?.max(head.context("anvil: its newest block has no time")? + 1);
+        self.rpc("evm_setTime", json!([now * 1000])).await.map(drop)
     }
 
     /// Ends the node as a crash would: what is not in the state file is lost.
@@ -213,13 +216,37 @@ impl Anvil {
         self.stop().await?;
         self.process =
             launch(&self.program, &self.options, &self.port, &self.log, self._temporary.as_ref()).await?;
-        self.quiet().await
+        self.prepare().await
     }
 
     /// Ends the node in good order; it writes its state file.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.stop(STOP_LIMIT).await?;
         Ok(())
+    }
+}
+
+fn url(port: &Port) -> String {
+    format!("http://127.0.0.1:{}", port.number())
+}
+
+/// The way to ask a node.
+#[derive(Clone, Debug)]
+pub struct AnvilRpc {
+    url: String,
+    http: reqwest::Client,
+}
+
+impl AnvilRpc {
+    pub async fn call(&self, method: &str, params: Value) -> Result<Value> {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let answer = self.http.post(&self.url).json(&body).send().await;
+        let answer = answer.with_context(|| format!("anvil: {method}"))?;
+        let mut answer: Value = answer.json().await.with_context(|| format!("anvil: {method}"))?;
+        match answer.get("error") {
+            Some(error) => bail!("anvil: {method}: {error}"),
+            None => Ok(answer["result"].take()),
+        }
     }
 }
 
@@ -250,4 +277,9 @@ async fn launch(
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Seconds of the wall clock.
+fn unix_time() -> Result<u64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?.as_secs())
 }

@@ -13,7 +13,7 @@ mod postgres_wire;
 mod settings;
 mod unprivileged;
 
-pub use anvil::{Anvil, AnvilOptions, AnvilProgram, Mining, StateFile};
+pub use anvil::{Anvil, AnvilOptions, AnvilProgram, AnvilRpc, Mining, StateFile, UnusableState};
 pub use lifeline::{Launch, Process};
 pub use port::Port;
 pub use postgres::{DataDir, Postgres, PostgresOptions};

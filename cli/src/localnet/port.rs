@@ -43,9 +43,11 @@ impl Port {
 
     /// The port people expect, if it is free.
     pub fn preferred(number: u16) -> Result<Port> {
-        match TcpListener::bind((Ipv4Addr::LOCALHOST, number)) {
-            Ok(_) => Ok(Port::chosen(number)),
-            Err(_) => Port::claim(),
+        match lock(number)? {
+            Some(claim) if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() => {
+                Ok(Port { number, _claim: Some(claim) })
+            }
+            _ => Port::claim(),
         }
     }
 
@@ -113,5 +115,8 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let taken = listener.local_addr().unwrap().port();
         assert_ne!(Port::preferred(taken).unwrap().number(), taken);
+        // Nobody listens on this one, but another process is about to.
+        let claimed = Port::claim().unwrap();
+        assert_ne!(Port::preferred(claimed.number()).unwrap().number(), claimed.number());
     }
 }

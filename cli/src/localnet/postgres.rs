@@ -24,6 +24,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(30);
 const PORT_ATTEMPTS: u32 = 5;
 /// In a kept directory, tells where the data really is when it could not be there.
 const ELSEWHERE: &str = "postgres.path";
+/// How the name of a data directory begins until it is whole.
+const UNFINISHED: &str = "initdb-";
+/// What a server says that finds another one, or what is left of it, on its data.
+const STILL_THERE: [&str; 2] = ["still in use", "lock file \"postmaster.pid\" already exists"];
 
 /// Where the data lives.
 #[derive(Clone, Debug)]
@@ -229,27 +233,41 @@ fn open_temp_dir(parent: &Path) -> Result<TempDir> {
     Ok(dir)
 }
 
+/// Makes the data directory beside its place and moves it there when it is whole: an interrupted `initdb` leaves a
+/// directory that looks like one to start from.
 async fn initdb(binaries: &PostgresBinaries, place: &Place, account: Option<Account>) -> Result<()> {
     let data = &place.data;
-    // What an interrupted initdb left behind is of no use, and initdb refuses a directory that is not empty.
-    if data.exists() {
-        std::fs::remove_dir_all(data)?;
-    }
-    std::fs::create_dir(data).with_context(|| format!("cannot create {}", data.display()))?;
-    std::fs::set_permissions(data, PermissionsExt::from_mode(0o700))?;
+    let parent = data.parent().context("the data directory has no parent")?;
+    remove_interrupted(parent)?;
+    // A name of its own: a process that an interrupted run left behind may still write to the earlier one.
+    let made = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(parent)?;
+    std::fs::set_permissions(made.path(), PermissionsExt::from_mode(0o700))?;
     let mut command = tokio::process::Command::new(binaries.initdb());
-    command.arg("-D").arg(data).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]);
+    command.arg("-D").arg(made.path()).args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale"]);
     if place.temporary.is_some() {
         command.arg("--no-sync");
     }
     if let Some(account) = account {
-        account.own(data)?;
+        account.own(made.path())?;
         command.uid(account.uid).gid(account.gid).current_dir("/");
     }
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
     let output = output.with_context(|| format!("cannot run {}", binaries.initdb().display()))?;
     if !output.status.success() {
         bail!("initdb failed:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    if data.exists() {
+        std::fs::remove_dir_all(data)?;
+    }
+    std::fs::rename(made.keep(), data).with_context(|| format!("cannot create {}", data.display()))
+}
+
+fn remove_interrupted(parent: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(parent)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            // A process of the interrupted run may still add files for a moment; then it is left for the next time.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
     }
     Ok(())
 }
@@ -291,8 +309,9 @@ async fn launch(
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         let tail = process.log_tail(20);
-        // Sessions of a server killed by force hold its shared memory for another moment.
-        if Instant::now() > deadline || !tail.contains("still in use") {
+        // Sessions of a server killed by force hold its shared memory for another moment; and a server whose owner was
+        // killed needs one to end.
+        if Instant::now() > deadline || !STILL_THERE.iter().any(|words| tail.contains(words)) {
             bail!("PostgreSQL did not start on port {port}:\n{tail}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::args::DEFAULT_DIR;
 use crate::output::say;
 
 /// What a killed run leaves behind ends by itself, within the ten seconds it is given to end in good order.
@@ -73,29 +74,40 @@ impl Home {
         Ok(path)
     }
 
+    /// How a person throws everything away.
+    pub(super) fn clean_data(&self) -> String {
+        match self.dir == Path::new(DEFAULT_DIR).canonicalize().unwrap_or_default() {
+            true => "`make clean-data`".to_owned(),
+            false => format!("`make clean-data DATA={}`", self.dir.display()),
+        }
+    }
+
     fn children_file(&self) -> PathBuf {
         self.dir.join("children")
     }
 
     /// Remembers a child, in case this run is killed and the next one has to wait for it.
-    pub(super) fn note_child(&self, pid: u32) -> Result<()> {
+    pub(super) fn note_child(&self, name: &str, pid: u32) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.children_file())?;
-        writeln!(file, "{pid} {}", start_time(pid).unwrap_or_default())?;
+        writeln!(file, "{pid} {} {name}", start_time(pid).unwrap_or_default())?;
         Ok(())
     }
 
     fn wait_for_orphans(&self) -> Result<()> {
         let noted = std::fs::read_to_string(self.children_file()).unwrap_or_default();
         let deadline = Instant::now() + ORPHANS_LIMIT;
-        for (pid, started) in noted.lines().filter_map(|line| line.split_once(' ')) {
+        for line in noted.lines() {
+            let mut words = line.splitn(3, ' ');
+            let (Some(pid), Some(started)) = (words.next(), words.next()) else { continue };
             let Ok(number) = pid.parse() else { continue };
+            let name = words.next().unwrap_or("a process");
             let mut said = false;
             while start_time(number).is_some_and(|now| now == started) {
                 if Instant::now() > deadline {
-                    bail!("process {pid} of an earlier run does not end");
+                    bail!("{name} of an earlier run does not end; `kill -9 {pid}` ends it");
                 }
                 if !std::mem::replace(&mut said, true) {
-                    say(&format!("waiting for process {pid} of an earlier run to end"));
+                    say(&format!("waiting for {name} (process {pid}) of an earlier run to end"));
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -152,7 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = Home::open(dir.path()).unwrap();
         let mut child = std::process::Command::new("sleep").arg("0.5").spawn().unwrap();
-        first.note_child(child.id()).unwrap();
+        first.note_child("sleep", child.id()).unwrap();
         drop(first);
         Home::open(dir.path()).unwrap();
         assert!(child.try_wait().unwrap().is_some());

@@ -14,6 +14,8 @@ pub(super) const CHAIN_ID: u64 = 31337;
 /// A block a second: a first transaction is final in a few seconds, and one can still watch it happen.
 pub(super) const BLOCK_SECONDS: f64 = 1.0;
 const CONFIRMATIONS: u64 = 3;
+/// A chain that was killed forgets its newest blocks and its mempool; nobody should wait a minute for what was in them.
+const RESUBMIT: &str = "5s";
 
 /// Where this run's parts listen.
 #[derive(Clone, Debug)]
@@ -37,6 +39,7 @@ fn settings(home: &Home, places: &Places) -> Value {
         "worker": { "metrics_bind": format!("127.0.0.1:{}", places.worker) },
         "signer": { "keystore": home.keys(), "password_file": home.password_file() },
         "log": { "format": "text" },
+        "resubmit": { "interval": RESUBMIT },
         "chain": { "local": {
             "id": CHAIN_ID,
             "rpc": { "urls": [places.rpc] },

@@ -7,7 +7,9 @@ use anyhow::{Context, Result, bail};
 use gapless::config::Secret;
 use serde_json::json;
 
+use super::fit::Fit;
 use super::home::Home;
+use super::reason::saying;
 use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
 use crate::commands::migrate;
 use crate::localnet::{
@@ -25,6 +27,9 @@ const API_PORT: u16 = 8080;
 const WORKER_PORT: u16 = 9090;
 const RPC_PORT: u16 = 8545;
 const DATABASE_PORT: u16 = 54329;
+/// Anvil writes all of its blocks each time. Every second, as long as that is little: what is confirmed is two blocks
+/// deep, so it is in the file even when anvil is killed. Less often as the file grows: a second for each of these.
+const STATE_BYTES_PER_SECOND: u64 = 10_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Stack {
@@ -33,32 +38,50 @@ pub(super) struct Stack {
     anvil: Option<Anvil>,
     postgres: Option<Postgres>,
     places: Option<Places>,
+    /// Kept from other runs on this machine until this one ends.
+    ports: Vec<Port>,
 }
 
 impl Stack {
     /// Database and chain, and the configuration that names them.
     pub(super) async fn start(&mut self, home: &Home) -> Result<()> {
-        let database = self.start_database(home).await?;
+        let database = saying("PostgreSQL is starting", self.start_database(home)).await?;
+        let rpc = saying("anvil is starting", self.start_chain(home)).await?;
+        let (api, worker) = (self.port(API_PORT)?, self.port(WORKER_PORT)?);
+        let places = Places { database, rpc, api, worker };
+        settings::write(home, &places)?;
+        self.places = Some(places);
+        Ok(())
+    }
+
+    fn port(&mut self, preferred: u16) -> Result<u16> {
+        let port = Port::preferred(preferred)?;
+        let number = port.number();
+        self.ports.push(port);
+        Ok(number)
+    }
+
+    /// Answers the URL of the node.
+    async fn start_chain(&mut self, home: &Home) -> Result<String> {
         let program = tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await??;
+        let path = home.chain_state();
+        let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let every_secs = 1 + bytes / STATE_BYTES_PER_SECOND;
         let options = AnvilOptions {
             chain_id: CHAIN_ID,
-            port: Some(Port::preferred(RPC_PORT)?.number()),
+            port: Some(self.port(RPC_PORT)?),
             mining: Mining::Interval(BLOCK_SECONDS),
-            state: Some(StateFile { path: home.chain_state(), every_secs: 5 }),
+            state: Some(StateFile { path, every_secs }),
             accounts: 0,
             log: Some(home.log("anvil")?),
             ..AnvilOptions::default()
         };
         let anvil = Anvil::start(&program, options).await?;
-        home.note_child(anvil.pid())?;
+        home.note_child("anvil", anvil.pid())?;
         say(&format!("anvil       {} (chain {CHAIN_ID})", anvil.url()));
-        let rpc = anvil.url();
+        let url = anvil.url();
         self.anvil = Some(anvil);
-        let (api, worker) = (Port::preferred(API_PORT)?.number(), Port::preferred(WORKER_PORT)?.number());
-        let places = Places { database, rpc, api, worker };
-        settings::write(home, &places)?;
-        self.places = Some(places);
-        Ok(())
+        Ok(url)
     }
 
     /// The database named by DATABASE_URL, or one of our own; migrated. Answers the URL of our own.
@@ -70,12 +93,12 @@ impl Stack {
         }
         let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
         let options = PostgresOptions {
-            port: Some(Port::preferred(DATABASE_PORT)?.number()),
+            port: Some(self.port(DATABASE_PORT)?),
             log: Some(home.log("postgres")?),
             ..PostgresOptions::durable(home.dir())
         };
         let postgres = Postgres::start(&binaries, options).await?;
-        home.note_child(postgres.pid())?;
+        home.note_child("PostgreSQL", postgres.pid())?;
         postgres.ensure_database(DATABASE).await?;
         let url = postgres.url(DATABASE);
         self.postgres = Some(postgres);
@@ -84,9 +107,23 @@ impl Stack {
         Ok(Some(url))
     }
 
+    fn anvil(&self) -> Result<&Anvil> {
+        self.anvil.as_ref().context("no chain was started")
+    }
+
+    /// Compares chain and database, also while others own this.
+    pub(super) fn fit(&self, submitters: &[String]) -> Result<Fit> {
+        let database = match &self.places().database {
+            Some(url) => url.clone(),
+            None => std::env::var("DATABASE_URL").context("DATABASE_URL is gone")?,
+        };
+        let (database, anvil) = (Secret::new(database), self.anvil()?.client());
+        Ok(Fit { database, anvil, submitters: submitters.to_vec() })
+    }
+
     /// Gives ether to those who have none.
     pub(super) async fn fund(&self, submitters: &[String]) -> Result<()> {
-        let anvil = self.anvil.as_ref().context("no chain was started")?;
+        let anvil = self.anvil()?;
         for address in submitters {
             if anvil.rpc("eth_getBalance", json!([address, "latest"])).await? == json!("0x0") {
                 anvil.rpc("anvil_setBalance", json!([address, FUNDS])).await?;
@@ -167,7 +204,7 @@ fn service(home: &Home, name: &str) -> Result<Process> {
     let config = home.config().to_str().context("the path of the configuration is not UTF-8")?.to_owned();
     let log = home.log(name)?;
     let process = Launch::new(name, program, log).args(["--config".to_owned(), config]).spawn()?;
-    home.note_child(process.pid())?;
+    home.note_child(name, process.pid())?;
     Ok(process)
 }
 
