@@ -52,6 +52,7 @@ mod starts;
 mod stuck;
 mod surface;
 mod tls;
+mod up;
 mod urls;
 mod with_nonce;
 
