@@ -71,6 +71,8 @@ impl Bench {
         let log = std::fs::File::create(self.log()).unwrap();
         let mut command = Command::new(self.dir.path().join("gapless"));
         command.args(["cli", "up", "--dir"]).arg(self.data()).args(once.then_some("--once"));
+        // The sentence is the last line, without a backtrace after it.
+        command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
         command.env_remove("DATABASE_URL").stdin(Stdio::null());
         let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         Run { bench: self, child, begun: Instant::now() }
