@@ -96,8 +96,13 @@ async fn anvil_keeps_its_chain_over_a_restart_on_the_same_port() {
         anvil.rpc("evm_mine", json!([])).await.unwrap();
     }
     let block = anvil.rpc("eth_getBlockByNumber", json!(["0x3", false])).await.unwrap();
+    let genesis = anvil.rpc("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap();
     let url = anvil.url();
-    anvil.restart().await.unwrap();
+    for _ in 0..6 {
+        anvil.restart().await.unwrap();
+        let now = anvil.rpc("eth_getBlockByNumber", json!(["0x0", false])).await.unwrap();
+        assert_eq!(now["hash"], genesis["hash"], "block 0 stays the same");
+    }
     assert_eq!(anvil.url(), url);
     let again = anvil.rpc("eth_getBlockByNumber", json!(["0x3", false])).await.unwrap();
     assert_eq!(again["hash"], block["hash"]);

@@ -97,6 +97,17 @@ async fn still_fit(home: &Home, fit: &Fit) -> Result<()> {
     }
 }
 
+/// A submitter in PROTECT does nothing until a person decides. Here it is the trace of a chain that was killed while it
+/// wrote its data, or of somebody's experiment.
+async fn must_not_be_protected(home: &Home, reasons: &Reasons, submitter: &str) -> Result<()> {
+    let Some(reason) = reasons.protected(submitter).await else { return Ok(()) };
+    bail!(
+        "the submitter {submitter} waits for an operator ({reason}): run {}, then start again, or start without --once \
+         and decide with `gapless adopt`",
+        home.clean_data()
+    )
+}
+
 fn start_over(home: &Home, why: impl Display) -> anyhow::Error {
     // Nothing of ours removes a database that we did not make.
     let database =
@@ -174,7 +185,13 @@ async fn first_transaction(
         "payload": { "to": to, "value": "1000000000000000" },
     });
     say("a first transaction: 0.001 ETH from one demo submitter to the next");
-    let answer = api.submit(&request).await.context("the first transaction was refused")?;
+    let answer = match api.submit(&request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            must_not_be_protected(home, reasons, from).await?;
+            return Err(error.context("the first transaction was refused"));
+        }
+    };
     let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
     let begun = Instant::now();
     let stall = RefCell::new(Stall::new(begun));
@@ -193,6 +210,7 @@ async fn first_transaction(
                     say(&format!("nothing has changed for {seconds} s: {reason}"));
                 }
                 still_fit(home, fit).await?;
+                must_not_be_protected(home, reasons, from).await?;
             }
         }
     };

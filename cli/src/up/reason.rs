@@ -39,6 +39,18 @@ impl Reasons {
         self.http.get(format!("{}/readyz", self.worker)).send().await?.json().await
     }
 
+    /// As the API shows it; `None`: it does not.
+    async fn submitter(&self, address: &str) -> Option<Value> {
+        let all = tokio::time::timeout(TIMEOUT, self.api.submitters()).await.ok()?.ok()?;
+        all.into_iter().find(|item| cell(&item["address"]).eq_ignore_ascii_case(address))
+    }
+
+    /// Why the submitter is in PROTECT, if it is.
+    pub(super) async fn protected(&self, address: &str) -> Option<String> {
+        let item = self.submitter(address).await?;
+        item["protectReason"].as_str().map(str::to_owned)
+    }
+
     /// One line about a transaction that stands still.
     pub(super) async fn of_transaction(&self, tx_id: &str, submitter: &str) -> String {
         let mut parts = Vec::new();
@@ -47,10 +59,7 @@ impl Reasons {
             Ok(Err(error)) => parts.push(format!("{error:#}")),
             Err(_) => parts.push("the API does not answer".to_owned()),
         }
-        if let Ok(Ok(all)) = tokio::time::timeout(TIMEOUT, self.api.submitters()).await {
-            let ours = all.iter().find(|item| cell(&item["address"]).eq_ignore_ascii_case(submitter));
-            parts.extend(ours.and_then(submitter_waits));
-        }
+        parts.extend(self.submitter(submitter).await.as_ref().and_then(submitter_waits));
         let lacks = self.worker_lacks().await;
         match lacks.is_empty() {
             true => parts.push("the worker reports no problem".to_owned()),

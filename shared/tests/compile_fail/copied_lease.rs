@@ -1,7 +1,7 @@
+// error: E0277 the trait bound `gapless::store::Lease: Clone` is not satisfied
 use gapless::store::Lease;
 
-fn copy(lease: &Lease) -> Lease {
-    Lease::clone(lease)
+pub fn copy(lease: &Lease) {
+    // right: let _ = lease;
+    let _ = Lease::clone(lease);
 }
-
-fn main() {}

@@ -1,8 +1,8 @@
+// error: E0308 mismatched types
 use gapless::domain::SubmitterKey;
-use gapless::store::FencedWrite;
+use gapless::store::{FencedWrite, Lease};
 
-fn write(key: SubmitterKey) -> FencedWrite {
+pub fn write(key: SubmitterKey, lease: &Lease) -> FencedWrite {
+    // right: FencedWrite::new(lease)
     FencedWrite::new(&key)
 }
-
-fn main() {}

@@ -56,6 +56,7 @@ mod surface;
 mod tls;
 mod trouble;
 mod unaffordable;
+mod up;
 mod urls;
 mod with_nonce;
 

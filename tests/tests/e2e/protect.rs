@@ -55,9 +55,20 @@ async fn wait_submitter_event(stack: &Stack, name: &str) {
 /// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
 async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) -> H256 {
     let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
-    stack.anvil().drop_all().await;
-    let theirs = submitter.spend_outside(stack.anvil(), nonce).await;
+    // A worker that sends again in between would have its other transactions mined in the same block.
+    stack.workers().iter().for_each(|worker| worker.sigstop());
+    let theirs = eventually("only the other transaction is in the mempool", async || {
+        stack.anvil().drop_all().await;
+        let theirs = submitter.spend_outside(stack.anvil(), nonce).await;
+        // A send that was on its way when the worker stopped may arrive late.
+        match stack.anvil().pending().await {
+            1 => Ok(theirs),
+            pending => Err(pending),
+        }
+    })
+    .await;
     stack.anvil().mine(1).await;
+    stack.workers().iter().for_each(|worker| worker.sigcont());
     theirs
 }
 
