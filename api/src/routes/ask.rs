@@ -55,7 +55,8 @@ impl Ask {
 
     /// Raise the price of a transaction on its way
     ///
-    /// Once, within the limits of the transaction. The transaction stays the same one: whichever price is mined counts.
+    /// Once, within the limits of the transaction and of its submitter's balance; otherwise 409. 200 means that the attempt is
+    /// recorded. The transaction stays the same one: whichever price is mined counts.
     #[oai(
         path = "/api/v1/tx/:txId/speed-up",
         method = "post",
@@ -77,8 +78,8 @@ impl Ask {
 
     /// Resolve a stuck transaction
     ///
-    /// `rebroadcast` sends the same bytes now; `bump` raises its price once; `cancel` has an empty transaction compete for
-    /// its place. To wait, do nothing: it leaves STUCK by itself when it is mined.
+    /// `rebroadcast` sends the same bytes now, older attempts too if no node takes the newest; `bump` raises its price once;
+    /// `cancel` has an empty transaction compete for its place. To wait, do nothing: it leaves STUCK by itself when it is mined.
     #[oai(
         path = "/api/v1/tx/:txId/resolve",
         method = "post",

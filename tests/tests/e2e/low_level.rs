@@ -170,6 +170,7 @@ async fn the_audit_catches_a_used_nonce_that_never_had_a_placeholder() {
     stack.wait_for(accepted.tx_id, TxState::Confirmed).await;
     assert!(stack.verify().await.sound);
     assert_eq!(stack.sql("DELETE FROM tx_attempt WHERE kind = 'PLACEHOLDER'").await, 1);
+    assert_eq!(stack.sql("UPDATE tx_attempt SET ordinal = 1").await, 1);
     assert_eq!(stack.verify().await.broken(), ["every nonce shown to a caller has its placeholder"]);
     stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
 }

@@ -155,7 +155,8 @@ async fn wait_listening(stack: &Stack) {
     eventually("the API to listen", async || {
         let listening: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name = 'gapless-api-notify' AND query LIKE 'LISTEN%'",
+            WHERE datname = current_database() AND application_name = 'gapless-api-notify listener'
+              AND (query LIKE 'LISTEN%' OR query LIKE '-- ask_listener%')",
         )
         .fetch_one(stack.db())
         .await
@@ -224,7 +225,7 @@ async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
     stack
         .sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name = 'gapless-api-notify'",
+            WHERE datname = current_database() AND application_name LIKE 'gapless-api-notify%'",
         )
         .await;
     let deaf = polled_until_ended_by_hand(&stack, "deaf", false).await;
