@@ -187,8 +187,8 @@ async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
     lane.key.recheck_at = None;
     lane.key.pause = Duration::ZERO;
     lane.key.reading = Reading::default();
+    lane.key.evidence.bounds.above = None;
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
-        lane.key.evidence.bounds.above = None;
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, suspicion, "no longer SUSPECT: every consumed nonce is explained");
         let reason = "every consumed nonce is explained".to_owned();
