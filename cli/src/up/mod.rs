@@ -102,8 +102,7 @@ async fn still_fit(home: &Home, fit: &Fit) -> Result<()> {
 async fn must_not_be_protected(home: &Home, reasons: &Reasons, submitter: &str) -> Result<()> {
     let Some(reason) = reasons.protected(submitter).await else { return Ok(()) };
     bail!(
-        "the submitter {submitter} waits for an operator ({reason}): run {}, then start again, or start without --once \
-         and decide with `gapless adopt`",
+        "the submitter {submitter} waits for an operator ({reason}): run {}, then start again",
         home.clean_data()
     )
 }
