@@ -179,7 +179,10 @@ async fn an_older_count_and_a_missing_receipt_are_no_reason_to_protect() {
 async fn a_receipt_that_is_missing_while_a_block_shows_the_transaction_is_waited_for() {
     let stack = stack().proxied().set("resubmit.interval", "300ms").up().await;
     let (submitter, proxy, to) = (stack.submitter(0), stack.proxy(), Address::repeat_byte(0x8e));
-    proxy.always("eth_getTransactionReceipt", Fault::Result(Value::Null));
+    // Not by its hash, nor with its block.
+    for method in ["eth_getTransactionReceipt", "eth_getBlockReceipts"] {
+        proxy.always(method, Fault::Result(Value::Null));
+    }
     let tx_id = stack.create(submitter, "shown", &payload(to, 1)).await;
     wait_sends(proxy, 6).await;
     let cursor = stack.cursor(submitter).await.unwrap();
