@@ -26,6 +26,9 @@ pub(crate) enum Operated {
     Pending(Json<ActionResult>),
 }
 
+/// The largest integer that every reader of JSON keeps exactly.
+const MOST_BLOCK: u64 = (1 << 53) - 1;
+
 type Answer = Result<Operated, Failure<OnAdmin>>;
 
 #[derive(Debug)]
@@ -93,7 +96,7 @@ impl Operate {
     /// Adopt the chain's count for a submitter
     ///
     /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands. While
-    /// a consumed nonce is not explained it is refused, unless `takenBy` and `block` name the transaction that took it.
+    /// a consumed nonce is not explained it is refused, unless `takenBy` names the transaction that took it.
     #[oai(path = "/api/v1/submitters/:address/adopt", method = "post", operation_id = "adoptSubmitter")]
     async fn adopt(
         &self,
@@ -133,26 +136,18 @@ async fn set_status(
     Ok(answer(id, key, action, reason, entry))
 }
 
-/// Both or neither.
 fn taken_by(body: &AdoptReason) -> Result<Option<TakenBy>, ApiError> {
-    let invalid = |problem: &str| ApiError::InvalidRequest(problem.to_owned());
-    match (&body.taken_by, body.block) {
-        (None, None) => Ok(None),
-        (Some(hash), Some(block)) => {
-            let tx_hash = hash_of(hash)
-                .ok_or_else(|| invalid("takenBy: must be a transaction hash, 0x and 64 hex digits"))?;
-            if i64::try_from(block).is_err() {
-                return Err(invalid("block: no chain is that long"));
-            }
-            Ok(Some(TakenBy { tx_hash, block }))
-        }
-        _ => Err(invalid("takenBy and block go together")),
+    let Some(named) = &body.taken_by else { return Ok(None) };
+    let digits = named.tx_hash.strip_prefix("0x").filter(|digits| digits.len() == 64);
+    let Some(tx_hash) = digits.and_then(|digits| digits.parse::<H256>().ok()) else {
+        let problem = "takenBy.txHash: must be a transaction hash, 0x and 64 hex digits";
+        return Err(ApiError::InvalidRequest(problem.to_owned()));
+    };
+    // What a number of JSON holds exactly, and more than any chain has.
+    if named.block > MOST_BLOCK {
+        return Err(ApiError::InvalidRequest(format!("takenBy.block: must be at most {MOST_BLOCK}")));
     }
-}
-
-fn hash_of(text: &str) -> Option<H256> {
-    let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 64)?;
-    digits.parse().ok()
+    Ok(Some(TakenBy { tx_hash, block: named.block }))
 }
 
 async fn request(

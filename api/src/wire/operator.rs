@@ -22,11 +22,22 @@ pub(crate) struct AdoptReason {
     /// 1 to 1000 characters, for whoever reads the audit log.
     #[oai(validator(min_length = 1, max_length = 1000))]
     pub(crate) reason: String,
-    /// Hash of the transaction that took a nonce of this submitter, where no node shows it by itself. Needs `block`. The
-    /// worker reads the block and checks signature, nonce and finality.
-    pub(crate) taken_by: Option<String>,
-    /// The block that holds `takenBy`.
-    pub(crate) block: Option<u64>,
+    /// The transaction that took a nonce of this submitter, where no node shows it by itself. The worker reads its block and
+    /// checks signature, nonce and finality.
+    pub(crate) taken_by: Option<NamedTransaction>,
+}
+
+/// A transaction, and the block that holds it.
+#[derive(Clone, Debug, Object, Deserialize)]
+#[oai(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct NamedTransaction {
+    /// Its hash.
+    #[oai(validator(pattern = "^0x[0-9a-fA-F]{64}$"))]
+    pub(crate) tx_hash: String,
+    /// The number of its block.
+    #[oai(validator(maximum(value = "9007199254740991")))]
+    pub(crate) block: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]

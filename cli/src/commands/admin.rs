@@ -16,8 +16,7 @@ pub async fn run(api: &Api, action: &str, args: &Admin, json: bool) -> Result<Ex
 pub async fn adopt(api: &Api, args: &Adopt, json: bool) -> Result<ExitCode> {
     let mut body = json!({ "reason": args.admin.reason });
     if let (Some(hash), Some(block)) = (&args.taken_by, args.block) {
-        body["takenBy"] = json!(hash);
-        body["block"] = json!(block);
+        body["takenBy"] = json!({ "txHash": hash, "block": block });
     }
     ask(api, "adopt", &args.admin, &body, json).await
 }
