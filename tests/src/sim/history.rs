@@ -1,5 +1,6 @@
 //! One history: what happens, chosen by a seed, and then the way to the end, on which nothing bad happens any more.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use sqlx::PgPool;
 use super::clock;
 use super::dice::Dice;
 use super::gate::Hitch;
-use super::ledger::Ledger;
+use super::ledger::{BASE_FEE, Ledger};
 use super::log::Log;
 use super::process::{Parts, Process, Stepped};
 
@@ -25,6 +26,21 @@ pub(super) const LEASE: config::Lease = config::Lease {
     clock_skew: Duration::ZERO,
 };
 const MOST_INTENTS: usize = 4;
+/// What a node can have trouble with, by the names of `ports`.
+const QUESTIONS: [&str; 12] = [
+    "*",
+    "estimate",
+    "estimate at a block",
+    "fee history",
+    "balance",
+    "broadcast",
+    "receipts",
+    "transaction",
+    "transaction count",
+    "transaction count at a block",
+    "blocks",
+    "block by hash",
+];
 const PROCESSES: [char; 2] = ['A', 'B'];
 /// Rounds on the way to the end: far more than the longest way takes.
 const ROUNDS: u32 = 200;
@@ -54,6 +70,16 @@ enum Op {
     },
     Evict,
     Lag(usize),
+    /// The count at `latest` is that of so many blocks ago.
+    CountLag(u64),
+    /// There is an index of transactions, or none.
+    Forget(bool),
+    /// The account has nothing, or has enough.
+    Broke(bool),
+    /// So many times the usual base fee.
+    BaseFee(u64),
+    /// Questions of this kind are answered with the node's own trouble.
+    Trouble(Option<&'static str>),
     Advance(Duration),
     Ask(TxAction),
 }
@@ -72,7 +98,11 @@ pub(super) struct History<'a> {
     pub(super) key: SubmitterKey,
     /// With the value that tells it on chain.
     pub(super) intents: Vec<(TxId, u64)>,
+    /// Intents whose end by cancellation somebody asked for, by request or by deadline.
+    pub(super) may_be_cancelled: HashSet<TxId>,
     pub(super) log: Log,
+    /// Whether requests may have deadlines.
+    limited: bool,
     dice: Dice,
     parts: Parts,
     processes: Vec<Process>,
@@ -104,7 +134,17 @@ impl<'a> History<'a> {
         let (store, bell, leaks) = (bench.store.clone(), bench.bell.clone(), bench.leaks);
         let parts = Parts { config, ledger, wallet, store, bell, log: log.clone(), leaks };
         let processes = PROCESSES.map(|name| Process::start(name, &parts)).into();
-        History { bench, key, intents: Vec::new(), log, dice, parts, processes }
+        History {
+            bench,
+            key,
+            intents: Vec::new(),
+            may_be_cancelled: HashSet::new(),
+            log,
+            limited: false,
+            dice,
+            parts,
+            processes,
+        }
     }
 
     pub(super) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
@@ -113,6 +153,7 @@ impl<'a> History<'a> {
 
     /// The part that the seed decides.
     pub(super) async fn run(&mut self) {
+        self.limited = true;
         self.happen(Op::Submit).await;
         self.happen(Op::Claim(0)).await;
         for _ in 0..15 + self.dice.below(25) {
@@ -127,7 +168,13 @@ impl<'a> History<'a> {
         if self.processes[who].is_stopped() && self.dice.one_in(3) {
             return if self.dice.one_in(3) { Op::Crash(who) } else { Op::Step { who, hitch: self.hitch() } };
         }
-        match self.dice.below(100) {
+        match self.dice.below(112) {
+            100..=102 => Op::Trouble(self.dice.one_in(2).then(|| self.dice.pick(&QUESTIONS))),
+            103..=104 => Op::Forget(self.dice.one_in(2)),
+            105..=106 => Op::CountLag(self.dice.below(4)),
+            107..=108 => Op::Broke(self.dice.one_in(2)),
+            109..=110 => Op::BaseFee(self.dice.pick(&[1, 1, 2, 10])),
+            111 => Op::Ask(TxAction::SpeedUp),
             0..=44 => Op::Step { who, hitch: self.hitch() },
             45..=56 => Op::Look { who, fails: self.dice.one_in(8) },
             57..=66 => Op::Mine(self.dice.below(3) as usize),
@@ -190,7 +237,15 @@ impl<'a> History<'a> {
                 clock::advance(&self.bench.db, time).await;
             }
             Op::Ask(action) => self.ask(action).await,
-            Op::Mine(_) | Op::Reorg { .. } | Op::Evict | Op::Lag(_) => self.befall_the_chain(op),
+            Op::Mine(_)
+            | Op::Reorg { .. }
+            | Op::Evict
+            | Op::Lag(_)
+            | Op::CountLag(_)
+            | Op::Forget(_)
+            | Op::Broke(_)
+            | Op::BaseFee(_)
+            | Op::Trouble(_) => self.befall_the_chain(op),
         }
     }
 
@@ -207,6 +262,26 @@ impl<'a> History<'a> {
                 ledger.lag = blocks;
                 format!("the node lags {blocks} blocks")
             }
+            Op::CountLag(blocks) => {
+                ledger.count_lag = blocks;
+                format!("the count at latest is {blocks} blocks behind")
+            }
+            Op::Forget(forgets) => {
+                ledger.forgets = forgets;
+                format!("there is {} index", if forgets { "no" } else { "an" })
+            }
+            Op::Broke(broke) => {
+                ledger.is_broke = broke;
+                format!("the account has {}", if broke { "nothing" } else { "enough" })
+            }
+            Op::BaseFee(times) => {
+                ledger.base_fee = BASE_FEE * times;
+                format!("the base fee is {times} times the usual one")
+            }
+            Op::Trouble(with) => {
+                ledger.trouble = with;
+                format!("trouble of the node: {with:?}")
+            }
             _ => return,
         };
         self.log.add(format!("   * {told}"));
@@ -217,16 +292,27 @@ impl<'a> History<'a> {
             return;
         }
         let value = 10 * (1 + self.dice.below(5)) + self.intents.len() as u64;
-        let payload = Payload::transfer(Address::repeat_byte(0x77), U256::from(value));
+        let mut payload = Payload::transfer(Address::repeat_byte(0x77), U256::from(value));
+        if self.limited && self.dice.one_in(6) {
+            let limit = Duration::from_secs(self.dice.pick(&[1, 10, 100]));
+            payload.deadline = Some(clock::now(&self.bench.db).await + limit);
+        }
+        let is_limited = payload.deadline.is_some();
         let intent = NewIntent::new(self.key, format!("r{value}"), payload, None);
         match &self.bench.store.insert_group(&[intent], false).await.unwrap()[..] {
-            [IntakeOutcome::Created(tx_id)] => self.intents.push((*tx_id, value)),
+            [IntakeOutcome::Created(tx_id)] => {
+                self.intents.push((*tx_id, value));
+                if is_limited {
+                    self.may_be_cancelled.insert(*tx_id);
+                }
+            }
             // A false alarm that has not ended yet.
             [IntakeOutcome::Protected { .. }] => return self.say("a request is refused".to_owned()),
             other => panic!("{other:?}"),
         }
         let heard = self.dice.one_in(2);
-        self.say(format!("intent {value} is queued{}", if heard { ", and said so" } else { "" }));
+        let limited = if is_limited { ", with a deadline" } else { "" };
+        self.say(format!("intent {value} is queued{limited}{}", if heard { ", and said so" } else { "" }));
         if heard {
             self.processes.iter_mut().for_each(Process::tell_of_work);
         }
@@ -239,6 +325,9 @@ impl<'a> History<'a> {
         let (tx_id, value) = self.intents[self.dice.below(self.intents.len() as u64) as usize];
         self.say(format!("{action:?} of intent {value} is asked for"));
         let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
+        if action == TxAction::Cancel {
+            self.may_be_cancelled.insert(tx_id);
+        }
         self.bench.store.ask_about_tx(tx_id, action, request).await.unwrap();
         self.processes.iter_mut().for_each(Process::tell_of_requests);
     }
@@ -359,7 +448,7 @@ impl<'a> History<'a> {
     /// Nothing bad happens any more. True: everything has ended.
     pub(super) async fn drain(&mut self) -> bool {
         self.say("from here on all is well".to_owned());
-        self.ledger().lag = 0;
+        self.ledger().mend();
         for round in 0..ROUNDS {
             // What a fleet does by the clock, and what its notifications may have failed to tell.
             if round % 4 == 0 {

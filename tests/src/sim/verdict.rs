@@ -22,6 +22,7 @@ struct AttemptRow {
     kind: String,
     tx_hash: String,
     fencing_token: i64,
+    ordinal: i32,
 }
 
 /// Every rule that does not hold, in words.
@@ -31,7 +32,8 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
         rows(db, "SELECT tx_id, state, nonce FROM managed_tx WHERE chain_id = $1", chain_id).await;
     let attempts: Vec<AttemptRow> = rows(
         db,
-        "SELECT tx_id, nonce, kind, tx_hash, fencing_token FROM tx_attempt WHERE chain_id = $1 ORDER BY nonce",
+        "SELECT tx_id, nonce, kind, tx_hash, fencing_token, ordinal FROM tx_attempt WHERE chain_id = $1
+         ORDER BY nonce, ordinal",
         chain_id,
     )
     .await;
@@ -48,6 +50,7 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
     recorded(&arrived, &attempts, &mut problems);
     effects(history, &intents, &chain, &mut problems);
     owners(&attempts, &mut problems);
+    numbered(&attempts, &mut problems);
     problems
 }
 
@@ -91,7 +94,8 @@ fn effects(history: &History<'_>, rows: &[IntentRow], chain: &[Tx], problems: &m
         let fits = match row.state.as_str() {
             "CONFIRMED" => mined.len() == 1 && !is_bad(*value),
             "FAILED" => mined.len() == 1 && is_bad(*value),
-            "CANCELLED" => mined.is_empty(),
+            // Nothing but a request or a deadline ends it like this.
+            "CANCELLED" => mined.is_empty() && history.may_be_cancelled.contains(tx_id),
             _ => false,
         };
         let nonce_fits = mined.iter().all(|tx| row.nonce == Some(tx.nonce as i64));
@@ -125,5 +129,20 @@ fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
         .collect();
     if !tokens.is_sorted() {
         problems.push(format!("tokens fall along the nonces: {tokens:?}"));
+    }
+}
+
+/// The attempts of an intent are numbered 1, 2, …, and their tokens never fall.
+fn numbered(attempts: &[AttemptRow], problems: &mut Vec<String>) {
+    let mut of_intent: BTreeMap<Uuid, Vec<(i32, i64)>> = BTreeMap::new();
+    for attempt in attempts {
+        of_intent.entry(attempt.tx_id).or_default().push((attempt.ordinal, attempt.fencing_token));
+    }
+    for (tx_id, mut of) in of_intent {
+        of.sort_unstable();
+        let counted = (1..).zip(&of).all(|(number, (ordinal, _))| number == *ordinal);
+        if !counted || !of.is_sorted_by_key(|(_, token)| *token) {
+            problems.push(format!("attempts of {tx_id} are out of order (number, token): {of:?}"));
+        }
     }
 }
