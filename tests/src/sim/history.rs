@@ -8,7 +8,9 @@ use ethers_signers::{LocalWallet, Signer as _};
 use gapless::bell::Bell;
 use gapless::config::{self, ChainConfig, ReleaseAt};
 use gapless::domain::{Address, ChainId, Finality, NodeId, Payload, SubmitterKey, TxId, U256};
-use gapless::store::{Announced, IntakeOutcome, NewIntent, OperatorRequest, Store, TxAction};
+use gapless::store::{
+    Announced, IntakeOutcome, NewIntent, OperatorAction, OperatorOutcome, OperatorRequest, Store, TxAction,
+};
 use gapless_worker::by_hand::Next;
 use sqlx::PgPool;
 
@@ -82,6 +84,10 @@ enum Op {
     Trouble(Option<&'static str>),
     Advance(Duration),
     Ask(TxAction),
+    /// Somebody else uses the key.
+    Outside,
+    /// An operator decides what a used key means.
+    Operate(OperatorAction),
 }
 
 /// What a thread has for all its histories.
@@ -168,7 +174,10 @@ impl<'a> History<'a> {
         if self.processes[who].is_stopped() && self.dice.one_in(3) {
             return if self.dice.one_in(3) { Op::Crash(who) } else { Op::Step { who, hitch: self.hitch() } };
         }
-        match self.dice.below(112) {
+        match self.dice.below(116) {
+            112 => Op::Outside,
+            113..=114 => Op::Operate(OperatorAction::Adopt),
+            115 => Op::Operate(OperatorAction::Release),
             100..=102 => Op::Trouble(self.dice.one_in(2).then(|| self.dice.pick(&QUESTIONS))),
             103..=104 => Op::Forget(self.dice.one_in(2)),
             105..=106 => Op::CountLag(self.dice.below(4)),
@@ -237,6 +246,7 @@ impl<'a> History<'a> {
                 clock::advance(&self.bench.db, time).await;
             }
             Op::Ask(action) => self.ask(action).await,
+            Op::Operate(action) => self.operate(action).await,
             Op::Mine(_)
             | Op::Reorg { .. }
             | Op::Evict
@@ -245,7 +255,8 @@ impl<'a> History<'a> {
             | Op::Forget(_)
             | Op::Broke(_)
             | Op::BaseFee(_)
-            | Op::Trouble(_) => self.befall_the_chain(op),
+            | Op::Trouble(_)
+            | Op::Outside => self.befall_the_chain(op),
         }
     }
 
@@ -278,6 +289,7 @@ impl<'a> History<'a> {
                 ledger.base_fee = BASE_FEE * times;
                 format!("the base fee is {times} times the usual one")
             }
+            Op::Outside => format!("somebody else consumes nonce {}", ledger.use_outside()),
             Op::Trouble(with) => {
                 ledger.trouble = with;
                 format!("trouble of the node: {with:?}")
@@ -332,6 +344,19 @@ impl<'a> History<'a> {
         self.processes.iter_mut().for_each(Process::tell_of_requests);
     }
 
+    /// Only about a key that was used outside: everything else must come right without anybody.
+    async fn operate(&mut self, action: OperatorAction) {
+        if !self.ledger().was_used_outside() {
+            return;
+        }
+        let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
+        let asked = self.bench.store.request_action(self.key, action, request, None).await.unwrap();
+        if let OperatorOutcome::Recorded(_) = asked {
+            self.say(format!("an operator asks for {action:?}"));
+            self.processes.iter_mut().for_each(Process::tell_of_requests);
+        }
+    }
+
     async fn step(&mut self, who: usize, hitch: Option<Hitch>) -> Stepped {
         let (stepped, over) = self.processes[who].step(hitch).await;
         if let Some(lease) = over {
@@ -373,6 +398,27 @@ impl<'a> History<'a> {
                 self.say(format!("{name} hears that the lease is lost"));
                 self.processes[who].dismiss(&self.parts);
             }
+        }
+    }
+
+    /// Three are sent; somebody else takes the nonce of the first, and the other two become final.
+    pub(super) async fn lose_the_first_of_three(&mut self) {
+        self.parts.config.nonce.max_in_flight = 3;
+        self.processes[0] = Process::start('A', &self.parts);
+        for _ in 0..3 {
+            self.happen(Op::Submit).await;
+        }
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        for _ in 0..STEPS {
+            if !matches!(self.step(0, None).await, Stepped::To(Next::Again)) {
+                break;
+            }
+        }
+        assert_eq!(self.ledger().arrived().len(), 3, "all of them are sent");
+        self.befall_the_chain(Op::Outside);
+        for _ in 0..5 {
+            self.befall_the_chain(Op::Mine(10));
         }
     }
 
@@ -457,6 +503,8 @@ impl<'a> History<'a> {
                     self.processes[who].tell_of_work();
                     self.processes[who].tell_of_requests();
                 }
+                let action = if round % 12 == 8 { OperatorAction::Release } else { OperatorAction::Adopt };
+                self.operate(action).await;
             }
             if !self.processes.iter().any(Process::has_lane) {
                 self.expire().await;
@@ -480,6 +528,23 @@ impl<'a> History<'a> {
             clock::advance(&self.bench.db, Duration::from_secs(pause)).await;
         }
         false
+    }
+
+    /// What a person wants to see of a history that does not end.
+    pub(super) async fn where_it_stands(&self) -> Vec<String> {
+        sqlx::query_scalar(
+            "SELECT 'the cursor: ' || to_jsonb(c)::TEXT FROM submitter_nonce_cursor c WHERE chain_id = $1
+             UNION ALL
+             (SELECT DISTINCT 'asked: ' || action || ', ' || coalesce(outcome, 'not answered') FROM audit_log
+              WHERE chain_id = $1)
+             UNION ALL
+             SELECT concat_ws(' ', 'open:', value, state, sub_state, last_error)
+             FROM (SELECT *, payload ->> 'value' AS value FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL) t",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap()
     }
 
     async fn is_over(&self) -> bool {

@@ -1,6 +1,6 @@
 //! A chain of one account, in memory: a pool, blocks, forks, and a view of it that may lag.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, U256};
@@ -61,6 +61,8 @@ pub(super) struct Ledger {
     /// The account has nothing: nothing new is taken, and nothing of it is mined.
     pub(super) is_broke: bool,
     pub(super) base_fee: u64,
+    /// Transactions of the same key that somebody else made.
+    foreign: HashSet<H256>,
     /// Questions of this kind (`*`: all) are answered with the node's own trouble.
     pub(super) trouble: Option<&'static str>,
 }
@@ -80,6 +82,7 @@ impl Ledger {
             forgets: false,
             is_broke: false,
             base_fee: BASE_FEE,
+            foreign: HashSet::new(),
             trouble: None,
         }
     }
@@ -139,6 +142,30 @@ impl Ledger {
         let parent = self.blocks.last().map_or(H256::zero(), |head| head.hash);
         self.blocks.push(Block { hash: H256::from_low_u64_be(self.made), parent, txs });
         mined
+    }
+
+    /// Somebody else uses the key: the next nonce is consumed, and what waited for it can never be mined.
+    pub(super) fn use_outside(&mut self) -> u64 {
+        let nonce = self.count();
+        self.made += 1;
+        let hash = H256::from_low_u64_be(self.made);
+        let price = U256::from(self.base_fee) * 100;
+        self.foreign.insert(hash);
+        self.pool.retain(|tx| tx.nonce != nonce);
+        self.pool.push(Tx { hash, nonce, value: 0, tip: price, cap: price });
+        let was_broke = std::mem::take(&mut self.is_broke);
+        self.mine(1);
+        self.is_broke = was_broke;
+        nonce
+    }
+
+    /// Whether somebody else ever used the key.
+    pub(super) fn was_used_outside(&self) -> bool {
+        !self.foreign.is_empty()
+    }
+
+    pub(super) fn is_foreign(&self, tx: &Tx) -> bool {
+        self.foreign.contains(&tx.hash)
     }
 
     /// Replaces the newest blocks by one more, all empty. What was in them is in the pool again, or nowhere.
