@@ -31,7 +31,7 @@ pub struct NonceBounds {
 }
 
 impl NonceBounds {
-    /// A transaction of the sender is final in this block. Later nonces were not consumed before it.
+    /// A transaction of the sender is final in this block, and no earlier nonce is open. Later nonces were not consumed before it.
     pub fn own_final(&mut self, block: u64) {
         if let Some(block) = block.checked_sub(1)
             && self.below.is_none_or(|below| below.block < block)

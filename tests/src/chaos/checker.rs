@@ -19,6 +19,9 @@ pub struct Intent {
     pub submitter: String,
     pub state: String,
     pub nonce: Option<u64>,
+    pub sub_state: Option<String>,
+    /// The code of its last error.
+    pub code: Option<String>,
     /// Seconds of the database's clock.
     pub created_at: f64,
     pub finished_at: Option<f64>,
@@ -34,6 +37,8 @@ pub struct Attempt {
     pub token: u64,
     /// The first bytes of its intent, which gave it the nonce.
     pub original: bool,
+    /// Its number among the attempts of its intent.
+    pub ordinal: u64,
 }
 
 /// A transaction in a block, of one of our senders.
@@ -46,6 +51,20 @@ pub struct Mined {
     pub succeeded: bool,
     /// The request whose effect it is. `None`: it only consumes its nonce.
     pub request: Option<String>,
+}
+
+/// What could be seen of a submitter at one moment of the run.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Seconds since the beginning of the run.
+    pub at: f64,
+    pub submitter: String,
+    /// Intents that are not final.
+    pub open: u64,
+    /// Everything that changes when something of it moves.
+    pub progress: String,
+    /// Why it waits, as anybody can read it. Empty: nothing says so.
+    pub reasons: Vec<String>,
 }
 
 /// All there is to judge by.
@@ -62,6 +81,8 @@ pub struct Evidence {
     pub sent: Vec<String>,
     /// How often a submitter was claimed: by how much the tokens grew.
     pub claims: u64,
+    /// In the order of time.
+    pub samples: Vec<Sample>,
     /// Lines of logs in which a process panicked.
     pub panics: Vec<String>,
 }
@@ -77,6 +98,12 @@ pub enum Rule {
     Loss,
     /// What is called failed or cancelled has no effect on chain.
     FalseEnd,
+    /// What is called failed or cancelled is explained by the contract, the client, the operator or the policy.
+    UnjustifiedEnd,
+    /// Whoever has work and does not move says so while it lasts.
+    SilentStall,
+    /// The attempts of an intent are numbered 1, 2, …, and their fencing tokens never fall.
+    AttemptOrder,
     /// Bytes that were sent or mined stand in `tx_attempt`.
     Unrecorded,
     /// A nonce belongs to one intent.
@@ -96,11 +123,14 @@ pub enum Rule {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 15] = [
         Rule::Duplicate,
         Rule::Gap,
         Rule::Loss,
         Rule::FalseEnd,
+        Rule::UnjustifiedEnd,
+        Rule::SilentStall,
+        Rule::AttemptOrder,
         Rule::Unrecorded,
         Rule::SharedNonce,
         Rule::StaleWriter,
@@ -118,6 +148,9 @@ impl Rule {
             Rule::Gap => "gaps: nonces that are missing",
             Rule::Loss => "losses: accepted, and not final or without effect",
             Rule::FalseEnd => "called failed or cancelled, and happened",
+            Rule::UnjustifiedEnd => "failed or cancelled by infrastructure",
+            Rule::SilentStall => "stood still and did not say why",
+            Rule::AttemptOrder => "attempts out of order",
             Rule::Unrecorded => "bytes that are not in tx_attempt",
             Rule::SharedNonce => "nonces of two intents",
             Rule::StaleWriter => "writes of a former owner",

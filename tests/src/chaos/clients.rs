@@ -3,14 +3,15 @@
 //! Each request carries its id as the data of its transaction, so that the chain alone says how often it happened.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
+use sqlx::types::chrono::{DateTime, Utc};
 
 use super::Arena;
-use super::history::Event;
+use super::history::{Asked, Event};
 use crate::submitter::Submitter;
 
 /// A client gives up on one try after this, and tries again.
@@ -19,6 +20,8 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(150);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 /// Until a client changes its mind, at most: a few blocks.
 const LONGEST_REGRET: Duration = Duration::from_millis(2000);
+/// Until a deadline, at most. Some pass while the request waits for its nonce, some while it is on its way.
+const LONGEST_LIMIT: Duration = Duration::from_secs(6);
 /// Requests that a client leaves unfinished before it waits.
 const UNFINISHED: usize = 3;
 const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
@@ -35,6 +38,10 @@ enum Purpose {
     Doomed,
     /// Cancelled right after it was accepted; who wins is open.
     Cancelled,
+    /// A higher price is asked for, once or twice.
+    Hurried,
+    /// Has a deadline for its nonce, and may miss it.
+    Limited,
 }
 
 #[derive(Debug)]
@@ -88,8 +95,10 @@ impl<'a> Client<'a> {
             if self.dice.random_bool(0.05) {
                 self.pretend(&request, &body).await;
             }
-            if purpose == Purpose::Cancelled {
-                self.cancel(&request, &tx_id).await;
+            match purpose {
+                Purpose::Cancelled => self.cancel(&request, &tx_id).await,
+                Purpose::Hurried => self.speed_up(&request, &tx_id).await,
+                Purpose::Transfer | Purpose::Doomed | Purpose::Limited => {}
             }
             self.unfinished.push_back(Pending { request, tx_id });
             while self.unfinished.len() >= UNFINISHED && !self.arena.quiet.is_cancelled() {
@@ -113,13 +122,20 @@ impl<'a> Client<'a> {
             _ if !self.arena.options.varied => Purpose::Transfer,
             0..4 => Purpose::Doomed,
             4..9 => Purpose::Cancelled,
+            9..14 => Purpose::Hurried,
+            14..18 => Purpose::Limited,
             _ => Purpose::Transfer,
         }
     }
 
-    fn body(&self, request: &str, purpose: Purpose) -> Value {
+    fn body(&mut self, request: &str, purpose: Purpose) -> Value {
         let to = if purpose == Purpose::Doomed { TRAP } else { SINK };
-        let payload = json!({ "to": to, "value": "1", "data": format!("0x{}", hex::encode(request)) });
+        let mut payload = json!({ "to": to, "value": "1", "data": format!("0x{}", hex::encode(request)) });
+        if purpose == Purpose::Limited {
+            // By the machine's clock, which is the database's.
+            let at = DateTime::<Utc>::from(SystemTime::now() + LONGEST_LIMIT.mul_f64(self.dice.random()));
+            payload["deadline"] = json!(at.to_rfc3339());
+        }
         json!({ "submitter": self.submitter.text(), "requestId": request, "payload": payload })
     }
 
@@ -146,7 +162,9 @@ impl<'a> Client<'a> {
         let history = &self.arena.history;
         let (op, request) = (history.next_op(), request.to_owned());
         let submitter = self.submitter.text();
-        history.note(Event::Submit { op, request: request.clone(), submitter, api });
+        let payload = &body["payload"];
+        let asked = Asked { doomed: payload["to"] == TRAP, deadline: payload["deadline"].is_string() };
+        history.note(Event::Submit { op, request: request.clone(), submitter, api, asked });
         let answered =
             self.ask(self.http.post(format!("{}/api/v1/tx", self.arena.apis[api].url())).json(body));
         match answered.await {
@@ -183,9 +201,21 @@ impl<'a> Client<'a> {
     /// At once, while it waits for its nonce, or a little later, when it may be on its way or mined.
     async fn cancel(&mut self, request: &str, tx_id: &str) {
         tokio::time::sleep(LONGEST_REGRET.mul_f64(self.dice.random())).await;
+        self.arena.history.note(Event::CancelAsked { request: request.to_owned() });
         let url = format!("{}/api/v1/tx/{tx_id}/cancel?wait=1s", self.arena.apis[self.api()].url());
         if let Ok((status, _)) = self.ask(self.http.post(url).json(&json!({}))).await {
             self.arena.history.note(Event::Cancel { request: request.to_owned(), status });
+        }
+    }
+
+    /// Once or twice, while it waits, while it is on its way or when it is mined.
+    async fn speed_up(&mut self, request: &str, tx_id: &str) {
+        for _ in 0..self.dice.random_range(1..=2) {
+            tokio::time::sleep(LONGEST_REGRET.mul_f64(self.dice.random())).await;
+            let url = format!("{}/api/v1/tx/{tx_id}/speed-up?wait=1s", self.arena.apis[self.api()].url());
+            if let Ok((status, _)) = self.ask(self.http.post(url).json(&json!({ "reason": "chaos" }))).await {
+                self.arena.history.note(Event::SpeedUp { request: request.to_owned(), status });
+            }
         }
     }
 

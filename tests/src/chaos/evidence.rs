@@ -21,51 +21,67 @@ pub(super) async fn gather(arena: &Arena) -> Evidence {
         attempts: attempts(db).await.expect("the database answers"),
         sent: arena.workers.iter().flat_map(|worker| sent(&worker.proxy.sent())).collect(),
         claims: claims(db).await.expect("the database answers"),
+        samples: arena.sampler.samples(),
         panics: panics(arena),
         submitters,
     }
 }
 
-type RawIntent = (String, String, String, String, Option<i64>, f64, Option<f64>);
+#[derive(sqlx::FromRow)]
+struct RawIntent {
+    tx_id: String,
+    request: String,
+    submitter: String,
+    state: String,
+    sub_state: Option<String>,
+    code: Option<String>,
+    nonce: Option<i64>,
+    created_at: f64,
+    finished_at: Option<f64>,
+}
 
 async fn intents(db: &PgPool) -> sqlx::Result<Vec<Intent>> {
     let rows: Vec<RawIntent> = sqlx::query_as(
-        "SELECT tx_id::TEXT, request_id, submitter, state, nonce, extract(epoch FROM created_at)::FLOAT8,
-                extract(epoch FROM finished_at)::FLOAT8
+        "SELECT tx_id::TEXT, request_id AS request, submitter, state, sub_state, error ->> 'code' AS code, nonce,
+                extract(epoch FROM created_at)::FLOAT8 AS created_at,
+                extract(epoch FROM finished_at)::FLOAT8 AS finished_at
          FROM managed_tx
          ORDER BY seq",
     )
     .fetch_all(db)
     .await?;
-    let intent = |(tx_id, request, submitter, state, nonce, created_at, finished_at): RawIntent| Intent {
-        tx_id,
-        request,
-        submitter,
-        state,
-        nonce: nonce.map(i64::unsigned_abs),
-        created_at,
-        finished_at,
+    let intent = |row: RawIntent| Intent {
+        tx_id: row.tx_id,
+        request: row.request,
+        submitter: row.submitter,
+        state: row.state,
+        nonce: row.nonce.map(i64::unsigned_abs),
+        sub_state: row.sub_state,
+        code: row.code,
+        created_at: row.created_at,
+        finished_at: row.finished_at,
     };
     Ok(rows.into_iter().map(intent).collect())
 }
 
-type RawAttempt = (String, String, i64, String, i64, bool);
+type RawAttempt = (String, String, i64, String, i64, bool, i32);
 
 async fn attempts(db: &PgPool) -> sqlx::Result<Vec<Attempt>> {
     let rows: Vec<RawAttempt> = sqlx::query_as(
-        "SELECT tx_id::TEXT, submitter, nonce, tx_hash, fencing_token, kind = 'ORIGINAL'
+        "SELECT tx_id::TEXT, submitter, nonce, tx_hash, fencing_token, kind = 'ORIGINAL', ordinal
          FROM tx_attempt
          ORDER BY created_at, nonce",
     )
     .fetch_all(db)
     .await?;
-    let attempt = |(tx_id, submitter, nonce, hash, token, original): RawAttempt| Attempt {
+    let attempt = |(tx_id, submitter, nonce, hash, token, original, ordinal): RawAttempt| Attempt {
         tx_id,
         submitter,
         nonce: nonce.unsigned_abs(),
         hash,
         token: token.unsigned_abs(),
         original,
+        ordinal: u64::from(ordinal.unsigned_abs()),
     };
     Ok(rows.into_iter().map(attempt).collect())
 }
@@ -127,4 +143,36 @@ fn panics(arena: &Arena) -> Vec<String> {
         found.extend(lines.map(|line| format!("{}: {line}", service.name())));
     }
     found
+}
+
+/// What can be read of a submitter at this moment.
+#[derive(sqlx::FromRow)]
+pub(super) struct Visible {
+    pub submitter: String,
+    pub open: i64,
+    pub progress: String,
+    pub reasons: Vec<String>,
+}
+
+/// Progress: what is final, who owns the lease, and where each intent with a nonce is. New work and repeated sends are none.
+pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
+    sqlx::query_as(
+        "SELECT s.submitter,
+                count(*) FILTER (WHERE t.finished_at IS NULL AND t.tx_id IS NOT NULL) AS open,
+                concat_ws('; ', count(t.finished_at) || ' final', 'token ' || max(l.fencing_token),
+                    string_agg(concat_ws(' ', t.state, t.nonce, t.tx_hash, t.block_hash), ', ' ORDER BY t.seq)
+                        FILTER (WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL)) AS progress,
+                array_remove(array_agg(DISTINCT t.sub_state) FILTER (WHERE t.finished_at IS NULL)
+                    || array_agg(DISTINCT t.state) FILTER (WHERE t.state IN ('STUCK', 'PROTECT'))
+                    || array_agg(DISTINCT c.in_flight_state) FILTER (WHERE c.in_flight_state = 'PROTECT')
+                    || array_agg(DISTINCT c.suspect_reason)
+                    || array_agg(DISTINCT s.status) FILTER (WHERE s.status <> 'ACTIVE'), NULL) AS reasons
+         FROM submitter s
+         LEFT JOIN submitter_lease l USING (chain_id, submitter)
+         LEFT JOIN submitter_nonce_cursor c USING (chain_id, submitter)
+         LEFT JOIN managed_tx t USING (chain_id, submitter)
+         GROUP BY s.submitter",
+    )
+    .fetch_all(db)
+    .await
 }

@@ -1,5 +1,6 @@
 //! How each kind of fault is carried out, and mended.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
@@ -14,6 +15,27 @@ use crate::proxy::Fault;
 use crate::wire::Outage;
 
 const SEND: &str = "eth_sendRawTransaction";
+/// Data, not code: what nodes have been seen to say, by class.
+const NODE_ANSWERS: &str = include_str!("../../../shared/src/chain/node_answers.tsv");
+/// A node that calls a valid transaction invalid is believed: whoever asked would be told that it failed, by design.
+const BELIEVED: &str = "fatal";
+/// What workers ask.
+const METHODS: [&str; 12] = [
+    SEND,
+    "eth_estimateGas",
+    "eth_getTransactionCount",
+    "eth_getTransactionReceipt",
+    "eth_getTransactionByHash",
+    "eth_getBlockByNumber",
+    "eth_getBlockByHash",
+    "eth_getBlockReceipts",
+    "eth_feeHistory",
+    "eth_getBalance",
+    "eth_call",
+    "*",
+];
+/// How long a backend that lags is the one that answers.
+const FLAP: Duration = Duration::from_millis(150);
 /// How long a fault waits for somebody it can hit: a send whose answer is dropped, a database that is there.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
@@ -57,6 +79,10 @@ async fn one(arena: &Arena, planned: Planned) -> Option<String> {
         Kind::DropAnswers => drop_answers(arena).await,
         Kind::Reorg => reorg(arena, &mut dice).await,
         Kind::EmptyMempool => empty_mempool(arena).await,
+        Kind::WrongAnswers => Some(wrong_answers(arena, &mut dice).await),
+        Kind::HideTransactions => Some(hide_transactions(arena, &mut dice).await),
+        Kind::LaggingNode => lagging_node(arena, &mut dice).await,
+        Kind::PrunedNode => Some(pruned_node(arena, &mut dice).await),
     }
 }
 
@@ -181,6 +207,91 @@ async fn drop_answers(arena: &Arena) -> Option<String> {
     };
     arena.workers.iter().for_each(|worker| worker.proxy.clear());
     hit
+}
+
+/// One method answers every question with an error that some node has been seen to give: a class first, then a wording of it.
+/// Half of the sends are passed on all the same.
+async fn wrong_answers(arena: &Arena, dice: &mut StdRng) -> String {
+    let mut classes: BTreeMap<&str, Vec<(i64, &str)>> = BTreeMap::new();
+    for (class, code, wording) in wordings().filter(|(class, ..)| *class != BELIEVED) {
+        classes.entry(class).or_default().push((code, wording));
+    }
+    let (class, known) = classes.iter().nth(dice.random_range(0..classes.len())).expect("one of these");
+    let (code, wording) = known[dice.random_range(0..known.len())];
+    let method = METHODS[dice.random_range(0..METHODS.len())];
+    let message = wording.to_owned();
+    let fault = match method == SEND && dice.random() {
+        true => Fault::ErrorAfter { code, message },
+        false => Fault::Error { code, message },
+    };
+    let (whom, length) = (some_workers(arena, dice), some_ms(dice, 500, 5000));
+    let _alone = arena.nodes.lock().await;
+    whom.iter().for_each(|seat| seat.proxy.always(method, fault.clone()));
+    tokio::time::sleep(length).await;
+    whom.iter().for_each(|seat| seat.proxy.clear());
+    format!("{}: {method} is {class} ({code}, {wording}) for {length:?}", names(&whom))
+}
+
+/// One of them, or all.
+fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Seat> {
+    let one = pick(&arena.workers, dice);
+    if dice.random() { arena.workers.iter().collect() } else { vec![one] }
+}
+
+fn names(seats: &[&Seat]) -> String {
+    seats.iter().map(|seat| seat.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// Class, code and words, as the table of nodes' answers has them.
+fn wordings() -> impl Iterator<Item = (&'static str, i64, &'static str)> {
+    NODE_ANSWERS.lines().skip(1).map(|line| {
+        let mut cells = line.splitn(4, '\t');
+        let mut cell = || cells.next().expect("four cells in a line");
+        let (class, _, code, wording) = (cell(), cell(), cell(), cell());
+        (class, code.parse().expect("a code is a number"), wording)
+    })
+}
+
+/// `null` for receipts and transactions by hash, and half of the time for blocks with their transactions as well.
+async fn hide_transactions(arena: &Arena, dice: &mut StdRng) -> String {
+    let (whom, length, all) = (some_workers(arena, dice), some_ms(dice, 500, 5000), dice.random::<bool>());
+    for seat in &whom {
+        if all { seat.proxy.hide_transactions() } else { seat.proxy.show_blocks() }
+    }
+    tokio::time::sleep(length).await;
+    whom.iter().for_each(|seat| seat.proxy.show_transactions());
+    let what = if all { "no index, no blocks" } else { "no index" };
+    format!("{}: {what} for {length:?}", names(&whom))
+}
+
+/// The chain as it was 1 to 3 blocks ago, for a while or again and again: a backend that follows late.
+async fn lagging_node(arena: &Arena, dice: &mut StdRng) -> Option<String> {
+    let (whom, blocks, length) =
+        (some_workers(arena, dice), dice.random_range(1..=3), some_ms(dice, 500, 4000));
+    let flaps = dice.random::<bool>();
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        let head = arena.stack.anvil().head().await;
+        whom.iter().for_each(|seat| seat.proxy.freeze_at(head.saturating_sub(blocks)));
+        tokio::time::sleep(if flaps { FLAP } else { length }).await;
+        if flaps {
+            whom.iter().for_each(|seat| seat.proxy.thaw());
+            tokio::time::sleep(FLAP).await;
+        }
+    }
+    whom.iter().for_each(|seat| seat.proxy.thaw());
+    let how = if flaps { "now and then " } else { "" };
+    Some(format!("{}: {how}{blocks} behind for {length:?}", names(&whom)))
+}
+
+/// Only the newest states are there, fewer than it takes to be final.
+async fn pruned_node(arena: &Arena, dice: &mut StdRng) -> String {
+    let (whom, length) = (some_workers(arena, dice), some_ms(dice, 1000, 6000));
+    let keeps = dice.random_range(1..=arena.options.required);
+    whom.iter().for_each(|seat| seat.proxy.keep_states(keeps));
+    tokio::time::sleep(length).await;
+    whom.iter().for_each(|seat| seat.proxy.keep_all_states());
+    format!("{}: {keeps} states for {length:?}", names(&whom))
 }
 
 /// Never deep enough to reach what is final.

@@ -10,20 +10,33 @@ use serde::Serialize;
 
 use super::schedule::Kind;
 
+/// What a request asks for, as far as that can end it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Asked {
+    /// It calls a contract that refuses it.
+    pub doomed: bool,
+    /// It has a deadline for its nonce.
+    pub deadline: bool,
+}
+
 /// What happened. `request` is the client's id of a request, `op` one try at it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A request goes out.
-    Submit { op: u64, request: String, submitter: String, api: usize },
+    Submit { op: u64, request: String, submitter: String, api: usize, asked: Asked },
     /// It was answered. 202 and 200 are promises.
     Answer { op: u64, request: String, status: u16, tx_id: Option<String>, code: Option<String> },
     /// It was not answered: what became of it is unknown.
     NoAnswer { op: u64, request: String, error: String },
     /// The same id with another payload, and the answer to that.
     Impostor { request: String, status: u16 },
-    /// A client asked to cancel; the answer.
+    /// A client asks to cancel.
+    CancelAsked { request: String },
+    /// The answer to that.
     Cancel { request: String, status: u16 },
+    /// A client asked for a higher price; the answer.
+    SpeedUp { request: String, status: u16 },
     /// A client was told this state.
     Told { request: String, tx_id: String, state: String },
     /// Something was broken, and is mended again.

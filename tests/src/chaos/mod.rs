@@ -10,6 +10,7 @@ mod evidence;
 mod faults;
 mod history;
 mod report;
+mod sampler;
 mod schedule;
 mod seats;
 
@@ -28,6 +29,7 @@ use self::checker::judge;
 use self::clients::Client;
 use self::history::History;
 pub use self::report::Outcome;
+use self::sampler::Sampler;
 pub use self::schedule::{Kind, PER_HOUR};
 pub use self::seats::Crew;
 use self::seats::Seat;
@@ -126,6 +128,7 @@ struct Arena {
     apis: Vec<Seat>,
     workers: Vec<Seat>,
     history: History,
+    sampler: Sampler,
     begun: Instant,
     /// No more faults.
     over: CancellationToken,
@@ -155,12 +158,25 @@ impl Arena {
             workers.push(Seat::worker(&stack, options.crew, index).await);
         }
         let history = History::begin(&stack.dir().join("history.jsonl"));
+        let sampler = Sampler::default();
         let (over, token) = (options.over.clone(), CancellationToken::new);
         let (quiet, closing) = (token(), token());
         let (wires, nodes) = (Mutex::new(()), Mutex::new(()));
         let begun = Instant::now();
-        let mut arena =
-            Arena { options, stack, apis, workers, history, begun, over, quiet, closing, wires, nodes };
+        let mut arena = Arena {
+            options,
+            stack,
+            apis,
+            workers,
+            history,
+            sampler,
+            begun,
+            over,
+            quiet,
+            closing,
+            wires,
+            nodes,
+        };
         for seat in arena.seats() {
             seat.open(&arena.stack).await;
         }
@@ -177,6 +193,9 @@ impl Arena {
         for seat in self.seats() {
             seat.wire.mend();
             seat.proxy.clear();
+            seat.proxy.thaw();
+            seat.proxy.show_transactions();
+            seat.proxy.keep_all_states();
         }
     }
 
@@ -229,6 +248,7 @@ pub async fn run(options: Options) -> Outcome {
         settled = storm(&arena, &mut clients) => settled,
         () = seats::look_after(&arena.stack, &seats) => unreachable!("it never ends"),
         () = arena.report_progress() => unreachable!("it never ends"),
+        () = sampler::watch(&arena) => unreachable!("it never ends"),
     };
     arena.closing.cancel();
     all_of(&mut clients).await;

@@ -20,6 +20,8 @@ pub struct Outcome {
     /// Faults that were carried out, by kind.
     pub faults: BTreeMap<Kind, usize>,
     pub requests: usize,
+    /// Looks at submitters with work while it ran.
+    pub looks: usize,
     /// From the last fault until everything was final. `None`: not within the limit.
     pub settled: Option<Duration>,
     /// What the product's own audit says, where the product did the work.
@@ -42,6 +44,7 @@ impl Outcome {
     ) -> Outcome {
         let faults = faults(&evidence.history);
         let requests = requests(&evidence.history);
+        let looks = looks(evidence);
         let sum: usize = faults.values().sum();
         let end = match settled {
             Some(settled) => format!("settled {:.1} s after the last fault", settled.as_secs_f64()),
@@ -57,7 +60,7 @@ impl Outcome {
         let table = table(evidence, &violations, &faults, audit.as_ref(), settled);
         let sound = is_sound(&violations, audit.as_ref());
         let kept = arena.stack.close(!sound).await;
-        Outcome { violations, faults, requests, settled, audit, table, verdict, kept }
+        Outcome { violations, faults, requests, looks, settled, audit, table, verdict, kept }
     }
 
     pub fn is_sound(&self) -> bool {
@@ -103,6 +106,11 @@ fn requests(history: &[Entry]) -> usize {
     sent.collect::<BTreeSet<_>>().len()
 }
 
+/// How often somebody looked at a submitter that had something to do.
+fn looks(evidence: &Evidence) -> usize {
+    evidence.samples.iter().filter(|sample| sample.open > 0).count()
+}
+
 /// A line while it runs.
 pub(super) fn progress(history: &[Entry], since: Duration, unfinished: &str) -> String {
     let sum: usize = faults(history).values().sum();
@@ -127,6 +135,8 @@ fn table(
 ) -> String {
     let count = |meant: fn(&Event) -> bool| evidence.history.iter().filter(|e| meant(&e.event)).count();
     let ended = |state: &str| evidence.intents.iter().filter(|intent| intent.state == state).count();
+    let late = evidence.intents.iter().filter(|i| i.code.as_deref() == Some("deadline_passed")).count();
+    let replacements = evidence.attempts.iter().filter(|attempt| !attempt.original).count();
     let mut rows: Vec<(&str, String)> = vec![
         ("requests", requests(&evidence.history).to_string()),
         ("  sent, again and again", count(|event| matches!(event, Event::Submit { .. })).to_string()),
@@ -139,6 +149,16 @@ fn table(
             "  confirmed / failed / cancelled",
             format!("{} / {} / {}", ended("CONFIRMED"), ended("FAILED"), ended("CANCELLED")),
         ),
+        (
+            "  speed-ups asked for / done",
+            format!(
+                "{} / {}",
+                count(|event| matches!(event, Event::SpeedUp { .. })),
+                count(|event| matches!(event, Event::SpeedUp { status: 200, .. }))
+            ),
+        ),
+        ("  cancelled by a deadline", late.to_string()),
+        ("  replacements", replacements.to_string()),
         ("transactions on chain", evidence.mined.len().to_string()),
         ("leases claimed", evidence.claims.to_string()),
         ("faults", faults.values().sum::<usize>().to_string()),
@@ -152,6 +172,7 @@ fn table(
         .map(|rule| (format!("  {}", rule.words()), violations.iter().filter(|v| v.rule == rule).count()))
         .collect();
     rows.extend(rule_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    rows.push(("looks at submitters with work", looks(evidence).to_string()));
     rows.push(("longest stall of a submitter", format!("{:.1} s", longest_stall(evidence))));
     let settled = settled.map_or("never".to_owned(), |settled| format!("{:.1} s", settled.as_secs_f64()));
     rows.push(("all final after the last fault", settled));

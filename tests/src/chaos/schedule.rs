@@ -24,10 +24,14 @@ pub enum Kind {
     DropAnswers,
     Reorg,
     EmptyMempool,
+    WrongAnswers,
+    HideTransactions,
+    LaggingNode,
+    PrunedNode,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 18] = [
         Kind::KillWorker,
         Kind::KillApi,
         Kind::StopWorker,
@@ -42,6 +46,10 @@ impl Kind {
         Kind::DropAnswers,
         Kind::Reorg,
         Kind::EmptyMempool,
+        Kind::WrongAnswers,
+        Kind::HideTransactions,
+        Kind::LaggingNode,
+        Kind::PrunedNode,
     ];
 
     /// As the report says it.
@@ -61,6 +69,10 @@ impl Kind {
             Kind::DropAnswers => "answer dropped after the node accepted",
             Kind::Reorg => "chain reorganised",
             Kind::EmptyMempool => "mempool emptied",
+            Kind::WrongAnswers => "one method answered with an error",
+            Kind::HideTransactions => "mined transactions hidden",
+            Kind::LaggingNode => "node 1 to 3 blocks behind",
+            Kind::PrunedNode => "node without old states",
         }
     }
 }

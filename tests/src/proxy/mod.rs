@@ -173,6 +173,11 @@ impl Proxy {
         self.state().keeps_states = Some(blocks);
     }
 
+    /// It has the states of all blocks again.
+    pub fn keep_all_states(&self) {
+        self.state().keeps_states = None;
+    }
+
     /// From now on it shows what its pool holds of a sender (`txpool_contentFrom`), which anvil does not.
     pub fn show_pool(&self) {
         self.state().shows_pool = true;

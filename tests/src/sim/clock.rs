@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use sqlx::PgPool;
+use sqlx::types::chrono::{DateTime, Utc};
 
 /// Every statement that asks for the time finds this one first.
 pub(super) async fn install(db: &PgPool) {
@@ -35,6 +36,11 @@ pub(super) async fn set(db: &PgPool) {
     .execute(db)
     .await
     .unwrap();
+}
+
+/// What it shows.
+pub(super) async fn now(db: &PgPool) -> DateTime<Utc> {
+    sqlx::query_scalar("SELECT sim.clock_timestamp()").fetch_one(db).await.unwrap()
 }
 
 /// Lets time pass, here and there.

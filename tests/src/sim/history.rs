@@ -1,5 +1,6 @@
 //! One history: what happens, chosen by a seed, and then the way to the end, on which nothing bad happens any more.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,14 +8,16 @@ use ethers_signers::{LocalWallet, Signer as _};
 use gapless::bell::Bell;
 use gapless::config::{self, ChainConfig, ReleaseAt};
 use gapless::domain::{Address, ChainId, Finality, NodeId, Payload, SubmitterKey, TxId, U256};
-use gapless::store::{Announced, IntakeOutcome, NewIntent, OperatorRequest, Store, TxAction};
+use gapless::store::{
+    Announced, IntakeOutcome, NewIntent, OperatorAction, OperatorOutcome, OperatorRequest, Store, TxAction,
+};
 use gapless_worker::by_hand::Next;
 use sqlx::PgPool;
 
 use super::clock;
 use super::dice::Dice;
 use super::gate::Hitch;
-use super::ledger::Ledger;
+use super::ledger::{BASE_FEE, Ledger};
 use super::log::Log;
 use super::process::{Parts, Process, Stepped};
 
@@ -25,6 +28,21 @@ pub(super) const LEASE: config::Lease = config::Lease {
     clock_skew: Duration::ZERO,
 };
 const MOST_INTENTS: usize = 4;
+/// What a node can have trouble with, by the names of `ports`.
+const QUESTIONS: [&str; 12] = [
+    "*",
+    "estimate",
+    "estimate at a block",
+    "fee history",
+    "balance",
+    "broadcast",
+    "receipts",
+    "transaction",
+    "transaction count",
+    "transaction count at a block",
+    "blocks",
+    "block by hash",
+];
 const PROCESSES: [char; 2] = ['A', 'B'];
 /// Rounds on the way to the end: far more than the longest way takes.
 const ROUNDS: u32 = 200;
@@ -54,8 +72,22 @@ enum Op {
     },
     Evict,
     Lag(usize),
+    /// The count at `latest` is that of so many blocks ago.
+    CountLag(u64),
+    /// There is an index of transactions, or none.
+    Forget(bool),
+    /// The account has nothing, or has enough.
+    Broke(bool),
+    /// So many times the usual base fee.
+    BaseFee(u64),
+    /// Questions of this kind are answered with the node's own trouble.
+    Trouble(Option<&'static str>),
     Advance(Duration),
     Ask(TxAction),
+    /// Somebody else uses the key.
+    Outside,
+    /// An operator decides what a used key means.
+    Operate(OperatorAction),
 }
 
 /// What a thread has for all its histories.
@@ -72,7 +104,11 @@ pub(super) struct History<'a> {
     pub(super) key: SubmitterKey,
     /// With the value that tells it on chain.
     pub(super) intents: Vec<(TxId, u64)>,
+    /// Intents whose end by cancellation somebody asked for, by request or by deadline.
+    pub(super) may_be_cancelled: HashSet<TxId>,
     pub(super) log: Log,
+    /// Whether requests may have deadlines.
+    limited: bool,
     dice: Dice,
     parts: Parts,
     processes: Vec<Process>,
@@ -104,7 +140,17 @@ impl<'a> History<'a> {
         let (store, bell, leaks) = (bench.store.clone(), bench.bell.clone(), bench.leaks);
         let parts = Parts { config, ledger, wallet, store, bell, log: log.clone(), leaks };
         let processes = PROCESSES.map(|name| Process::start(name, &parts)).into();
-        History { bench, key, intents: Vec::new(), log, dice, parts, processes }
+        History {
+            bench,
+            key,
+            intents: Vec::new(),
+            may_be_cancelled: HashSet::new(),
+            log,
+            limited: false,
+            dice,
+            parts,
+            processes,
+        }
     }
 
     pub(super) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
@@ -113,6 +159,7 @@ impl<'a> History<'a> {
 
     /// The part that the seed decides.
     pub(super) async fn run(&mut self) {
+        self.limited = true;
         self.happen(Op::Submit).await;
         self.happen(Op::Claim(0)).await;
         for _ in 0..15 + self.dice.below(25) {
@@ -127,7 +174,16 @@ impl<'a> History<'a> {
         if self.processes[who].is_stopped() && self.dice.one_in(3) {
             return if self.dice.one_in(3) { Op::Crash(who) } else { Op::Step { who, hitch: self.hitch() } };
         }
-        match self.dice.below(100) {
+        match self.dice.below(116) {
+            112 => Op::Outside,
+            113..=114 => Op::Operate(OperatorAction::Adopt),
+            115 => Op::Operate(OperatorAction::Release),
+            100..=102 => Op::Trouble(self.dice.one_in(2).then(|| self.dice.pick(&QUESTIONS))),
+            103..=104 => Op::Forget(self.dice.one_in(2)),
+            105..=106 => Op::CountLag(self.dice.below(4)),
+            107..=108 => Op::Broke(self.dice.one_in(2)),
+            109..=110 => Op::BaseFee(self.dice.pick(&[1, 1, 2, 10])),
+            111 => Op::Ask(TxAction::SpeedUp),
             0..=44 => Op::Step { who, hitch: self.hitch() },
             45..=56 => Op::Look { who, fails: self.dice.one_in(8) },
             57..=66 => Op::Mine(self.dice.below(3) as usize),
@@ -190,7 +246,17 @@ impl<'a> History<'a> {
                 clock::advance(&self.bench.db, time).await;
             }
             Op::Ask(action) => self.ask(action).await,
-            Op::Mine(_) | Op::Reorg { .. } | Op::Evict | Op::Lag(_) => self.befall_the_chain(op),
+            Op::Operate(action) => self.operate(action).await,
+            Op::Mine(_)
+            | Op::Reorg { .. }
+            | Op::Evict
+            | Op::Lag(_)
+            | Op::CountLag(_)
+            | Op::Forget(_)
+            | Op::Broke(_)
+            | Op::BaseFee(_)
+            | Op::Trouble(_)
+            | Op::Outside => self.befall_the_chain(op),
         }
     }
 
@@ -207,6 +273,27 @@ impl<'a> History<'a> {
                 ledger.lag = blocks;
                 format!("the node lags {blocks} blocks")
             }
+            Op::CountLag(blocks) => {
+                ledger.count_lag = blocks;
+                format!("the count at latest is {blocks} blocks behind")
+            }
+            Op::Forget(forgets) => {
+                ledger.forgets = forgets;
+                format!("there is {} index", if forgets { "no" } else { "an" })
+            }
+            Op::Broke(broke) => {
+                ledger.is_broke = broke;
+                format!("the account has {}", if broke { "nothing" } else { "enough" })
+            }
+            Op::BaseFee(times) => {
+                ledger.base_fee = BASE_FEE * times;
+                format!("the base fee is {times} times the usual one")
+            }
+            Op::Outside => format!("somebody else consumes nonce {}", ledger.use_outside()),
+            Op::Trouble(with) => {
+                ledger.trouble = with;
+                format!("trouble of the node: {with:?}")
+            }
             _ => return,
         };
         self.log.add(format!("   * {told}"));
@@ -217,16 +304,27 @@ impl<'a> History<'a> {
             return;
         }
         let value = 10 * (1 + self.dice.below(5)) + self.intents.len() as u64;
-        let payload = Payload::transfer(Address::repeat_byte(0x77), U256::from(value));
+        let mut payload = Payload::transfer(Address::repeat_byte(0x77), U256::from(value));
+        if self.limited && self.dice.one_in(6) {
+            let limit = Duration::from_secs(self.dice.pick(&[1, 10, 100]));
+            payload.deadline = Some(clock::now(&self.bench.db).await + limit);
+        }
+        let is_limited = payload.deadline.is_some();
         let intent = NewIntent::new(self.key, format!("r{value}"), payload, None);
         match &self.bench.store.insert_group(&[intent], false).await.unwrap()[..] {
-            [IntakeOutcome::Created(tx_id)] => self.intents.push((*tx_id, value)),
+            [IntakeOutcome::Created(tx_id)] => {
+                self.intents.push((*tx_id, value));
+                if is_limited {
+                    self.may_be_cancelled.insert(*tx_id);
+                }
+            }
             // A false alarm that has not ended yet.
             [IntakeOutcome::Protected { .. }] => return self.say("a request is refused".to_owned()),
             other => panic!("{other:?}"),
         }
         let heard = self.dice.one_in(2);
-        self.say(format!("intent {value} is queued{}", if heard { ", and said so" } else { "" }));
+        let limited = if is_limited { ", with a deadline" } else { "" };
+        self.say(format!("intent {value} is queued{limited}{}", if heard { ", and said so" } else { "" }));
         if heard {
             self.processes.iter_mut().for_each(Process::tell_of_work);
         }
@@ -239,8 +337,24 @@ impl<'a> History<'a> {
         let (tx_id, value) = self.intents[self.dice.below(self.intents.len() as u64) as usize];
         self.say(format!("{action:?} of intent {value} is asked for"));
         let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
+        if action == TxAction::Cancel {
+            self.may_be_cancelled.insert(tx_id);
+        }
         self.bench.store.ask_about_tx(tx_id, action, request).await.unwrap();
         self.processes.iter_mut().for_each(Process::tell_of_requests);
+    }
+
+    /// Only about a key that was used outside: everything else must come right without anybody.
+    async fn operate(&mut self, action: OperatorAction) {
+        if !self.ledger().was_used_outside() {
+            return;
+        }
+        let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
+        let asked = self.bench.store.request_action(self.key, action, request, None).await.unwrap();
+        if let OperatorOutcome::Recorded(_) = asked {
+            self.say(format!("an operator asks for {action:?}"));
+            self.processes.iter_mut().for_each(Process::tell_of_requests);
+        }
     }
 
     async fn step(&mut self, who: usize, hitch: Option<Hitch>) -> Stepped {
@@ -284,6 +398,27 @@ impl<'a> History<'a> {
                 self.say(format!("{name} hears that the lease is lost"));
                 self.processes[who].dismiss(&self.parts);
             }
+        }
+    }
+
+    /// Three are sent; somebody else takes the nonce of the first, and the other two become final.
+    pub(super) async fn lose_the_first_of_three(&mut self) {
+        self.parts.config.nonce.max_in_flight = 3;
+        self.processes[0] = Process::start('A', &self.parts);
+        for _ in 0..3 {
+            self.happen(Op::Submit).await;
+        }
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        for _ in 0..STEPS {
+            if !matches!(self.step(0, None).await, Stepped::To(Next::Again)) {
+                break;
+            }
+        }
+        assert_eq!(self.ledger().arrived().len(), 3, "all of them are sent");
+        self.befall_the_chain(Op::Outside);
+        for _ in 0..5 {
+            self.befall_the_chain(Op::Mine(10));
         }
     }
 
@@ -359,7 +494,7 @@ impl<'a> History<'a> {
     /// Nothing bad happens any more. True: everything has ended.
     pub(super) async fn drain(&mut self) -> bool {
         self.say("from here on all is well".to_owned());
-        self.ledger().lag = 0;
+        self.ledger().mend();
         for round in 0..ROUNDS {
             // What a fleet does by the clock, and what its notifications may have failed to tell.
             if round % 4 == 0 {
@@ -368,6 +503,8 @@ impl<'a> History<'a> {
                     self.processes[who].tell_of_work();
                     self.processes[who].tell_of_requests();
                 }
+                let action = if round % 12 == 8 { OperatorAction::Release } else { OperatorAction::Adopt };
+                self.operate(action).await;
             }
             if !self.processes.iter().any(Process::has_lane) {
                 self.expire().await;
@@ -391,6 +528,23 @@ impl<'a> History<'a> {
             clock::advance(&self.bench.db, Duration::from_secs(pause)).await;
         }
         false
+    }
+
+    /// What a person wants to see of a history that does not end.
+    pub(super) async fn where_it_stands(&self) -> Vec<String> {
+        sqlx::query_scalar(
+            "SELECT 'the cursor: ' || to_jsonb(c)::TEXT FROM submitter_nonce_cursor c WHERE chain_id = $1
+             UNION ALL
+             (SELECT DISTINCT 'asked: ' || action || ', ' || coalesce(outcome, 'not answered') FROM audit_log
+              WHERE chain_id = $1)
+             UNION ALL
+             SELECT concat_ws(' ', 'open:', value, state, sub_state, last_error)
+             FROM (SELECT *, payload ->> 'value' AS value FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL) t",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap()
     }
 
     async fn is_over(&self) -> bool {

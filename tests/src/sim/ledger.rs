@@ -1,6 +1,6 @@
 //! A chain of one account, in memory: a pool, blocks, forks, and a view of it that may lag.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, U256};
@@ -54,6 +54,15 @@ pub(super) struct Ledger {
     made: u64,
     /// So many of the newest blocks are not shown to whoever asks.
     pub(super) lag: usize,
+    /// The count at `latest` comes from a backend that is so many blocks behind the one that shows blocks.
+    pub(super) count_lag: u64,
+    /// There is no index: what is mined is not found by its hash.
+    pub(super) forgets: bool,
+    /// The account has nothing: nothing new is taken, and nothing of it is mined.
+    pub(super) is_broke: bool,
+    pub(super) base_fee: u64,
+    /// Transactions of the same key that somebody else made.
+    foreign: HashSet<H256>,
     /// Questions of this kind (`*`: all) are answered with the node's own trouble.
     pub(super) trouble: Option<&'static str>,
 }
@@ -69,6 +78,11 @@ impl Ledger {
             arrived: Vec::new(),
             made: 1,
             lag: 0,
+            count_lag: 0,
+            forgets: false,
+            is_broke: false,
+            base_fee: BASE_FEE,
+            foreign: HashSet::new(),
             trouble: None,
         }
     }
@@ -81,6 +95,9 @@ impl Ledger {
         }
         if self.pool.iter().any(|known| known.hash == tx.hash) {
             return Err("already known");
+        }
+        if self.is_broke {
+            return Err("insufficient funds for gas * price + value");
         }
         if let Some(rival) = self.pool.iter().position(|other| other.nonce == tx.nonce) {
             let old = self.pool[rival];
@@ -108,12 +125,14 @@ impl Ledger {
         }
     }
 
-    /// A block with up to so many transactions.
+    /// A block with up to so many transactions: those that can be paid and offer enough.
     pub(super) fn mine(&mut self, most: usize) -> usize {
         let mut txs = Vec::new();
         let mut next = self.count();
+        let base_fee = U256::from(self.base_fee);
         while txs.len() < most
-            && let Some(found) = self.pool.iter().position(|tx| tx.nonce == next)
+            && !self.is_broke
+            && let Some(found) = self.pool.iter().position(|tx| tx.nonce == next && tx.cap >= base_fee)
         {
             txs.push(self.pool.remove(found));
             next += 1;
@@ -123,6 +142,30 @@ impl Ledger {
         let parent = self.blocks.last().map_or(H256::zero(), |head| head.hash);
         self.blocks.push(Block { hash: H256::from_low_u64_be(self.made), parent, txs });
         mined
+    }
+
+    /// Somebody else uses the key: the next nonce is consumed, and what waited for it can never be mined.
+    pub(super) fn use_outside(&mut self) -> u64 {
+        let nonce = self.count();
+        self.made += 1;
+        let hash = H256::from_low_u64_be(self.made);
+        let price = U256::from(self.base_fee) * 100;
+        self.foreign.insert(hash);
+        self.pool.retain(|tx| tx.nonce != nonce);
+        self.pool.push(Tx { hash, nonce, value: 0, tip: price, cap: price });
+        let was_broke = std::mem::take(&mut self.is_broke);
+        self.mine(1);
+        self.is_broke = was_broke;
+        nonce
+    }
+
+    /// Whether somebody else ever used the key.
+    pub(super) fn was_used_outside(&self) -> bool {
+        !self.foreign.is_empty()
+    }
+
+    pub(super) fn is_foreign(&self, tx: &Tx) -> bool {
+        self.foreign.contains(&tx.hash)
     }
 
     /// Replaces the newest blocks by one more, all empty. What was in them is in the pool again, or nowhere.
@@ -162,6 +205,17 @@ impl Ledger {
         self.blocks.iter().map(|block| block.txs.len() as u64).sum()
     }
 
+    /// What a node says of `latest`.
+    pub(super) fn latest_count(&self) -> u64 {
+        self.count_at(self.head().saturating_sub(self.count_lag))
+    }
+
+    /// All is well with it again.
+    pub(super) fn mend(&mut self) {
+        (self.lag, self.count_lag, self.trouble) = (0, 0, None);
+        (self.forgets, self.is_broke, self.base_fee) = (false, false, BASE_FEE);
+    }
+
     fn shown(&self) -> &[Block] {
         &self.blocks[..self.blocks.len().saturating_sub(self.lag).max(1)]
     }
@@ -176,13 +230,13 @@ impl Ledger {
     }
 
     pub(super) fn block(&self, height: u64) -> Option<BlockWithHashes> {
-        self.shown().get(height as usize).map(|block| show(height, block))
+        self.shown().get(height as usize).map(|block| self.show(height, block))
     }
 
     pub(super) fn block_by_hash(&self, hash: H256) -> Option<BlockWithHashes> {
         let canonical = self.shown().iter().position(|block| block.hash == hash);
-        let canonical = canonical.map(|height| show(height as u64, &self.blocks[height]));
-        canonical.or_else(|| self.replaced.get(&hash).map(|(height, block)| show(*height, block)))
+        let canonical = canonical.map(|height| self.show(height as u64, &self.blocks[height]));
+        canonical.or_else(|| self.replaced.get(&hash).map(|(height, block)| self.show(*height, block)))
     }
 
     /// In a block or in the pool.
@@ -191,6 +245,9 @@ impl Ledger {
     }
 
     pub(super) fn receipt(&self, hash: H256) -> Option<Receipt> {
+        if self.forgets {
+            return None;
+        }
         self.shown().iter().enumerate().find_map(|(height, block)| {
             let index = block.txs.iter().position(|tx| tx.hash == hash)?;
             Some(Receipt {
@@ -226,13 +283,13 @@ impl Ledger {
         }
         found
     }
-}
 
-fn show(number: u64, block: &Block) -> BlockWithHashes {
-    BlockWithHashes {
-        block: BlockRef { number, hash: block.hash, parent: block.parent },
-        base_fee_per_gas: Some(BASE_FEE.into()),
-        gas_limit: Some(BLOCK_GAS),
-        tx_hashes: block.txs.iter().map(|tx| tx.hash).collect(),
+    fn show(&self, number: u64, block: &Block) -> BlockWithHashes {
+        BlockWithHashes {
+            block: BlockRef { number, hash: block.hash, parent: block.parent },
+            base_fee_per_gas: Some(self.base_fee.into()),
+            gas_limit: Some(BLOCK_GAS),
+            tx_hashes: block.txs.iter().map(|tx| tx.hash).collect(),
+        }
     }
 }

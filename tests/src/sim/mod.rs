@@ -143,6 +143,25 @@ impl Simulation {
         found.into_inner().unwrap()
     }
 
+    /// Somebody else takes the first of three open nonces; the others are final before anybody looks. Answers what does not hold.
+    pub fn first_of_a_window_is_taken(&self) -> Vec<String> {
+        let found = Mutex::new(Vec::new());
+        self.on_a_still_clock(0, async |bench| {
+            let mut history = History::begin(bench, 0).await;
+            history.lose_the_first_of_three().await;
+            let mut problems = Vec::new();
+            if !history.drain().await {
+                problems.extend(history.where_it_stands().await);
+            }
+            problems.extend(verdict::problems(&history).await);
+            if !problems.is_empty() {
+                problems.extend(history.log.lines());
+            }
+            *found.lock().unwrap() = problems;
+        });
+        found.into_inner().unwrap()
+    }
+
     /// What happens in one seed's history.
     pub fn tell(&self, seed: u64) -> Vec<String> {
         let told = Mutex::new(Vec::new());
@@ -202,6 +221,7 @@ async fn one(bench: &Bench, seed: u64, watched: &Watched) -> (Vec<String>, Vec<S
     let mut problems = Vec::new();
     if !history.drain().await {
         problems.push("not everything has ended".to_owned());
+        problems.extend(history.where_it_stands().await);
     }
     problems.extend(verdict::problems(&history).await);
     *watched.0.lock().unwrap() = None;

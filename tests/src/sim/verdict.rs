@@ -22,6 +22,9 @@ struct AttemptRow {
     kind: String,
     tx_hash: String,
     fencing_token: i64,
+    ordinal: i32,
+    /// Its nonce went to somebody else, and its intent got another.
+    displaced: bool,
 }
 
 /// Every rule that does not hold, in words.
@@ -31,7 +34,8 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
         rows(db, "SELECT tx_id, state, nonce FROM managed_tx WHERE chain_id = $1", chain_id).await;
     let attempts: Vec<AttemptRow> = rows(
         db,
-        "SELECT tx_id, nonce, kind, tx_hash, fencing_token FROM tx_attempt WHERE chain_id = $1 ORDER BY nonce",
+        "SELECT tx_id, nonce, kind, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
+         ORDER BY nonce, ordinal",
         chain_id,
     )
     .await;
@@ -42,12 +46,16 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
             .await
             .unwrap();
     let chain = history.ledger().chain();
+    let foreign: BTreeSet<u64> =
+        chain.iter().filter(|tx| history.ledger().is_foreign(tx)).map(|tx| tx.nonce).collect();
     let arrived = history.ledger().arrived().to_vec();
     let mut problems = Vec::new();
-    contiguous(&chain, next.unwrap_or(0), &mut problems);
+    contiguous(&chain, &foreign, next.unwrap_or(0), &mut problems);
+    displaced(&attempts, &foreign, &mut problems);
     recorded(&arrived, &attempts, &mut problems);
     effects(history, &intents, &chain, &mut problems);
     owners(&attempts, &mut problems);
+    numbered(&attempts, &mut problems);
     problems
 }
 
@@ -58,11 +66,22 @@ where
     sqlx::query_as(statement).bind(chain_id).fetch_all(db).await.unwrap()
 }
 
-/// No gap: the chain has 0, 1, … up to the cursor.
-fn contiguous(chain: &[Tx], next: i64, problems: &mut Vec<String>) {
+/// No gap: the chain has 0, 1, … up to the cursor. Above it there is only what somebody else did in the end.
+fn contiguous(chain: &[Tx], foreign: &BTreeSet<u64>, next: i64, problems: &mut Vec<String>) {
     let nonces: Vec<i64> = chain.iter().map(|tx| tx.nonce as i64).collect();
-    if nonces != (0..next).collect::<Vec<_>>() {
+    let above = nonces.iter().filter(|nonce| **nonce >= next);
+    let explained = above.clone().all(|nonce| foreign.contains(&nonce.unsigned_abs()));
+    if !nonces.iter().copied().eq(0..next + above.count() as i64) || !explained {
         problems.push(format!("the cursor is at {next}, the chain has {nonces:?}"));
+    }
+}
+
+/// An intent gets another nonce only if somebody else consumed the one it had.
+fn displaced(attempts: &[AttemptRow], foreign: &BTreeSet<u64>, problems: &mut Vec<String>) {
+    for attempt in attempts.iter().filter(|attempt| attempt.displaced) {
+        if !foreign.contains(&attempt.nonce.unsigned_abs()) {
+            problems.push(format!("{} lost nonce {}, which nobody else has", attempt.tx_id, attempt.nonce));
+        }
     }
 }
 
@@ -91,7 +110,8 @@ fn effects(history: &History<'_>, rows: &[IntentRow], chain: &[Tx], problems: &m
         let fits = match row.state.as_str() {
             "CONFIRMED" => mined.len() == 1 && !is_bad(*value),
             "FAILED" => mined.len() == 1 && is_bad(*value),
-            "CANCELLED" => mined.is_empty(),
+            // Nothing but a request or a deadline ends it like this.
+            "CANCELLED" => mined.is_empty() && history.may_be_cancelled.contains(tx_id),
             _ => false,
         };
         let nonce_fits = mined.iter().all(|tx| row.nonce == Some(tx.nonce as i64));
@@ -111,7 +131,7 @@ fn effects(history: &History<'_>, rows: &[IntentRow], chain: &[Tx], problems: &m
 fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
     let mut intents: BTreeMap<i64, BTreeSet<Uuid>> = BTreeMap::new();
     let mut nonces: BTreeMap<Uuid, BTreeSet<i64>> = BTreeMap::new();
-    for attempt in attempts {
+    for attempt in attempts.iter().filter(|attempt| !attempt.displaced) {
         intents.entry(attempt.nonce).or_default().insert(attempt.tx_id);
         nonces.entry(attempt.tx_id).or_default().insert(attempt.nonce);
     }
@@ -125,5 +145,20 @@ fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
         .collect();
     if !tokens.is_sorted() {
         problems.push(format!("tokens fall along the nonces: {tokens:?}"));
+    }
+}
+
+/// The attempts of an intent are numbered 1, 2, …, and their tokens never fall.
+fn numbered(attempts: &[AttemptRow], problems: &mut Vec<String>) {
+    let mut of_intent: BTreeMap<Uuid, Vec<(i32, i64)>> = BTreeMap::new();
+    for attempt in attempts {
+        of_intent.entry(attempt.tx_id).or_default().push((attempt.ordinal, attempt.fencing_token));
+    }
+    for (tx_id, mut of) in of_intent {
+        of.sort_unstable();
+        let counted = (1..).zip(&of).all(|(number, (ordinal, _))| number == *ordinal);
+        if !counted || !of.is_sorted_by_key(|(_, token)| *token) {
+            problems.push(format!("attempts of {tx_id} are out of order (number, token): {of:?}"));
+        }
     }
 }

@@ -199,8 +199,12 @@ pub(super) async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H2
 }
 
 async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
-    lane.key.evidence.bounds.own_final(receipt.block_number);
     let tx = &lane.open[index];
+    // It bounds where later nonces were consumed. An earlier one that is still open may have been consumed in an earlier block.
+    let is_earlier = |other: &OpenTx| other.intent.nonce < tx.intent.nonce && !other.state().is_terminal();
+    if !lane.open.iter().any(is_earlier) {
+        lane.key.evidence.bounds.own_final(receipt.block_number);
+    }
     let tx_id = tx.intent.tx_id;
     if tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder) {
         consumed_by_placeholder(lane, index);

@@ -1,5 +1,8 @@
 //! One function for each rule. Each answers what breaks it, in words that name the request, the nonce and the hash.
 
+mod ends;
+mod stalls;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::{Evidence, Intent, Rule};
@@ -13,6 +16,9 @@ pub(super) fn broken(rule: Rule, evidence: &Evidence) -> Vec<String> {
         Rule::Gap => gaps(evidence),
         Rule::Loss => losses(evidence),
         Rule::FalseEnd => false_ends(evidence),
+        Rule::UnjustifiedEnd => ends::unjustified(evidence),
+        Rule::SilentStall => stalls::silent(evidence),
+        Rule::AttemptOrder => attempt_order(evidence),
         Rule::Unrecorded => unrecorded(evidence),
         Rule::SharedNonce => shared_nonces(evidence),
         Rule::StaleWriter => stale_writers(evidence),
@@ -164,6 +170,29 @@ fn stale_writers(evidence: &Evidence) -> Vec<String> {
             found.push(format!(
                 "{submitter}: nonce {} has token {}, nonce {} token {}",
                 pair[0].nonce, pair[0].token, pair[1].nonce, pair[1].token
+            ));
+        }
+    }
+    found
+}
+
+/// The number and the owner of an attempt say in which order they were made; times do not.
+fn attempt_order(evidence: &Evidence) -> Vec<String> {
+    let mut of_intent: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for attempt in &evidence.attempts {
+        of_intent.entry(&attempt.tx_id).or_default().push((attempt.ordinal, attempt.token));
+    }
+    let mut found = Vec::new();
+    for (tx_id, mut attempts) in of_intent {
+        attempts.sort_unstable();
+        let ordinals: Vec<u64> = attempts.iter().map(|(ordinal, _)| *ordinal).collect();
+        if !ordinals.iter().copied().eq(1..=ordinals.len() as u64) {
+            found.push(format!("{tx_id}: its attempts are numbered {ordinals:?}"));
+        }
+        for pair in attempts.windows(2).filter(|pair| pair[1].1 < pair[0].1) {
+            found.push(format!(
+                "{tx_id}: attempt {} has token {}, attempt {} token {}",
+                pair[0].0, pair[0].1, pair[1].0, pair[1].1
             ));
         }
     }

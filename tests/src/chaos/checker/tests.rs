@@ -1,12 +1,12 @@
 //! Every rule fires on what breaks it, and none on a history in which all is well.
 
 use super::*;
-use crate::chaos::history::Event;
+use crate::chaos::history::{Asked, Event};
 
 const OURS: &str = "0xaa";
 
 fn submit(request: &str) -> Event {
-    Event::Submit { op: 0, request: request.into(), submitter: OURS.into(), api: 0 }
+    Event::Submit { op: 0, request: request.into(), submitter: OURS.into(), api: 0, asked: Asked::default() }
 }
 
 fn answer(request: &str, status: u16, tx_id: &str) -> Event {
@@ -31,16 +31,34 @@ fn sound() -> Evidence {
             submitter: OURS.into(),
             state: "CONFIRMED".into(),
             nonce: Some(nonce),
+            sub_state: None,
+            code: None,
             created_at: 10.0 * nonce as f64,
             finished_at: Some(10.0 * nonce as f64 + 3.0),
         });
-        let (submitter, original, token) = (OURS.to_owned(), true, 5 + nonce);
-        evidence.attempts.push(Attempt { tx_id, submitter, nonce, hash: hash.clone(), token, original });
+        let (submitter, original, token, ordinal) = (OURS.to_owned(), true, 5 + nonce, 1);
+        evidence.attempts.push(Attempt {
+            tx_id,
+            submitter,
+            nonce,
+            hash: hash.clone(),
+            token,
+            original,
+            ordinal,
+        });
         evidence.sent.push(hash.clone());
         let (submitter, request) = (OURS.to_owned(), Some(request.to_owned()));
         evidence.mined.push(Mined { submitter, nonce, hash, block: 9 + nonce, succeeded: true, request });
     }
     evidence
+}
+
+/// Its client cancelled it.
+fn cancel(evidence: &mut Evidence, intent: usize) {
+    let request = evidence.intents[intent].request.clone();
+    note(evidence, Event::CancelAsked { request });
+    evidence.intents[intent].state = "CANCELLED".into();
+    evidence.intents[intent].code = Some("cancelled".into());
 }
 
 fn note(evidence: &mut Evidence, event: Event) {
@@ -119,7 +137,7 @@ fn what_was_accepted_and_is_not_there_or_not_final_is_lost() {
 #[test]
 fn what_is_called_failed_and_happened_is_a_false_end() {
     let mut evidence = sound();
-    evidence.intents[0].state = "CANCELLED".into();
+    cancel(&mut evidence, 0);
     assert_eq!(rules(&evidence), [Rule::FalseEnd]);
 }
 
@@ -149,6 +167,7 @@ fn a_nonce_of_two_intents_is_found_in_the_rows_and_in_the_attempts() {
     let mut second = evidence.attempts[0].clone();
     second.tx_id = "t-second".into();
     second.token = 6;
+    second.ordinal = 2;
     evidence.attempts.push(second);
     assert_eq!(rules(&evidence), [Rule::SharedNonce]);
 }
@@ -161,7 +180,8 @@ fn a_token_that_falls_is_a_former_owner_at_work() {
     assert_eq!(rules(&evidence), [Rule::StaleWriter]);
     // A placeholder of a later owner at an earlier nonce is in order; one of a former owner is not.
     let mut evidence = sound();
-    let placeholder = Attempt { original: false, token: 7, hash: "h".into(), ..evidence.attempts[0].clone() };
+    let placeholder =
+        Attempt { original: false, ordinal: 2, token: 7, hash: "h".into(), ..evidence.attempts[0].clone() };
     evidence.attempts.push(placeholder);
     assert_eq!(found(&evidence), []);
     evidence.attempts[2].token = 5;
@@ -213,8 +233,126 @@ fn what_nobody_asked_for_is_a_stranger() {
     // Placeholders are nobody's wish, and no strangers.
     let mut evidence = sound();
     evidence.mined[1].request = None;
-    evidence.intents[1].state = "CANCELLED".into();
+    cancel(&mut evidence, 1);
     assert_eq!(found(&evidence), []);
+}
+
+/// Ended in this state with this code, and not on chain.
+fn ended(state: &str, code: Option<&str>, asked: Asked) -> Evidence {
+    let mut evidence = sound();
+    evidence.mined[1].request = None;
+    evidence.intents[1].state = state.into();
+    evidence.intents[1].code = code.map(Into::into);
+    note(
+        &mut evidence,
+        Event::Submit { op: 1, request: "second".into(), submitter: OURS.into(), api: 0, asked },
+    );
+    evidence
+}
+
+#[test]
+fn an_end_is_justified_by_the_contract_the_client_or_the_policy() {
+    let doomed = Asked { doomed: true, ..Asked::default() };
+    for code in ["would_revert", "reverted", "out_of_gas"] {
+        assert_eq!(found(&ended("FAILED", Some(code), doomed)), []);
+    }
+    assert_eq!(found(&ended("FAILED", Some("day_cap_exceeded"), Asked::default())), []);
+    let limited = Asked { deadline: true, ..Asked::default() };
+    assert_eq!(found(&ended("CANCELLED", Some("deadline_passed"), limited)), []);
+    let mut evidence = ended("CANCELLED", Some("cancelled"), Asked::default());
+    assert_eq!(rules(&evidence), [Rule::UnjustifiedEnd], "nobody asked for it");
+    note(&mut evidence, Event::CancelAsked { request: "second".into() });
+    assert_eq!(found(&evidence), []);
+}
+
+#[test]
+fn an_end_by_infrastructure_or_for_no_known_reason_is_unjustified() {
+    let doomed = Asked { doomed: true, deadline: true };
+    for code in ["node_unavailable", "estimate_refused", "pool_full", "unmineable", "never_heard_of"] {
+        assert_eq!(rules(&ended("FAILED", Some(code), doomed)), [Rule::UnjustifiedEnd], "{code}");
+        assert_eq!(rules(&ended("CANCELLED", Some(code), doomed)), [Rule::UnjustifiedEnd], "{code}");
+    }
+    assert_eq!(rules(&ended("FAILED", None, doomed)), [Rule::UnjustifiedEnd], "no code at all");
+    let said = found(&ended("FAILED", Some("would_revert"), Asked::default()));
+    assert_eq!(
+        said,
+        [(Rule::UnjustifiedEnd, "second (t-second) is FAILED, code would_revert, sub-state none".into())],
+        "its contract refuses nothing"
+    );
+    assert_eq!(
+        rules(&ended("CANCELLED", Some("deadline_passed"), Asked::default())),
+        [Rule::UnjustifiedEnd],
+        "it has no deadline"
+    );
+}
+
+#[test]
+fn attempts_are_numbered_without_holes_and_never_by_a_former_owner() {
+    let mut evidence = sound();
+    let again = |ordinal, token, first: &Attempt| Attempt {
+        original: false,
+        ordinal,
+        token,
+        hash: format!("h-{ordinal}"),
+        ..first.clone()
+    };
+    evidence.attempts.push(again(2, 6, &evidence.attempts[0]));
+    evidence.attempts.push(again(3, 6, &evidence.attempts[0]));
+    assert_eq!(found(&evidence), []);
+    evidence.attempts[3].ordinal = 4;
+    assert_eq!(rules(&evidence), [Rule::AttemptOrder], "a hole");
+    evidence.attempts[3].ordinal = 2;
+    assert_eq!(rules(&evidence), [Rule::AttemptOrder], "twice the same number");
+    // Written in the order of tokens, and numbered against it.
+    (evidence.attempts[2].ordinal, evidence.attempts[2].token) = (3, 6);
+    (evidence.attempts[3].ordinal, evidence.attempts[3].token) = (2, 7);
+    assert_eq!(
+        found(&evidence),
+        [(Rule::AttemptOrder, "t-first: attempt 2 has token 7, attempt 3 token 6".into())]
+    );
+}
+
+/// A look every second from the first to the last.
+fn looks(seconds: std::ops::RangeInclusive<u32>, progress: &str, reasons: &[&str]) -> Vec<Sample> {
+    let look = |at: u32| Sample {
+        at: at.into(),
+        submitter: OURS.into(),
+        open: 1,
+        progress: progress.into(),
+        reasons: reasons.iter().map(ToString::to_string).collect(),
+    };
+    seconds.map(look).collect()
+}
+
+#[test]
+fn whoever_stands_still_without_a_word_is_found_once() {
+    let mut evidence = sound();
+    evidence.samples = looks(0..=30, "SUBMITTED 0", &[]);
+    assert_eq!(
+        found(&evidence),
+        [(
+            Rule::SilentStall,
+            "0xaa: 1 open, nothing moved from 0 s to 11 s of the run, and no reason is given: SUBMITTED 0"
+                .into()
+        )]
+    );
+    // A word that came and went again does not count for later.
+    evidence.samples = [looks(0..=5, "x", &["waiting_node"]), looks(6..=17, "x", &[])].concat();
+    assert_eq!(rules(&evidence), [Rule::SilentStall]);
+}
+
+#[test]
+fn whoever_moves_or_says_why_not_or_has_no_work_or_could_not_be_seen_is_in_order() {
+    let mut evidence = sound();
+    evidence.samples = [looks(0..=9, "x", &[]), looks(10..=19, "y", &[])].concat();
+    assert_eq!(found(&evidence), [], "it moves");
+    evidence.samples = looks(0..=60, "x", &["waiting_funds"]);
+    assert_eq!(found(&evidence), [], "it says why");
+    evidence.samples = looks(0..=60, "x", &[]);
+    evidence.samples.iter_mut().for_each(|sample| sample.open = 0);
+    assert_eq!(found(&evidence), [], "it has nothing to do");
+    evidence.samples = [looks(0..=8, "x", &[]), looks(13..=20, "x", &[])].concat();
+    assert_eq!(found(&evidence), [], "the database was away");
 }
 
 #[test]
