@@ -52,6 +52,7 @@ pub(crate) fn start(
         node: node.clone(),
         hold: config.lease.duration,
     };
+    let chain_ids = chains.keys().copied().collect();
     let chains = Arc::new(chains);
     if let (Some(schedule), Some(retention)) = (schedule(&config.duties.prune), config.duties.retention) {
         let store = store.clone();
@@ -71,7 +72,7 @@ pub(crate) fn start(
         let run = move || balances::run(store.clone(), chains.clone());
         tokio::spawn(duty("check_balances", "check_balances".to_owned()).run(schedule, stop.clone(), run));
     }
-    tokio::spawn(gauges::run(store.clone(), stop.clone()));
+    tokio::spawn(gauges::run(store.clone(), chain_ids, stop.clone()));
 }
 
 /// The expression was checked when the configuration was read.

@@ -5,8 +5,8 @@ mod revert;
 
 use std::time::Duration;
 
-use gapless::domain::{ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
-use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
+use gapless::domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless::store::{BlockedFor, HeldNonce, Move, OpenIntent, QueuedIntent};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
@@ -58,6 +58,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
             Ok((draft, count)) => {
                 // The count is on disk with the nonce, or neither is.
                 lane.policy_notes.extend(count);
+                unblocked(lane, &intent, "it has a nonce");
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
@@ -164,6 +165,7 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
 }
 
 fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
+    unblocked(lane, intent, "it has ended");
     lane.tell(Some(intent.tx_id), EventKind::ended(state, &error));
     lane.queued_moves.push(note(intent, state, sub_state, error));
 }
@@ -176,12 +178,32 @@ fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, erro
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %intent.tx_id, sub_state, reason = error.message, "the lane holds; no nonce is used");
         lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, error.clone()));
+        show_blocked(lane, &mut intent, sub_state, &error);
         intent.sub_state = Some(sub_state.to_owned());
         intent.last_error = Some(error);
     }
     lane.queue.push_front(intent);
     let pause = if sub_state == revert::CHECKING { revert::AGAIN_AFTER } else { HOLD };
     lane.hold_until = Some(Instant::now() + pause);
+}
+
+/// Tells that the head is blocked, or that it waits for something else now. Since when is written with its sub-state.
+fn show_blocked(lane: &mut Lane, intent: &mut QueuedIntent, sub_state: &str, error: &TxError) {
+    let Some(reason) = BlockedReason::of_sub_state(sub_state) else {
+        unblocked(lane, intent, "it waits for something else");
+        intent.blocked = None;
+        return;
+    };
+    let (code, text) = (error.code, error.message.clone());
+    let blocked = EventKind::Blocked { waits_for: reason.as_str(), code, reason: text };
+    lane.tell(Some(intent.tx_id), blocked);
+    intent.blocked.get_or_insert_with(BlockedFor::starting_now);
+}
+
+fn unblocked(lane: &mut Lane, intent: &QueuedIntent, reason: &str) {
+    if intent.blocked.is_some() {
+        lane.tell(Some(intent.tx_id), EventKind::Unblocked { reason: reason.to_owned() });
+    }
 }
 
 /// A node could not be asked, and nothing can be prepared without it: the head of the queue says why it waits. Nothing
