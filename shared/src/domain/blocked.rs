@@ -23,6 +23,11 @@ impl BlockedReason {
         }
     }
 
+    /// It is the intent that cannot be paid or priced. Otherwise something is away that says nothing about the intent.
+    pub fn is_its_own(self) -> bool {
+        matches!(self, BlockedReason::Funds | BlockedReason::Fee)
+    }
+
     /// Of a QUEUED intent. Other sub-states are part of its normal course. `write_lanes` names the same four.
     pub fn of_sub_state(sub_state: &str) -> Option<BlockedReason> {
         match sub_state {

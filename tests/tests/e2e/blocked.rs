@@ -70,7 +70,7 @@ async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     let paused = stack.operate(submitter, "pause", "graver than blocked").await;
     assert_eq!(paused.status, 200, "{}", paused.body);
     assert_eq!(seen(&stack, submitter).await["state"], "PAUSED");
-    stack.operate(submitter, "resume", "").await;
+    stack.operate(submitter, "resume", "that was all").await;
 
     // Paid at last.
     stack.anvil().set_balance(submitter.address(), U256::exp10(31)).await;
@@ -99,11 +99,99 @@ async fn a_head_that_waits_for_a_fee_or_a_node_is_visible_and_its_end_is_told() 
     wait_state(&stack, cheap, "ACTIVE", None).await;
 
     stack.proxy().always("eth_getBalance", Fault::Status(503, "away".to_owned()));
-    let tx_id = stack.create(cut_off, "cut off", &payload(target(), 1)).await;
+    let tx_id = stack.create(cut_off, "cut-off", &payload(target(), 1)).await;
     wait_state(&stack, cut_off, "BLOCKED", Some("node")).await;
     stack.proxy().clear();
     stack.wait_confirmed(&[tx_id]).await;
     wait_state(&stack, cut_off, "ACTIVE", None).await;
     wait_event(&worker, tx_id, "submitter.unblocked").await;
+    stack.finish().await;
+}
+
+/// Scenario 68.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_cannot_be_paid_is_passed_and_tried_first() {
+    let stack =
+        stack().short_lease().set("queue.blocked", "pass").set("queue.blocked_after", "2s").start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let submitter = stack.submitter(0);
+    let head = stack.create(submitter, "head", &unaffordable()).await;
+    wait_state(&stack, submitter, "BLOCKED", Some("funds")).await;
+    let behind = stack.create(submitter, "behind", &payload(target(), 1)).await;
+    assert_eq!(stack.row(behind).await.state, TxState::Queued, "not before its time");
+    stack.wait_confirmed(&[behind]).await;
+    let row = stack.row(head).await;
+    assert_eq!((row.state, row.sub_state.as_deref()), (TxState::Queued, Some("waiting_funds")));
+    assert_eq!(seen(&stack, submitter).await["state"], "BLOCKED", "it still is");
+
+    // More than are read at once, with another that cannot be paid among them: that one has its own time.
+    let second = stack.create(submitter, "second", &unaffordable()).await;
+    let mut others = Vec::new();
+    for number in 0..20 {
+        others.push(stack.create(submitter, &format!("other-{number}"), &payload(target(), 1)).await);
+    }
+    stack.wait_confirmed(&others).await;
+    worker.kill9();
+    stack.start_worker().await;
+    let after = stack.create(submitter, "after-the-crash", &payload(target(), 1)).await;
+    stack.wait_confirmed(&[after]).await;
+    for passed in [head, second] {
+        assert_eq!(stack.row(passed).await.state, TxState::Queued);
+    }
+
+    // Tried first: of two that can be paid the earlier one gets the earlier nonce, whatever came in between.
+    stack.anvil().set_balance(submitter.address(), U256::exp10(31)).await;
+    stack.wait_confirmed(&[head, second]).await;
+    assert!(stack.row(head).await.nonce < stack.row(second).await.nonce);
+    assert_eq!(stack.row(behind).await.nonce, Some(0));
+    wait_state(&stack, submitter, "ACTIVE", None).await;
+    stack.finish().await;
+}
+
+/// Scenario 68.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_cannot_be_paid_fails_where_the_operator_says_so() {
+    let stack = stack().set("queue.blocked", "fail").set("queue.blocked_after", "2s").up().await;
+    let submitter = stack.submitter(0);
+    let head = stack.create(submitter, "head", &unaffordable()).await;
+    let low = json!({ "to": format!("{:#x}", target()), "value": "1", "maxFeePerGas": "1", "maxPriorityFeePerGas": "1" });
+    let low = stack.create(submitter, "low", &low).await;
+    let behind = stack.create(submitter, "behind", &payload(target(), 1)).await;
+    wait_state(&stack, submitter, "BLOCKED", Some("funds")).await;
+    let row = stack.wait_for(head, TxState::Failed).await;
+    assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("blocked")));
+    let told = stack.get(head).await.to_string();
+    assert!(told.contains("insufficient_funds") && told.contains("queue.blocked"), "{told}");
+    let row = stack.wait_for(low, TxState::Failed).await;
+    assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("blocked")));
+    assert!(stack.get(low).await.to_string().contains("underpriced"));
+    stack.wait_confirmed(&[behind]).await;
+    assert_eq!(stack.row(behind).await.nonce, Some(0));
+    wait_state(&stack, submitter, "ACTIVE", None).await;
+    stack.finish().await;
+}
+
+/// The negative control: the policy is about intents, not about nodes. Neither does the time that a node was away count.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_owes_fails_nothing() {
+    let stack = stack().proxied().set("queue.blocked", "fail").set("queue.blocked_after", "2s").up().await;
+    let submitter = stack.submitter(0);
+    stack.proxy().always("eth_getBalance", Fault::Status(503, "away".to_owned()));
+    let tx_id = stack.create(submitter, "head", &payload(target(), 1)).await;
+    eventually("it waits for longer than any policy", async || {
+        let long: Option<bool> = sqlx::query_scalar(
+            "SELECT clock_timestamp() - blocked_since > INTERVAL '5 s' FROM managed_tx WHERE sub_state = 'waiting_node'",
+        )
+        .fetch_optional(stack.db())
+        .await
+        .unwrap()
+        .flatten();
+        if long == Some(true) { Ok(()) } else { Err(long) }
+    })
+    .await;
+    assert_eq!(stack.row(tx_id).await.state, TxState::Queued);
+    stack.proxy().clear();
+    stack.wait_confirmed(&[tx_id]).await;
     stack.finish().await;
 }

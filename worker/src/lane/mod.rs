@@ -51,6 +51,8 @@ pub(crate) struct Lane {
     pub(crate) open: VecDeque<OpenTx>,
     /// Heads of the queue, read ahead.
     pub(crate) queue: VecDeque<QueuedIntent>,
+    /// Heads that others may overtake.
+    pub(crate) passed: steps::prepare::Passed,
     /// Whether the database may hold more eligible intents than `queue`.
     pub(crate) more_queued: bool,
     pub(crate) sequence: Option<Sequence>,
@@ -145,6 +147,7 @@ impl Lane {
             inbox,
             open: VecDeque::new(),
             queue: VecDeque::new(),
+            passed: Default::default(),
             more_queued: true,
             sequence: None,
             stored_sequence: None,
@@ -282,6 +285,7 @@ impl Lane {
         self.chain.watcher.leave(&hashes, &self.mailbox);
         self.open.clear();
         self.queue.clear();
+        self.passed = Default::default();
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
