@@ -37,6 +37,7 @@ mod session;
 mod submitters;
 mod upkeep;
 mod verify;
+mod wake;
 
 pub use address::database_remarks;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};

@@ -4,6 +4,7 @@ mod audit;
 mod balances;
 mod gauges;
 mod prune;
+mod wake;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -67,6 +68,7 @@ pub(crate) fn start(
         let run = move || audit::run(store.clone(), fleet.clone(), chains.clone());
         tokio::spawn(duty("audit_nonces", lease).run(schedule, stop.clone(), run));
     }
+    tokio::spawn(wake::run(store.clone(), node.clone(), fleet.clone(), chains.clone(), stop.clone()));
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();
         let run = move || balances::run(store.clone(), chains.clone());

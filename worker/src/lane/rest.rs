@@ -62,6 +62,7 @@ impl Lane {
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.rests.store(idle, Ordering::Relaxed);
+        self.only_waits.store(self.is_blocked(), Ordering::Relaxed);
         if !idle {
             self.idle_since = None;
             return Turn::Wait(next);
@@ -72,6 +73,14 @@ impl Lane {
         } else {
             Turn::Wait(Some(next.unwrap_or(idle_until).min(idle_until)))
         }
+    }
+
+    /// Nothing is open, and the head of the queue waits for something that may not come for long.
+    fn is_blocked(&self) -> bool {
+        let head = self.queue.front();
+        let blocked = head.map_or(!self.passed.is_empty(), |head| head.blocked.is_some());
+        let alone = self.open.is_empty() && self.queued_moves.is_empty();
+        alone && blocked && !self.paused && !self.is_protected() && !self.key.is_doubted()
     }
 
     /// Nothing to follow, nothing to send, nothing to watch over.
