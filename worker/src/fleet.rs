@@ -36,6 +36,8 @@ struct LaneHandle {
     busy: bool,
     /// Has nothing to do, by its own word.
     rests: Arc<AtomicBool>,
+    /// Can only wait, by its own word: the head of its queue is blocked.
+    only_waits: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -148,7 +150,11 @@ impl Fleet {
         )?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
         let held = self.tell_lanes(&ours);
-        let busy = ours.iter().filter(|work| is_busy(work)).count();
+        // Where there are slots for all, those that can only wait keep theirs, and go on without a delay.
+        let slots: usize = peers.iter().map(|peer| peer.max_leases as usize).sum();
+        let scarce = ours.iter().filter(|work| is_busy(work)).count() > slots.max(max_leases);
+        let wants_slot = |work: &&&Work| is_busy(work) && !(scarce && work.asleep);
+        let busy = ours.iter().filter(wants_slot).count();
         let share = fair_share(busy, peers.len());
         let facts = Facts {
             busy,
@@ -160,14 +166,18 @@ impl Fleet {
             max_leases,
         };
         let Decision { claim, shed } = decide(facts);
-        let free: Vec<SubmitterKey> =
-            ours.iter().filter(|work| work.claimable && is_busy(work)).map(|work| work.key).collect();
-        let free = self.without_lane(free);
+        let mut free: Vec<&&Work> = ours.iter().filter(wants_slot).filter(|work| work.claimable).collect();
+        // First those that were not known to be blocked.
+        free.sort_by_key(|work| work.was_blocked);
+        let free = self.without_lane(free.into_iter().map(|work| work.key).collect());
         let wanted = self.choose(&free, claim, lanes, orphans);
         if !wanted.is_empty() {
             self.claim(&wanted).await?;
         }
         self.shed(shed);
+        if lanes + wanted.len() >= max_leases {
+            self.make_room(free.len().saturating_sub(wanted.len()));
+        }
         let others = peers.iter().filter(|peer| peer.node != self.shared.node);
         let lapse = others.map(|peer| peer.lapses_in).min();
         Ok(self.next_free(&ours).into_iter().chain(lapse).min())
@@ -291,15 +301,22 @@ impl Fleet {
             fencing_token = lease.token().0, "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
-        let rests = lane.rests.clone();
+        let (rests, only_waits) = (lane.rests.clone(), lane.only_waits.clone());
         let (orders, obeyed) = watch::channel(Order::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
-        self.lanes()
-            .insert(key, LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, rests });
+        self.lanes().insert(
+            key,
+            LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, rests, only_waits },
+        );
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
             // A lane that panicked took its lease with it: it is renewed no longer and expires.
-            let end = running.await.unwrap_or(Ended { tag: lease_tag, lease: None, handed_over: false });
+            let end = running.await.unwrap_or(Ended {
+                tag: lease_tag,
+                lease: None,
+                handed_over: false,
+                gave_way: false,
+            });
             // The receiver lives until the process stops.
             let _ = ended.send(end);
         });
@@ -315,13 +332,30 @@ impl Fleet {
         }
     }
 
+    /// Others want slots: lanes that can only wait give theirs up, and are looked at again after a pause.
+    fn make_room(&self, wanted: usize) {
+        let lanes = self.lanes();
+        let waiting = lanes.values().filter(|lane| lane.only_waits.load(Ordering::Relaxed));
+        for lane in waiting.take(wanted) {
+            lane.orders.send_replace(Order::GiveWay);
+        }
+    }
+
     /// Collects leases of ended lanes and gives them back, many at a time.
     pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::UnboundedReceiver<Ended>) {
         let mut batch = Vec::new();
         while endings.recv_many(&mut batch, 1_000).await > 0 {
             let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
             let handed_over = batch.iter().any(|ended| ended.handed_over);
-            let leases: Vec<Lease> = batch.drain(..).filter_map(|ended| ended.lease).collect();
+            let (gave_way, rest): (Vec<Ended>, Vec<Ended>) =
+                batch.drain(..).partition(|ended| ended.gave_way);
+            let blocked: Vec<Lease> = gave_way.into_iter().filter_map(|ended| ended.lease).collect();
+            if !blocked.is_empty()
+                && let Err(error) = self.store.release_blocked(blocked).await
+            {
+                tracing::warn!(error = %error, "could not release leases; they will expire");
+            }
+            let leases: Vec<Lease> = rest.into_iter().filter_map(|ended| ended.lease).collect();
             if !leases.is_empty()
                 && let Err(error) = self.store.release(leases).await
             {

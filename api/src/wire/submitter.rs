@@ -12,6 +12,8 @@ use super::redact_nonces;
 pub(crate) enum SubmitterState {
     /// Works.
     Active,
+    /// Takes new transactions; the first of its queue cannot be sent, because funds, fee, node or signer are missing.
+    Blocked,
     /// Takes new transactions but sends none until it is resumed.
     Paused,
     /// A nonce is consumed, and no node shows by what: takes new transactions, sends none of them until that is explained.
@@ -36,6 +38,12 @@ pub(crate) struct Submitter {
     pub(crate) suspect_reason: Option<String>,
     /// Since when.
     pub(crate) suspect_since: Option<DateTime<Utc>>,
+    /// What the first transaction of its queue waits for: `funds`, `fee`, `node` or `signer`.
+    pub(crate) blocked_by: Option<String>,
+    /// The same in words.
+    pub(crate) blocked_reason: Option<String>,
+    /// Since when.
+    pub(crate) blocked_since: Option<DateTime<Utc>>,
     /// Transactions that wait for their turn, counted up to 10,000.
     pub(crate) queue_depth: u64,
     /// True: there are `queueDepth` or more.
@@ -75,6 +83,7 @@ impl Submitter {
             (Some(_), _, _) => SubmitterState::Protect,
             (None, Some(_), _) => SubmitterState::Suspect,
             (None, None, SubmitterStatus::Paused) => SubmitterState::Paused,
+            (None, None, SubmitterStatus::Active) if view.blocked.is_some() => SubmitterState::Blocked,
             (None, None, SubmitterStatus::Active) => SubmitterState::Active,
         };
         Submitter {
@@ -85,6 +94,9 @@ impl Submitter {
             protect_reason: view.protect_reason.map(told),
             suspect_reason: view.suspect_reason.map(told),
             suspect_since: view.suspect_since,
+            blocked_by: view.blocked.as_ref().map(|blocked| blocked.reason.as_str().to_owned()),
+            blocked_since: view.blocked.as_ref().map(|blocked| blocked.since),
+            blocked_reason: view.blocked.and_then(|blocked| blocked.error).map(told),
             queue_depth: view.queue_depth,
             queue_depth_capped: view.queue_depth >= QUEUE_DEPTH_CAP,
             oldest_queued_age_seconds: view.oldest_queued_age_seconds,
@@ -118,6 +130,7 @@ mod tests {
             protect_reason: Some("nonce 41 was used elsewhere".into()),
             suspect_reason: Some("nonce 41 is not explained".into()),
             suspect_since: None,
+            blocked: None,
             queue_depth: 0,
             oldest_queued_age_seconds: None,
             in_flight: 0,

@@ -53,6 +53,6 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
 
 /// Of what keeps it from sending, the gravest.
 fn reason(item: &Value) -> &Value {
-    let reasons = ["protectReason", "suspectReason", "pausedReason"].map(|name| &item[name]);
+    let reasons = ["protectReason", "suspectReason", "pausedReason", "blockedReason"].map(|name| &item[name]);
     reasons.into_iter().find(|reason| !reason.is_null()).unwrap_or(&Value::Null)
 }

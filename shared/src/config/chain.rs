@@ -10,7 +10,7 @@ use super::ChainTable;
 use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
-use super::sections::{Confirmations, GasBump, Mempool, Nonce, Profile, Resubmit, Rpc, Stuck};
+use super::sections::{Confirmations, GasBump, Mempool, Nonce, Profile, Queue, Resubmit, Rpc, Stuck};
 use super::submitter::{SubmitterSettings, by_address, policies};
 use crate::domain::{ChainId, Finality, Policy};
 
@@ -32,6 +32,7 @@ pub struct ChainConfig {
     pub nonce: Nonce,
     pub fees: Fees,
     pub resubmit: Resubmit,
+    pub queue: Queue,
     pub stuck: Stuck,
     pub gasbump: GasBump,
     pub mempool: Mempool,
@@ -141,6 +142,7 @@ impl ChainConfig {
             nonce: table.nonce,
             fees: table.fees,
             resubmit: table.resubmit,
+            queue: table.queue,
             stuck: table.stuck,
             gasbump: table.gasbump,
             mempool: table.mempool,

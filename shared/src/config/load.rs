@@ -12,11 +12,12 @@ use super::secret::Secret;
 use super::{ChainTable, Config, File, quiet};
 
 /// Sections that a `[chain.NAME]` table may override key by key.
-const PER_CHAIN: [&str; 10] = [
+const PER_CHAIN: [&str; 11] = [
     "rpc",
     "nonce",
     "fees",
     "resubmit",
+    "queue",
     "stuck",
     "gasbump",
     "mempool",

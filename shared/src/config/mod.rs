@@ -1,7 +1,7 @@
 //! One TOML file, every key overridable from the environment, unknown keys are errors.
 //!
 //! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
-//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance` and
+//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `queue`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance` and
 //! `submitter` are defaults for every chain;
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
@@ -29,8 +29,9 @@ pub use policy::{AllowedCalls, PolicySettings};
 pub use remote_signer::RemoteSigner;
 pub use secret::Secret;
 pub use sections::{
-    Balance, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease, Log, LogFormat,
-    LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Resubmit, Rpc, Signer, Stuck, Worker,
+    Balance, BlockedPolicy, Broadcast, Confirmations, Database, Duties, Events, EventsMode, GasBump, Lease,
+    Log, LogFormat, LowLevel, Mempool, MempoolDiagnose, Nonce, NonceStrict, Profile, Queue, Resubmit, Rpc,
+    Signer, Stuck, Worker,
 };
 pub use submitter::{OwnSwitch, SubmitterNonce, SubmitterSettings};
 
@@ -69,6 +70,7 @@ struct File {
     nonce: Nonce,
     fees: Fees,
     resubmit: Resubmit,
+    queue: Queue,
     stuck: Stuck,
     gasbump: GasBump,
     mempool: Mempool,
@@ -91,6 +93,8 @@ struct ChainTable {
     fees: Fees,
     #[serde(default)]
     resubmit: Resubmit,
+    #[serde(default)]
+    queue: Queue,
     #[serde(default)]
     stuck: Stuck,
     #[serde(default)]

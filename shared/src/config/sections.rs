@@ -324,6 +324,35 @@ impl Default for Resubmit {
     }
 }
 
+/// What becomes of a QUEUED intent that cannot be paid or priced for long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockedPolicy {
+    /// It stays at the head, and everything behind it waits.
+    #[default]
+    Wait,
+    /// Those behind it go first; it is tried again before each of them.
+    Pass,
+    /// It is FAILED.
+    Fail,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// For `waiting_funds` and `waiting_fee` alone: what a node or a signer owes ends nothing.
+    pub blocked: BlockedPolicy,
+    /// Blocked this long before `pass` or `fail` apply.
+    #[serde(with = "humantime_serde")]
+    pub blocked_after: Duration,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Queue { blocked: BlockedPolicy::Wait, blocked_after: Duration::from_secs(10 * 60) }
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stuck {

@@ -43,6 +43,12 @@ pub enum EventKind {
     /// It is explained.
     #[serde(rename = "submitter.suspect_cleared")]
     SuspectCleared { reason: String },
+    /// The head of the queue gets no nonce. `waits_for`: funds, fee, node or signer.
+    #[serde(rename = "submitter.blocked")]
+    Blocked { waits_for: &'static str, code: ErrorCode, reason: String },
+    /// The head that was blocked has its nonce, or has ended.
+    #[serde(rename = "submitter.unblocked")]
+    Unblocked { reason: String },
     #[serde(rename = "submitter.released")]
     Released { reason: String },
     /// Transactions of others on a shared key: `stepped_over`, or `displaced` if an intent had to make way for it.
@@ -74,6 +80,8 @@ impl EventKind {
             EventKind::Protected { .. } => "submitter.protected",
             EventKind::Suspect { .. } => "submitter.suspect",
             EventKind::SuspectCleared { .. } => "submitter.suspect_cleared",
+            EventKind::Blocked { .. } => "submitter.blocked",
+            EventKind::Unblocked { .. } => "submitter.unblocked",
             EventKind::Released { .. } => "submitter.released",
             EventKind::Foreign { .. } => "nonce.foreign",
         }

@@ -3,6 +3,7 @@
 pub mod abi;
 pub mod amount;
 pub mod api_key;
+pub mod blocked;
 pub mod bump;
 pub mod event;
 pub mod finality;
@@ -24,6 +25,7 @@ pub mod unsigned;
 pub mod words;
 
 pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
+pub use blocked::BlockedReason;
 pub use event::{Event, EventKind};
 pub use finality::{Confirmation, Finality};
 pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};

@@ -44,6 +44,8 @@ pub const LANES: &str = "lanes";
 pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
 /// Worker. `chain`: chain id. Submitters with a consumed nonce that nothing explains: they get no new nonces.
 pub const SUSPECT_SUBMITTERS: &str = "suspect_submitters";
+/// Worker. `chain`: chain id; `reason`: funds, fee, node, signer. How long the head of a queue has been blocked, the longest of all.
+pub const LANE_BLOCKED_SECONDS: &str = "lane_blocked_seconds";
 /// Worker. `chain`: chain id. Submitters whose key others use as well.
 pub const SHARED_SUBMITTERS: &str = "shared_submitters";
 /// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
@@ -149,6 +151,11 @@ fn describe() {
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(
+        LANE_BLOCKED_SECONDS,
+        Unit::Seconds,
+        "Longest time that the head of a queue has waited for this"
+    );
     describe_gauge!(
         SUSPECT_SUBMITTERS,
         Unit::Count,

@@ -24,6 +24,10 @@ pub struct Work {
     /// An operator or a client asked for something, or a caller that holds a nonce has answered.
     pub action: bool,
     pub paused: bool,
+    /// Its queue is blocked, its lease was given back for others, nothing has happened since, and its time has not come.
+    pub asleep: bool,
+    /// Its lease was last given back because its queue was blocked.
+    pub was_blocked: bool,
     /// Others use the key as well.
     pub shared: bool,
 }
@@ -43,7 +47,7 @@ impl Store {
     /// Submitters with open or eligible intents, or with an operator's request. A loose index scan: the cost grows with the
     /// number of busy submitters, not with the length of their queues nor with what is finished.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool);
+        type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -89,7 +93,14 @@ impl Store {
                          AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
                        ORDER BY t.seq LIMIT 1) IS NOT NULL AS queued,
                    b.open, b.action,
-                   s.status = 'PAUSED' AS paused, s.shared
+                   s.status = 'PAUSED' AS paused, s.shared,
+                   CASE WHEN l.wake_at > clock_timestamp() AND NOT b.open AND NOT b.action AND s.updated_at <= l.blocked_at
+                        THEN coalesce((
+                            SELECT t.seq FROM managed_tx t
+                            WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
+                            ORDER BY t.seq DESC LIMIT 1) <= l.blocked_seq, FALSE)
+                        ELSE FALSE END AS asleep,
+                   l.wake_pause_seconds > 0 AS was_blocked
             FROM busy b
             JOIN submitter_lease l ON l.chain_id = b.chain_id AND l.submitter = b.submitter
             JOIN submitter s ON s.chain_id = b.chain_id AND s.submitter = b.submitter",
@@ -99,11 +110,36 @@ impl Store {
         .await
         .map_err(StoreError::db("find_work"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, claimable, free_in, queued, open, action, paused, shared)| {
-                let key = row::key("submitter", chain_id, &submitter)?;
-                let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
-                Ok(Work { key, claimable, free_in, queued, open, action, paused, shared })
-            })
+            .map(
+                |(
+                    chain_id,
+                    submitter,
+                    claimable,
+                    free_in,
+                    queued,
+                    open,
+                    action,
+                    paused,
+                    shared,
+                    asleep,
+                    was_blocked,
+                )| {
+                    let key = row::key("submitter", chain_id, &submitter)?;
+                    let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
+                    Ok(Work {
+                        key,
+                        claimable,
+                        free_in,
+                        queued,
+                        open,
+                        action,
+                        paused,
+                        asleep,
+                        was_blocked,
+                        shared,
+                    })
+                },
+            )
             .collect()
     }
 

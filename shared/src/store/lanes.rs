@@ -63,6 +63,16 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 ending_reason = u.ending_reason,
                 ending_code = u.ending_code,
                 last_mempool_diag = CASE WHEN u.to_state <> 'QUEUED' THEN t.last_mempool_diag END,
+                -- The four of domain::BlockedReason. What the intent itself cannot pay is counted apart from what a node or a
+                -- signer owes it: queue.blocked_after is about the former alone.
+                blocked_since = CASE
+                    WHEN u.to_state = 'QUEUED' AND u.sub_state IN ('waiting_funds', 'waiting_fee')
+                    THEN CASE WHEN t.sub_state IN ('waiting_funds', 'waiting_fee') THEN coalesce(t.blocked_since, clock_timestamp())
+                         ELSE clock_timestamp() END
+                    WHEN u.to_state = 'QUEUED' AND u.sub_state IN ('waiting_node', 'waiting_signer')
+                    THEN CASE WHEN t.sub_state IN ('waiting_node', 'waiting_signer') THEN coalesce(t.blocked_since, clock_timestamp())
+                         ELSE clock_timestamp() END
+                    END,
                 block_number = u.block_number,
                 block_hash = u.block_hash,
                 submit_attempts = t.submit_attempts + u.sends,

@@ -146,7 +146,8 @@ impl Store {
             SET owner_node = $3,
                 fencing_token = l.fencing_token + 1,
                 lease_id = gen_random_uuid(),
-                expires_at = clock_timestamp() + make_interval(secs => $4)
+                expires_at = clock_timestamp() + make_interval(secs => $4),
+                wake_at = NULL
             FROM free f
             WHERE l.chain_id = f.chain_id AND l.submitter = f.submitter
             RETURNING l.chain_id, l.submitter, l.fencing_token, l.lease_id",
@@ -231,7 +232,7 @@ impl Store {
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity'
+            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity', wake_at = NULL, wake_pause_seconds = 0
             FROM mine m
             WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id",
         )

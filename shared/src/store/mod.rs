@@ -37,6 +37,7 @@ mod session;
 mod submitters;
 mod upkeep;
 mod verify;
+mod wake;
 
 pub use address::database_remarks;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};
@@ -60,8 +61,8 @@ pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use policy_audit::{PolicyDecision, PolicyEntry, PolicyFilter, PolicyNote, SpentToday};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};
-pub use queue::QueuedIntent;
+pub use queue::{BlockedFor, QueuedIntent};
 pub use reservation::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, ReservationView};
-pub use submitters::{QUEUE_DEPTH_CAP, SubmitterView};
+pub use submitters::{BlockedView, QUEUE_DEPTH_CAP, SubmitterView};
 pub use upkeep::{Backlog, IdleSequence};
 pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter};

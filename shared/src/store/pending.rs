@@ -58,6 +58,8 @@ pub struct PendingTxRequest {
     pub reason: String,
     /// The state of the intent when the request was read.
     pub state: TxState,
+    /// It was blocked in the queue.
+    pub blocked: bool,
     /// An owner has noted that it is working on it.
     pub seen: bool,
 }
@@ -117,11 +119,11 @@ impl Store {
         lanes: &mut HashMap<SubmitterKey, LaneRows>,
     ) -> Result<(), StoreError> {
         let (chains, submitters) = columns(keys);
-        type Row = (i64, i64, String, Uuid, String, String, String, bool);
+        type Row = (i64, i64, String, Uuid, String, String, String, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- load_tx_requests
             SELECT r.request_no, r.chain_id, r.submitter, r.tx_id, r.action, r.reason, t.state,
-                   r.fencing_token IS NOT NULL AS seen
+                   r.fencing_token IS NOT NULL AS seen, t.blocked_since IS NOT NULL AS blocked
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN tx_request r ON r.chain_id = u.chain_id AND r.submitter = u.submitter
             JOIN managed_tx t ON t.tx_id = r.tx_id
@@ -133,12 +135,13 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("load_tx_requests"))?;
-        for (request_no, chain_id, submitter, tx_id, action, reason, state, seen) in rows {
+        for (request_no, chain_id, submitter, tx_id, action, reason, state, seen, blocked) in rows {
             let key = row::key("tx_request", chain_id, &submitter)?;
             let id = tx_id.to_string();
             let state = Cell { table: "managed_tx", column: "state", id: &id }.parse(&state)?;
             let action = Cell { table: "tx_request", column: "action", id: &id }.parse(&action)?;
-            let request = PendingTxRequest { request_no, tx_id: TxId(tx_id), action, reason, state, seen };
+            let tx_id = TxId(tx_id);
+            let request = PendingTxRequest { request_no, tx_id, action, reason, state, blocked, seen };
             lanes.entry(key).or_default().tx_requests.push(request);
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! The heads of queues: intents that wait for a nonce. Reading needs no lease; giving one of them a nonce does.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -20,6 +21,8 @@ pub struct QueuedIntent {
     pub payload: Payload,
     pub sub_state: Option<String>,
     pub last_error: Option<TxError>,
+    /// It was blocked when it was read.
+    pub blocked: Option<BlockedFor>,
     /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
     pub expires: Option<Instant>,
     /// It was given up before its nonce was taken from it: it must not happen any more.
@@ -27,6 +30,23 @@ pub struct QueuedIntent {
     pub trace_context: Option<String>,
     /// A caller outside waits for the nonce.
     pub caller: Option<WaitingCaller>,
+}
+
+/// How long an intent had been blocked, by the database's clock, when it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockedFor {
+    age: Duration,
+    read_at: Instant,
+}
+
+impl BlockedFor {
+    pub fn starting_now() -> BlockedFor {
+        BlockedFor { age: Duration::ZERO, read_at: Instant::now() }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.age + self.read_at.elapsed()
+    }
 }
 
 #[derive(sqlx::FromRow)]
@@ -39,6 +59,7 @@ struct QueuedRow {
     last_error: Option<String>,
     error: Option<serde_json::Value>,
     expires_in: Option<f64>,
+    blocked_for: Option<f64>,
     ending: Option<String>,
     ending_reason: Option<String>,
     ending_code: Option<String>,
@@ -59,7 +80,7 @@ impl Store {
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
-                   q.ending_code, q.error, q.trace_context, q.hold_seconds, q.wanted_for, q.gave_up
+                   q.ending_code, q.error, q.trace_context, q.blocked_for, q.hold_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             -- A lane may look before it has heard that it is paused. One at a time, whatever the planner knows: right after
             -- thousands were resumed it takes none for active, and would hold each of them against the whole list.
@@ -72,7 +93,8 @@ impl Store {
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
                        t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,
                        extract(epoch FROM r.wanted_until - clock_timestamp())::FLOAT8 AS wanted_for,
-                       extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in
+                       extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
+                       extract(epoch FROM clock_timestamp() - t.blocked_since)::FLOAT8 AS blocked_for
                 FROM managed_tx t
                 LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id AND r.state = 'REQUESTED'
                 WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.queued
@@ -104,6 +126,7 @@ impl Store {
                 ),
                 sub_state: queued.sub_state,
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
+                blocked: queued.blocked_for.map(|age| BlockedFor { age: seconds(Some(age)), read_at }),
                 ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
                 trace_context: queued.trace_context,
                 caller: queued.caller.into_caller(read_at),

@@ -1,12 +1,13 @@
 //! What clients and operators read of submitters.
 
 use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use super::error::StoreError;
 use super::operator::SubmitterStatus;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Nonce, SubmitterKey};
+use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey, TxId};
 
 /// Queues are counted up to here: an exact count of a long queue costs as much as reading it.
 pub const QUEUE_DEPTH_CAP: u64 = 10_000;
@@ -22,6 +23,8 @@ pub struct SubmitterView {
     /// Set while a consumed nonce is not explained.
     pub suspect_reason: Option<String>,
     pub suspect_since: Option<DateTime<Utc>>,
+    /// Set while the first eligible intent of the queue waits for funds, a fee, a node or a signer.
+    pub blocked: Option<BlockedView>,
     /// At most `QUEUE_DEPTH_CAP`, which then means "or more".
     pub queue_depth: u64,
     pub oldest_queued_age_seconds: Option<f64>,
@@ -37,6 +40,16 @@ pub struct SubmitterView {
     pub next_nonce: Option<Nonce>,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
+}
+
+/// Why the queue of a submitter does not move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockedView {
+    pub tx_id: TxId,
+    pub reason: BlockedReason,
+    /// In words.
+    pub error: Option<String>,
+    pub since: DateTime<Utc>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -55,6 +68,10 @@ struct SubmitterRow {
     protect_reason: Option<String>,
     suspect_reason: Option<String>,
     suspect_since: Option<DateTime<Utc>>,
+    blocked_tx: Option<Uuid>,
+    blocked_sub_state: Option<String>,
+    blocked_error: Option<String>,
+    blocked_since: Option<DateTime<Utc>>,
     next_nonce: Option<i64>,
     queue_depth: i64,
     oldest_age: Option<f64>,
@@ -70,6 +87,7 @@ macro_rules! select_submitter {
             SELECT s.chain_id, s.submitter, s.signer, s.status, s.status_reason, s.max_in_flight, s.shared, s.low_level,
                    s.created_at, s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce,
                    c.suspect_reason, c.suspect_since,
+                   b.tx_id AS blocked_tx, b.sub_state AS blocked_sub_state, b.last_error AS blocked_error, b.blocked_since,
                    q.queue_depth, h.oldest_age, f.in_flight
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
@@ -86,6 +104,12 @@ macro_rules! select_submitter {
                 WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued
                 ORDER BY t.seq
                 LIMIT 1) h ON TRUE
+            LEFT JOIN LATERAL (
+                SELECT t.tx_id, t.sub_state, t.last_error, t.blocked_since
+                FROM managed_tx t
+                WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued AND t.blocked_since IS NOT NULL
+                ORDER BY t.seq
+                LIMIT 1) b ON TRUE
             CROSS JOIN LATERAL (
                 SELECT count(*) AS in_flight
                 FROM (
@@ -146,6 +170,16 @@ fn cap() -> i64 {
     i64::try_from(QUEUE_DEPTH_CAP).expect("the cap is a small constant")
 }
 
+fn blocked(
+    tx_id: Option<Uuid>,
+    sub_state: Option<String>,
+    error: Option<String>,
+    since: Option<DateTime<Utc>>,
+) -> Option<BlockedView> {
+    let reason = BlockedReason::of_sub_state(&sub_state?)?;
+    Some(BlockedView { tx_id: TxId(tx_id?), reason, error, since: since? })
+}
+
 impl TryFrom<SubmitterRow> for SubmitterView {
     type Error = StoreError;
 
@@ -168,6 +202,7 @@ impl TryFrom<SubmitterRow> for SubmitterView {
             protect_reason: row.protect_reason,
             suspect_reason: row.suspect_reason,
             suspect_since: row.suspect_since,
+            blocked: blocked(row.blocked_tx, row.blocked_sub_state, row.blocked_error, row.blocked_since),
             oldest_queued_age_seconds: row.oldest_age,
             created_at: row.created_at,
             updated_at: row.updated_at,

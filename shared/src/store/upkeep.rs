@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error::StoreError;
 use super::pool::Store;
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Nonce, SubmitterKey};
+use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey};
 
 /// How much waits on one chain.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +190,28 @@ impl Store {
         .await
         .map_err(StoreError::db("submitters_of"))?;
         rows.into_iter().map(|(chain_id, submitter)| row::key("submitter", chain_id, &submitter)).collect()
+    }
+
+    /// The longest time that the head of a queue has been blocked, in seconds, per chain and sub-state.
+    pub async fn longest_blocked(&self) -> Result<Vec<(ChainId, BlockedReason, f64)>, StoreError> {
+        let rows: Vec<(i64, Option<String>, f64)> = sqlx::query_as(
+            "-- longest_blocked
+            SELECT t.chain_id, t.sub_state, extract(epoch FROM clock_timestamp() - min(t.blocked_since))::FLOAT8
+            FROM managed_tx t
+            JOIN submitter s ON s.chain_id = t.chain_id AND s.submitter = t.submitter AND s.status = 'ACTIVE'
+            WHERE t.queued AND t.blocked_since IS NOT NULL
+            GROUP BY t.chain_id, t.sub_state",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("longest_blocked"))?;
+        let mut blocked = Vec::new();
+        for (chain_id, sub_state, age) in rows {
+            let cell = Cell { table: "managed_tx", column: "chain_id", id: "longest_blocked" };
+            let Some(reason) = sub_state.as_deref().and_then(BlockedReason::of_sub_state) else { continue };
+            blocked.push((ChainId(cell.unsigned(chain_id)?), reason, age.max(0.0)));
+        }
+        Ok(blocked)
     }
 
     /// What waits, per chain.

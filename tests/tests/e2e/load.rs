@@ -173,6 +173,60 @@ async fn five_thousand_submitters_live_on_one_worker() {
     stack.finish().await;
 }
 
+/// Scenario 69: far more unfunded submitters than a worker may own, and one that can pay. It is served within seconds, and
+/// an unfunded one is, too, once it is funded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_funded_submitter_is_served_among_a_thousand_that_cannot_pay() {
+    const SUBMITTERS: usize = 1_000;
+    const SLOTS: u64 = 100;
+    const SOON: std::time::Duration = std::time::Duration::from_secs(30);
+    let stack = stack().submitters(SUBMITTERS).balance(0).set("worker.max_leases", SLOTS).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    announced(&stack, SUBMITTERS).await;
+    let rich = stack.submitter(SUBMITTERS / 2);
+    let sql = format!(
+        r#"INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
+           SELECT gen_random_uuid(), chain_id, submitter, 'poor',
+                  '{{"to":"{to}","value":"0x1","data":"0x","type":"eip1559"}}', '\xab'
+           FROM submitter WHERE submitter <> '{to}'"#,
+        to = rich.text(),
+    );
+    sqlx::query(AssertSqlSafe(sql)).execute(stack.db()).await.unwrap();
+    eventually_within(
+        PATIENCE,
+        "every slot is taken by one that waits, and more were looked at",
+        async || {
+            let blocked: i64 =
+                sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE blocked_since IS NOT NULL")
+                    .fetch_one(stack.db())
+                    .await
+                    .unwrap();
+            if blocked > 2 * SLOTS as i64 { Ok(()) } else { Err(blocked) }
+        },
+    )
+    .await;
+    assert!(worker.metric("lanes", &[]).await <= SLOTS as f64);
+    stack.anvil().set_balance(rich.address(), 10u64.pow(18)).await;
+    let tx_id = stack.create(rich, "rich", &payload(Address::repeat_byte(0x69), 1)).await;
+    stack.wait_for_within(SOON, tx_id, TxState::Confirmed).await;
+
+    eventually_within(PATIENCE, "every one of them is shown as blocked", async || {
+        let blocked: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE blocked_since IS NOT NULL")
+                .fetch_one(stack.db())
+                .await
+                .unwrap();
+        if blocked == SUBMITTERS as i64 - 1 { Ok(()) } else { Err(blocked) }
+    })
+    .await;
+    let poor = stack.submitter(3);
+    stack.anvil().set_balance(poor.address(), 10u64.pow(18)).await;
+    let again = stack.rows(poor).await[0].tx_id;
+    stack.wait_for_within(PATIENCE, again, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
 /// The planner's other worst time: as far as it knows, nobody is active.
 async fn each_is_looked_up_right_after_all_were_resumed(stack: &Stack) {
     /// A full batch of the reader.

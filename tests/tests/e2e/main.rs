@@ -4,6 +4,7 @@
 
 mod answers;
 mod api_keys;
+mod blocked;
 mod chains;
 mod chaos;
 mod cli;

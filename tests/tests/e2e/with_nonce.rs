@@ -311,6 +311,56 @@ async fn an_answer_that_cannot_be_paid_for_waits_at_its_nonce_until_it_can() {
     stack.finish().await;
 }
 
+/// Scenario 70. It waited for ever, and no alarm said so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_paid_for_becomes_stuck_and_goes_on_once_it_can() {
+    let stack = stack().short_lease().balance(10u64.pow(17)).set("stuck.after", "3s");
+    // No bytes of it exist that a higher price could replace.
+    let stack = stack.set("stuck.policy", "bump").set("events.mode", "log").start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa9));
+    let accepted = send(&stack, 0, transfer(to, 10u64.pow(18))).await.unwrap();
+    let row = stack.wait_for(accepted.tx_id, TxState::Stuck).await;
+    assert_eq!(row.nonce, Some(0));
+    assert!(row.last_error.is_some_and(|error| error.contains("needs up to")), "it says what is missing");
+    stack.wait_told(accepted.tx_id, "tx.stuck").await;
+    let stuck = stack.client().admin_get("/api/v1/stuck").await;
+    assert!(stuck.body.to_string().contains(&accepted.tx_id.to_string()), "{}", stuck.body);
+
+    // The next owner finds it so, and works on it.
+    worker.kill9();
+    stack.start_worker().await;
+    gapless_tests::eventually("the next owner says what is missing", async || {
+        let row = stack.row(accepted.tx_id).await;
+        let waits = row.sub_state.as_deref() == Some("waiting_funds");
+        if row.state == TxState::Stuck && waits { Ok(()) } else { Err(row) }
+    })
+    .await;
+    assert_eq!(stack.anvil().count(submitter.address(), "pending").await, 0);
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 1, "the placeholder, which nobody sent");
+    stack.anvil().set_balance(submitter.address(), U256::exp10(20)).await;
+    assert_eq!(stack.wait_for(accepted.tx_id, TxState::Confirmed).await.nonce, Some(0));
+    assert_eq!(stack.anvil().balance(to).await, 10u64.pow(18).into());
+    stack.finish().await;
+}
+
+/// The policy may give it up: its placeholder takes the nonce. A hold without an answer is no matter of the alarm.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_paid_for_is_given_up_where_the_policy_says_so() {
+    let stack =
+        stack().balance(10u64.pow(17)).set("stuck.after", "2s").set("stuck.policy", "cancel").up().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa6));
+    let accepted = send(&stack, 0, transfer(to, 10u64.pow(18))).await.unwrap();
+    let row = stack.wait_for(accepted.tx_id, TxState::Cancelled).await;
+    assert_eq!(row.nonce, Some(0));
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 1, "the placeholder that was there all the time");
+    let next = send(&stack, 0, transfer(to, 1)).await.unwrap();
+    assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1));
+    assert_eq!(stack.anvil().count(submitter.address(), "latest").await, 2);
+    stack.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_deadline_passes_while_it_waits_is_given_up() {
     let stack = stack().balance(10u64.pow(17)).up().await;

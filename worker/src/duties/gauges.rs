@@ -1,15 +1,16 @@
-//! Queue depth, oldest age and protected submitters, as gauges. Every worker shows them: they are facts of the
+//! Queue depth, oldest age, protected submitters and blocked queues, as gauges. Every worker shows them: they are facts of the
 //! database, not of a process.
 
 use std::time::Duration;
 
+use gapless::domain::{BlockedReason, ChainId};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(store: Store, stop: CancellationToken) {
+pub(super) async fn run(store: Store, chains: Vec<ChainId>, stop: CancellationToken) {
     loop {
         match store.backlog().await {
             Ok(chains) => {
@@ -29,9 +30,24 @@ pub(super) async fn run(store: Store, stop: CancellationToken) {
             }
             Err(error) => tracing::debug!(error = %error, "the backlog could not be counted"),
         }
+        match store.longest_blocked().await {
+            Ok(blocked) => show_blocked(&chains, &blocked),
+            Err(error) => tracing::debug!(error = %error, "blocked queues could not be read"),
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+/// Every reason of every chain, so that one that is over is shown as 0.
+fn show_blocked(chains: &[ChainId], blocked: &[(ChainId, BlockedReason, f64)]) {
+    for chain in chains {
+        for reason in BlockedReason::ALL {
+            let found = blocked.iter().find(|(id, why, _)| id == chain && *why == reason);
+            metrics::gauge!(m::LANE_BLOCKED_SECONDS, "chain" => chain.to_string(), "reason" => reason.as_str())
+                .set(found.map_or(0.0, |(_, _, seconds)| *seconds));
         }
     }
 }

@@ -4,6 +4,7 @@ mod audit;
 mod balances;
 mod gauges;
 mod prune;
+mod wake;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -52,6 +53,7 @@ pub(crate) fn start(
         node: node.clone(),
         hold: config.lease.duration,
     };
+    let chain_ids = chains.keys().copied().collect();
     let chains = Arc::new(chains);
     if let (Some(schedule), Some(retention)) = (schedule(&config.duties.prune), config.duties.retention) {
         let store = store.clone();
@@ -66,12 +68,13 @@ pub(crate) fn start(
         let run = move || audit::run(store.clone(), fleet.clone(), chains.clone());
         tokio::spawn(duty("audit_nonces", lease).run(schedule, stop.clone(), run));
     }
+    tokio::spawn(wake::run(store.clone(), node.clone(), fleet.clone(), chains.clone(), stop.clone()));
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();
         let run = move || balances::run(store.clone(), chains.clone());
         tokio::spawn(duty("check_balances", "check_balances".to_owned()).run(schedule, stop.clone(), run));
     }
-    tokio::spawn(gauges::run(store.clone(), stop.clone()));
+    tokio::spawn(gauges::run(store.clone(), chain_ids, stop.clone()));
 }
 
 /// The expression was checked when the configuration was read.

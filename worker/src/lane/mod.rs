@@ -51,6 +51,8 @@ pub(crate) struct Lane {
     pub(crate) open: VecDeque<OpenTx>,
     /// Heads of the queue, read ahead.
     pub(crate) queue: VecDeque<QueuedIntent>,
+    /// Heads that others may overtake.
+    pub(crate) passed: steps::prepare::Passed,
     /// Whether the database may hold more eligible intents than `queue`.
     pub(crate) more_queued: bool,
     pub(crate) sequence: Option<Sequence>,
@@ -96,6 +98,8 @@ pub(crate) struct Lane {
     idle_since: Option<Instant>,
     /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
     pub(crate) rests: Arc<AtomicBool>,
+    /// The head of its queue is blocked, and no nonce is open.
+    pub(crate) only_waits: Arc<AtomicBool>,
     reload: bool,
     /// A write may or may not have been committed.
     unsure: bool,
@@ -145,6 +149,7 @@ impl Lane {
             inbox,
             open: VecDeque::new(),
             queue: VecDeque::new(),
+            passed: Default::default(),
             more_queued: true,
             sequence: None,
             stored_sequence: None,
@@ -175,6 +180,7 @@ impl Lane {
             lazy_since: None,
             idle_since: None,
             rests: Arc::default(),
+            only_waits: Arc::default(),
             reload: true,
             unsure: false,
         };
@@ -183,14 +189,19 @@ impl Lane {
 
     /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
     pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
-        let (keep, ordered) = tokio::select! {
+        let (keep, order) = tokio::select! {
             biased;
-            keep = obey(&mut orders) => (keep, true),
-            keep = self.work() => (keep, false),
+            order = obey(&mut orders) => (order != Order::Vanish, Some(order)),
+            keep = self.work() => (keep, None),
         };
         self.forget_everything();
         let tag = self.lease.tag();
-        Ended { tag, lease: keep.then_some(self.lease), handed_over: keep && ordered }
+        Ended {
+            tag,
+            lease: keep.then_some(self.lease),
+            handed_over: order == Some(Order::HandOver),
+            gave_way: order == Some(Order::GiveWay),
+        }
     }
 
     /// Ends a lane that no loop drives.
@@ -282,6 +293,7 @@ impl Lane {
         self.chain.watcher.leave(&hashes, &self.mailbox);
         self.open.clear();
         self.queue.clear();
+        self.passed = Default::default();
         self.queued_moves.clear();
         self.sent_notes.clear();
         self.done_actions.clear();
@@ -455,11 +467,11 @@ impl Lane {
     }
 }
 
-/// Returns when the lane has to stop; true if the lease is still ours.
-async fn obey(orders: &mut watch::Receiver<Order>) -> bool {
+/// Returns when the lane has to stop. The lease is still ours unless it has to vanish.
+async fn obey(orders: &mut watch::Receiver<Order>) -> Order {
     match orders.wait_for(|order| *order != Order::Run).await {
-        Ok(order) => *order == Order::HandOver,
+        Ok(order) => *order,
         // The fleet is gone without a word: keep nothing.
-        Err(_) => false,
+        Err(_) => Order::Vanish,
     }
 }

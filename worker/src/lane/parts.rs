@@ -27,6 +27,8 @@ pub(crate) enum Order {
     Run,
     /// Stop where you are and give the lease back.
     HandOver,
+    /// As `HandOver`: its queue is blocked, and others want the slot.
+    GiveWay,
     /// The lease is someone else's. Stop where you are.
     Vanish,
 }
@@ -40,6 +42,8 @@ pub(crate) struct Ended {
     pub(crate) lease: Option<Lease>,
     /// There is work left for whoever takes it.
     pub(crate) handed_over: bool,
+    /// It could only wait.
+    pub(crate) gave_way: bool,
 }
 
 /// The sequence as the lane holds it.

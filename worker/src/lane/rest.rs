@@ -52,15 +52,17 @@ impl Lane {
         let stale = steps::track::next_stale(self);
         let gives_nonces = allowed == Allowed::Everything;
         let hold = self.hold_until.filter(|_| gives_nonces && !self.paused && !self.queue.is_empty());
+        let passed = self.passed.next_time().filter(|_| gives_nonces && !self.paused);
         let others = steps::shared::next_time(self);
         let look = steps::diagnose::next_time(self);
         let again = self.look_again.map(|(at, _)| at);
         let recover = steps::recover::next_time(self).filter(|_| free);
         let key = self.key.recheck_at();
-        let next = [lazy, due, replace, alarm, held, stale, hold, others, look, again, recover, key];
+        let next = [lazy, due, replace, alarm, held, stale, hold, passed, others, look, again, recover, key];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.rests.store(idle, Ordering::Relaxed);
+        self.only_waits.store(self.is_blocked(), Ordering::Relaxed);
         if !idle {
             self.idle_since = None;
             return Turn::Wait(next);
@@ -73,9 +75,17 @@ impl Lane {
         }
     }
 
+    /// Nothing is open, and the head of the queue waits for something that may not come for long.
+    fn is_blocked(&self) -> bool {
+        let head = self.queue.front();
+        let blocked = head.map_or(!self.passed.is_empty(), |head| head.blocked.is_some());
+        let alone = self.open.is_empty() && self.queued_moves.is_empty();
+        alone && blocked && !self.paused && !self.is_protected() && !self.key.is_doubted()
+    }
+
     /// Nothing to follow, nothing to send, nothing to watch over.
     fn is_idle(&self) -> bool {
-        let waiting = !self.queue.is_empty() && !self.paused;
+        let waiting = !(self.queue.is_empty() && self.passed.is_empty()) && !self.paused;
         let protected = self.is_protected();
         self.open.is_empty() && !waiting && !protected && !self.key.is_doubted() && self.lazy_since.is_none()
     }

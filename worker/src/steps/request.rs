@@ -76,6 +76,9 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     lane.queue.retain(|intent| intent.tx_id != request.tx_id);
     let error = TxError::new(ErrorCode::Cancelled, request.reason.clone());
     lane.tell(Some(request.tx_id), EventKind::ended(TxState::Cancelled, &error));
+    if request.blocked {
+        lane.tell(Some(request.tx_id), EventKind::Unblocked { reason: "it was cancelled".to_owned() });
+    }
     let change =
         Move { last_error: Some(error), ..Move::new(request.tx_id, TxState::Queued, TxState::Cancelled) };
     lane.queued_moves.push(QueuedMove { change, trace: None });

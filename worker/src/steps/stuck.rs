@@ -10,7 +10,7 @@ use crate::lane::{Lane, OpenTx};
 
 pub(crate) fn alarm(lane: &mut Lane) {
     let now = Instant::now();
-    for index in 0..sent(lane).count() {
+    for index in 0..watched(lane) {
         let Some(reason) = too_long(lane, &lane.open[index], now) else { continue };
         let tx = &mut lane.open[index];
         let facts = facts(tx, now);
@@ -35,7 +35,7 @@ pub(crate) fn resume(lane: &mut Lane) {
         return;
     }
     let now = Instant::now();
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck) {
+    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_held()) {
         let facts = facts(tx, now);
         let wanted = facts.replacements == 0 && tx.intent.ending.is_none();
         tx.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
@@ -44,13 +44,15 @@ pub(crate) fn resume(lane: &mut Lane) {
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let quiet = sent(lane).filter(|tx| can_be_stuck(tx));
+    let quiet = lane.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
     quiet.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
 }
 
-/// From a nonce that a caller holds on, nothing is unmined: it is unsent.
-fn sent(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
-    lane.open.iter().take_while(|tx| !tx.is_held())
+/// How many of the open intents, the oldest, can be STUCK. From a nonce that a caller holds on, nothing is unmined: it is
+/// unsent. But a caller that has answered waits for us.
+fn watched(lane: &Lane) -> usize {
+    let sent = lane.open.iter().take_while(|tx| !tx.is_held()).count();
+    sent + usize::from(lane.open.get(sent).is_some_and(|tx| tx.answer_at.is_some()))
 }
 
 fn can_be_stuck(tx: &OpenTx) -> bool {
@@ -91,6 +93,8 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     let tx = &mut lane.open[index];
     match action {
         StuckAction::Wait => {}
+        // There are no bytes of it yet that could be sent again or raised.
+        StuckAction::Rebroadcast | StuckAction::Bump if tx.is_held() => {}
         StuckAction::Rebroadcast => tx.send_all_now(Instant::now()),
         StuckAction::Bump if allowed => tx.speed_up = true,
         StuckAction::Cancel if allowed => {

@@ -89,8 +89,12 @@ impl OpenTx {
             held.state = state;
         }
         self.change_hold(change);
-        if self.state() == TxState::InFlight {
-            self.intent.sub_state = None;
+        match self.state() {
+            TxState::InFlight => self.intent.sub_state = None,
+            TxState::Stuck => self.intent.sub_state = Some("unmined".to_owned()),
+            _ => {}
+        }
+        if matches!(self.state(), TxState::InFlight | TxState::Stuck) {
             self.intent.last_error = None;
         }
         self.due = now;

@@ -1,12 +1,14 @@
 //! From QUEUED to signed and committed. Everything that can fail is tried before a nonce is used.
 
 pub(super) mod draft;
+mod passed;
 mod revert;
 
 use std::time::Duration;
 
-use gapless::domain::{ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
-use gapless::store::{HeldNonce, Move, OpenIntent, QueuedIntent};
+use gapless::config::BlockedPolicy;
+use gapless::domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless::store::{BlockedFor, HeldNonce, Move, OpenIntent, QueuedIntent};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
@@ -15,6 +17,7 @@ use super::{delegated, protect, shared};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
 use draft::Verdict;
+pub(crate) use passed::Passed;
 pub(crate) use revert::Reverts;
 
 /// Intents read ahead, so that a busy lane with a window of one does not ask for each.
@@ -34,6 +37,8 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         return Ok(false);
     }
     lane.hold_until = None;
+    let Lane { passed, queue, .. } = lane;
+    passed.give_back(queue);
     let mut ready = false;
     // Bounded: a long run of intents that can never be sent must not keep the lane from its open ones.
     let mut room = READ_AHEAD.max(lane.window());
@@ -58,14 +63,22 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
             Ok((draft, count)) => {
                 // The count is on disk with the nonce, or neither is.
                 lane.policy_notes.extend(count);
+                unblocked(lane, &intent, "it has a nonce");
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
             Err(Verdict::Dead { state, sub_state, error }) => bury(lane, &intent, state, sub_state, error),
-            Err(Verdict::Hold { sub_state, error }) => {
-                hold(lane, intent, sub_state, error);
-                break;
-            }
+            Err(Verdict::Hold { sub_state, error }) => match overdue(lane, &intent, sub_state) {
+                BlockedPolicy::Fail => fail(lane, &intent, error),
+                BlockedPolicy::Pass if !lane.passed.is_full() => {
+                    let intent = show_held(lane, intent, sub_state, error);
+                    lane.passed.push(intent);
+                }
+                BlockedPolicy::Pass | BlockedPolicy::Wait => {
+                    hold(lane, intent, sub_state, error);
+                    break;
+                }
+            },
         }
     }
     if ready {
@@ -92,10 +105,12 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         if !lane.queued_moves.is_empty() || lane.open.iter().any(|tx| tx.draft().is_some()) {
             lane.flush().await?;
         }
-        let wanted = READ_AHEAD.max(lane.window());
+        // Those that are passed are read again, and are not tried twice.
+        let passed = u32::try_from(lane.passed.len()).unwrap_or(u32::MAX);
+        let wanted = READ_AHEAD.max(lane.window()).saturating_add(passed);
         let heads = lane.shared.reader.queue_head(lane.lease.key(), wanted).await?;
         lane.more_queued = heads.len() >= wanted as usize;
-        lane.queue.extend(heads);
+        lane.queue.extend(heads.into_iter().filter(|intent| !lane.passed.has(intent)));
     }
     Ok(lane.queue.pop_front())
 }
@@ -164,24 +179,80 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
 }
 
 fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
+    unblocked(lane, intent, "it has ended");
     lane.tell(Some(intent.tx_id), EventKind::ended(state, &error));
     lane.queued_moves.push(note(intent, state, sub_state, error));
 }
 
+/// What the operator wants of a head that waits: nothing but waiting, unless it cannot be paid or priced and has been blocked
+/// for so long. What a node or a signer owes is not the intent's fault.
+fn overdue(lane: &Lane, intent: &QueuedIntent, sub_state: &str) -> BlockedPolicy {
+    let settings = &lane.chain.config.queue;
+    let reason = BlockedReason::of_sub_state(sub_state);
+    let own = reason.is_some_and(BlockedReason::is_its_own);
+    // The time that counts is one in which it could not be paid or priced, without a break.
+    let before = intent.sub_state.as_deref().and_then(BlockedReason::of_sub_state);
+    let was = before.is_some_and(BlockedReason::is_its_own);
+    let long = intent.blocked.is_some_and(|blocked| blocked.elapsed() >= settings.blocked_after);
+    if own && was && long { settings.blocked } else { BlockedPolicy::Wait }
+}
+
+fn fail(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
+    let waited = lane.chain.config.queue.blocked_after.as_secs();
+    let reason = format!("blocked for {waited} s, and queue.blocked = \"fail\": {}", error.message);
+    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = %intent.tx_id, reason, "failed by the operator's policy; no nonce is used");
+    bury(lane, intent, TxState::Failed, "blocked", TxError::new(error.code, reason));
+}
+
 /// Keeps the intent at the head and says why, once. Of a signer it says every new reason: what has to be mended changes
 /// with it. Other reasons hold numbers, which change all the time.
-fn hold(lane: &mut Lane, mut intent: QueuedIntent, sub_state: &'static str, error: TxError) {
+fn hold(lane: &mut Lane, intent: QueuedIntent, sub_state: &'static str, error: TxError) {
+    let intent = show_held(lane, intent, sub_state, error);
+    lane.queue.push_front(intent);
+    let pause = if sub_state == revert::CHECKING { revert::AGAIN_AFTER } else { HOLD };
+    lane.hold_until = Some(Instant::now() + pause);
+}
+
+fn show_held(
+    lane: &mut Lane,
+    mut intent: QueuedIntent,
+    sub_state: &'static str,
+    error: TxError,
+) -> QueuedIntent {
     let new_reason = sub_state == "waiting_signer" && intent.last_error.as_ref() != Some(&error);
     if intent.sub_state.as_deref() != Some(sub_state) || new_reason {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %intent.tx_id, sub_state, reason = error.message, "the lane holds; no nonce is used");
         lane.queued_moves.push(note(&intent, TxState::Queued, sub_state, error.clone()));
+        show_blocked(lane, &mut intent, sub_state, &error);
         intent.sub_state = Some(sub_state.to_owned());
         intent.last_error = Some(error);
     }
-    lane.queue.push_front(intent);
-    let pause = if sub_state == revert::CHECKING { revert::AGAIN_AFTER } else { HOLD };
-    lane.hold_until = Some(Instant::now() + pause);
+    intent
+}
+
+/// Tells that the head is blocked, or that it waits for something else now. Since when is written with its sub-state.
+fn show_blocked(lane: &mut Lane, intent: &mut QueuedIntent, sub_state: &str, error: &TxError) {
+    let Some(reason) = BlockedReason::of_sub_state(sub_state) else {
+        unblocked(lane, intent, "it waits for something else");
+        intent.blocked = None;
+        return;
+    };
+    let (code, text) = (error.code, error.message.clone());
+    let blocked = EventKind::Blocked { waits_for: reason.as_str(), code, reason: text };
+    lane.tell(Some(intent.tx_id), blocked);
+    let before = intent.sub_state.as_deref().and_then(BlockedReason::of_sub_state);
+    if before.map(BlockedReason::is_its_own) != Some(reason.is_its_own()) {
+        intent.blocked = None;
+    }
+    intent.blocked.get_or_insert_with(BlockedFor::starting_now);
+}
+
+fn unblocked(lane: &mut Lane, intent: &QueuedIntent, reason: &str) {
+    if intent.blocked.is_some() {
+        lane.tell(Some(intent.tx_id), EventKind::Unblocked { reason: reason.to_owned() });
+    }
 }
 
 /// A node could not be asked, and nothing can be prepared without it: the head of the queue says why it waits. Nothing

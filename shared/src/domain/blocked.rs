@@ -1,0 +1,56 @@
+//! Why the head of a queue gets no nonce although it is its turn: something outside of it is missing.
+
+/// What a blocked head waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockedReason {
+    Funds,
+    Fee,
+    Node,
+    Signer,
+}
+
+impl BlockedReason {
+    pub const ALL: [BlockedReason; 4] =
+        [BlockedReason::Funds, BlockedReason::Fee, BlockedReason::Node, BlockedReason::Signer];
+
+    /// As metrics and events name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            BlockedReason::Funds => "funds",
+            BlockedReason::Fee => "fee",
+            BlockedReason::Node => "node",
+            BlockedReason::Signer => "signer",
+        }
+    }
+
+    /// It is the intent that cannot be paid or priced. Otherwise something is away that says nothing about the intent.
+    pub fn is_its_own(self) -> bool {
+        matches!(self, BlockedReason::Funds | BlockedReason::Fee)
+    }
+
+    /// Of a QUEUED intent. Other sub-states are part of its normal course. `write_lanes` names the same four.
+    pub fn of_sub_state(sub_state: &str) -> Option<BlockedReason> {
+        match sub_state {
+            "waiting_funds" => Some(BlockedReason::Funds),
+            "waiting_fee" => Some(BlockedReason::Fee),
+            "waiting_node" => Some(BlockedReason::Node),
+            "waiting_signer" => Some(BlockedReason::Signer),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_sub_state_and_no_other_sub_state_blocks() {
+        for reason in BlockedReason::ALL {
+            assert_eq!(BlockedReason::of_sub_state(&format!("waiting_{}", reason.as_str())), Some(reason));
+        }
+        for other in ["waiting_earlier", "waiting_caller", "checking_revert", "displaced", ""] {
+            assert_eq!(BlockedReason::of_sub_state(other), None);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Looks at the balances of submitters that could not pay and have no lane, all of a chain together, and has those that got
+//! something looked at. The others are looked at when their pause is over.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gapless::domain::{ChainId, NodeId, SubmitterKey, U256};
+use gapless::store::{Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::chains::Chain;
+use crate::fleet::Fleet;
+
+const EVERY: Duration = Duration::from_secs(2);
+/// One holder for each set of keys; a holder that is gone is followed after this.
+const HOLD: Duration = Duration::from_secs(10);
+const AT_ONCE: usize = 100;
+
+/// Balances as they were seen last. Forgotten with the process: the pause of at most a minute remains.
+type Seen = HashMap<SubmitterKey, U256>;
+
+pub(super) async fn run(
+    store: Store,
+    node: NodeId,
+    fleet: Arc<Fleet>,
+    chains: Arc<HashMap<ChainId, Arc<Chain>>>,
+    stop: CancellationToken,
+) {
+    let mut seen = Seen::new();
+    loop {
+        if let Err(error) = look(&store, &node, &fleet, &chains, &mut seen).await {
+            tracing::debug!(error = %error, "blocked submitters could not be read");
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+async fn look(
+    store: &Store,
+    node: &NodeId,
+    fleet: &Fleet,
+    chains: &HashMap<ChainId, Arc<Chain>>,
+    seen: &mut Seen,
+) -> Result<(), StoreError> {
+    let mut waiting = store.waiting_for_funds().await?;
+    waiting.retain(|key| fleet.can_serve(key));
+    if waiting.is_empty() || !store.hold_duty(&format!("wake:{}", fleet.serves()), node, HOLD).await? {
+        seen.clear();
+        return Ok(());
+    }
+    let mut now = Seen::new();
+    for group in waiting.chunks(AT_ONCE) {
+        let read = group.iter().filter_map(|key| chains.get(&key.chain_id).map(|chain| (key, chain)));
+        let read = read.map(async |(key, chain)| (*key, chain.connector.balance(key.address).await));
+        for (key, balance) in futures::future::join_all(read).await {
+            // A node that does not answer says nothing: what was seen last stays.
+            if let Some(balance) = balance.ok().or_else(|| seen.get(&key).copied()) {
+                now.insert(key, balance);
+            }
+        }
+    }
+    let richer =
+        |(key, balance): &(&SubmitterKey, &U256)| seen.get(key).is_some_and(|before| *balance > before);
+    let funded: Vec<SubmitterKey> = now.iter().filter(richer).map(|(key, _)| *key).collect();
+    *seen = now;
+    if !funded.is_empty() {
+        store.wake_submitters(&funded).await?;
+        tracing::info!(node.id = %node, submitters = funded.len(), "funded: looked at again");
+        store.notify_work().await?;
+        fleet.wake.notify_one();
+    }
+    Ok(())
+}
