@@ -85,7 +85,8 @@ impl Lane {
 
     /// Nothing to follow, nothing to send, nothing to watch over.
     fn is_idle(&self) -> bool {
-        let waiting = !(self.queue.is_empty() && self.passed.is_empty()) && !self.paused;
+        let queued = !self.queue.is_empty() || !self.passed.is_empty();
+        let waiting = queued && !self.paused;
         let protected = self.is_protected();
         self.open.is_empty() && !waiting && !protected && !self.key.is_doubted() && self.lazy_since.is_none()
     }

@@ -148,6 +148,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         gasbump: GasBump::default(),
         mempool: Mempool::default(),
         resubmit: Resubmit::default(),
+        queue: Default::default(),
         stuck: Stuck::default(),
         confirmations: Confirmations::default(),
         low_balance: None,
