@@ -163,8 +163,13 @@ fn eight_starts_in_a_row_are_confirmed() {
         assert!(ended.confirmed(), "start {start}: {}", ended.said);
         eprintln!("start {start} took {:?}", ended.took);
     }
-    assert!(chain_times(&bench.chain()).windows(2).all(|pair| pair[0] < pair[1]), "blocks get younger");
-    let newest = *chain_times(&bench.chain()).last().unwrap();
+    let times = chain_times(&bench.chain());
+    // A block that comes late may share its second with the next.
+    assert!(
+        times.windows(2).all(|pair| pair[0] <= pair[1]),
+        "no block is older than the one before: {times:?}"
+    );
+    let newest = *times.last().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(now.abs_diff(newest) < 2 * LIMIT.as_secs(), "blocks have the time of day: {newest} at {now}");
 }
