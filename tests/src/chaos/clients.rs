@@ -12,6 +12,7 @@ use sqlx::types::chrono::{DateTime, Utc};
 
 use super::Arena;
 use super::history::{Asked, Event};
+use crate::service::ADMIN_TOKEN;
 use crate::submitter::Submitter;
 
 /// A client gives up on one try after this, and tries again.
@@ -213,7 +214,8 @@ impl<'a> Client<'a> {
         for _ in 0..self.dice.random_range(1..=2) {
             tokio::time::sleep(LONGEST_REGRET.mul_f64(self.dice.random())).await;
             let url = format!("{}/api/v1/tx/{tx_id}/speed-up?wait=1s", self.arena.apis[self.api()].url());
-            if let Ok((status, _)) = self.ask(self.http.post(url).json(&json!({ "reason": "chaos" }))).await {
+            let asked = self.http.post(url).bearer_auth(ADMIN_TOKEN).json(&json!({ "reason": "chaos" }));
+            if let Ok((status, _)) = self.ask(asked).await {
                 self.arena.history.note(Event::SpeedUp { request: request.to_owned(), status });
             }
         }
