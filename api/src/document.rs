@@ -41,8 +41,17 @@ const PATTERNS: &[(&str, &str)] = &[
 ];
 
 /// Objects that clients send. What they do not know of is refused, and `null` is as good as leaving a member out.
-const SENT: [&str; 7] =
-    ["CreateTx", "TxPayload", "AccessListEntry", "BatchRequest", "AskReason", "Resolution", "OperatorReason"];
+const SENT: [&str; 9] = [
+    "CreateTx",
+    "TxPayload",
+    "AccessListEntry",
+    "BatchRequest",
+    "AskReason",
+    "Resolution",
+    "OperatorReason",
+    "AdoptReason",
+    "NamedTransaction",
+];
 
 /// As in `openapi.yaml`.
 pub fn spec_yaml() -> String {
@@ -102,6 +111,10 @@ fn bound(name: &str, schema: &mut Value) {
             schema["minimum"] = 0.into();
             // What the database can hold.
             schema["maximum"] = i64::MAX.into();
+        }
+        "block" => {
+            schema["minimum"] = 0.into();
+            schema["maximum"] = routes::MAX_BLOCK.into();
         }
         "limit" => {
             schema["minimum"] = 1.into();

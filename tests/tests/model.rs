@@ -5,15 +5,41 @@
 #![allow(clippy::unwrap_used)]
 
 use gapless_tests::model::{
-    Explored, Fence, Model, NO_STALE_WRITE, ONE_EFFECT, RECORDED_BEFORE_SENT, WITNESSES,
+    Explored, Fence, Model, NO_STALE_WRITE, ONE_EFFECT, OUTSIDE_WITNESSES, RECORDED_BEFORE_SENT,
+    REPLACED_WITNESSES, WITNESSES,
 };
 
 #[test]
 fn lock_then_write_and_record_before_send_hold_in_every_interleaving() {
     let explored = exhaust("the product", Model::product());
-    for witness in WITNESSES {
-        assert!(explored.history(witness).is_some(), "the model is too small: never seen that {witness}");
-    }
+    assert_seen(&explored, WITNESSES);
+}
+
+/// Whichever attempt at the nonce is mined decides, whoever made it and whoever sees it.
+#[test]
+fn replacements_and_placeholders_hold_in_every_interleaving() {
+    let model = Model { replaces: true, intents: 1, window: 1, ..Model::product() };
+    assert_seen(&exhaust("the product with replacements", model), REPLACED_WITNESSES);
+}
+
+#[test]
+fn a_replacement_with_a_nonce_of_its_own_is_found_out() {
+    let model = Model { replaces: true, renonces: true, intents: 1, window: 1, ..Model::product() };
+    caught("a replacement at another nonce", model, ONE_EFFECT);
+}
+
+/// Somebody else takes a nonce. What it displaces happens once all the same.
+#[test]
+fn use_of_the_key_elsewhere_holds_in_every_interleaving() {
+    let model = Model { outside: 1, window: 1, ..Model::product() };
+    assert_seen(&exhaust("the product beside another user of the key", model), OUTSIDE_WITNESSES);
+}
+
+/// A node that does not show our own transaction is not enough to displace an intent.
+#[test]
+fn silence_that_is_taken_for_use_elsewhere_is_found_to_give_an_intent_two_effects() {
+    let model = Model { believes_silence: true, intents: 1, window: 1, ..Model::product() };
+    caught("silence is believed", model, ONE_EFFECT);
 }
 
 #[test]
@@ -61,6 +87,12 @@ fn sending_before_the_commit_is_found_out() {
     let model = Model { sends_drafts: true, ..Model::product() };
     caught("send before commit", model, RECORDED_BEFORE_SENT);
     caught("send before commit", model, ONE_EFFECT);
+}
+
+fn assert_seen(explored: &Explored, witnesses: &[&str]) {
+    for witness in witnesses {
+        assert!(explored.history(witness).is_some(), "the model is too small: never seen that {witness}");
+    }
 }
 
 /// Every state that can be reached is good.

@@ -15,6 +15,7 @@ mod submitters;
 mod tx;
 
 pub(crate) use list::MAX_PAGE;
+pub(crate) use operate::MAX_BLOCK;
 use poem_openapi::{OpenApiService, Tags};
 
 pub(crate) type Routes = (

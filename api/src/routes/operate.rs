@@ -26,8 +26,8 @@ pub(crate) enum Operated {
     Pending(Json<ActionResult>),
 }
 
-/// The largest integer that every reader of JSON keeps exactly.
-const MOST_BLOCK: u64 = (1 << 53) - 1;
+/// The largest integer that every reader of JSON keeps exactly, and more than any chain has.
+pub(crate) const MAX_BLOCK: u64 = (1 << 53) - 1;
 
 type Answer = Result<Operated, Failure<OnAdmin>>;
 
@@ -143,9 +143,8 @@ fn taken_by(body: &AdoptReason) -> Result<Option<TakenBy>, ApiError> {
         let problem = "takenBy.txHash: must be a transaction hash, 0x and 64 hex digits";
         return Err(ApiError::InvalidRequest(problem.to_owned()));
     };
-    // What a number of JSON holds exactly, and more than any chain has.
-    if named.block > MOST_BLOCK {
-        return Err(ApiError::InvalidRequest(format!("takenBy.block: must be at most {MOST_BLOCK}")));
+    if named.block > MAX_BLOCK {
+        return Err(ApiError::InvalidRequest(format!("takenBy.block: must be at most {MAX_BLOCK}")));
     }
     Ok(Some(TakenBy { tx_hash, block: named.block }))
 }

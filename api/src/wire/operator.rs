@@ -36,7 +36,6 @@ pub(crate) struct NamedTransaction {
     #[oai(validator(pattern = "^0x[0-9a-fA-F]{64}$"))]
     pub(crate) tx_hash: String,
     /// The number of its block.
-    #[oai(validator(maximum(value = "9007199254740991")))]
     pub(crate) block: u64,
 }
 

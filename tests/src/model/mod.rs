@@ -2,10 +2,10 @@
 //!
 //! It has the parts that the promises rest on: the lease row and its lock, the cursor, intents, recorded attempts, workers
 //! that read, sign, commit, send, stop for any time and die anywhere, answers that are lost, and a chain that takes one
-//! transaction per nonce and may take it back. There is no clock in it: a takeover may happen at any moment, because
-//! expiry is liveness and not safety.
+//! transaction per nonce and may take it back. Replacements and placeholders compete for a nonce, and somebody else may use
+//! the key. There is no clock in it: a takeover may happen at any moment, because expiry is liveness and not safety.
 //!
-//! It refuses to be the product: no prices, no replacements, no depths. Whether the product does what the model does is
+//! It refuses to be the product: no prices, no depths. Whether the product does what the model does is
 //! for the simulation and the end-to-end tests to say.
 
 mod properties;
@@ -16,7 +16,10 @@ use std::collections::BTreeSet;
 
 use stateright::{Checker, CheckerBuilder, HasDiscoveries, Model as _};
 
-pub use properties::{NO_STALE_WRITE, ONE_EFFECT, RECORDED_BEFORE_SENT, SAFETY, WITNESSES};
+pub use properties::{
+    NO_STALE_WRITE, ONE_EFFECT, OUTSIDE_WITNESSES, RECORDED_BEFORE_SENT, REPLACED_WITNESSES, SAFETY,
+    WITNESSES,
+};
 pub use steps::Step;
 
 /// How a worker makes sure that a write is still its to make.
@@ -41,6 +44,14 @@ pub struct Model {
     pub waits: bool,
     /// Whether signed bytes are sent before they are recorded.
     pub sends_drafts: bool,
+    /// Whether an intent may get a replacement and a placeholder, one of each.
+    pub replaces: bool,
+    /// Broken: a replacement gets a nonce of its own.
+    pub renonces: bool,
+    /// How often somebody else uses the key.
+    pub outside: u8,
+    /// Broken: a consumed nonce is somebody else's if no transaction of ours is shown there, and nodes may show none.
+    pub believes_silence: bool,
     pub workers: usize,
     pub intents: u8,
     /// How many periods of ownership there are at the most.
@@ -59,6 +70,10 @@ impl Model {
             guards: true,
             waits: true,
             sends_drafts: false,
+            replaces: false,
+            renonces: false,
+            outside: 0,
+            believes_silence: false,
             workers: 2,
             intents: 2,
             tokens: 2,
@@ -125,6 +140,18 @@ pub struct Tx {
     pub nonce: u8,
     pub intent: u8,
     pub token: u8,
+    pub kind: Kind,
+}
+
+/// Why the bytes exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Original,
+    Replacement,
+    /// Consumes the nonce, and does nothing else.
+    Placeholder,
+    /// Made by somebody else with the same key. It is of no intent.
+    Outside,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +159,8 @@ enum Intent {
     Queued,
     InFlight,
     Confirmed,
+    /// A placeholder took its nonce.
+    Cancelled,
 }
 
 /// What is on disk, and what a worker remembers of it.
@@ -140,13 +169,23 @@ struct Rows {
     cursor: u8,
     intents: Vec<Intent>,
     attempts: BTreeSet<Tx>,
+    /// Attempts whose nonce is somebody else's.
+    displaced: BTreeSet<Tx>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Write {
     /// Cursor, state and bytes together.
     Record(Tx),
+    /// Other bytes for the nonce of an intent.
+    Add(Tx),
     Confirm(u8),
+    Cancel(u8),
+    /// Its nonce is somebody else's: back to the queue, and the cursor behind all that is consumed.
+    Displace {
+        intent: u8,
+        cursor: u8,
+    },
 }
 
 /// Between the statement that locks the lease row and the end of the transaction.
@@ -198,6 +237,8 @@ pub struct State {
     /// So many of them are final.
     last: usize,
     reorgs: u8,
+    /// So often did somebody else use the key.
+    outside: u8,
     /// A write was committed by somebody who was not the owner any more.
     stale_write: bool,
     /// Somebody who was not the owner any more was refused.

@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use super::{Intent, Model, State, Step};
+use super::{Intent, Kind, Model, State, Step, Tx};
 
 pub const ONE_EFFECT: &str = "no intent has two effects";
 pub(super) const NO_GAP: &str = "every nonce below the cursor has bytes, and none above it";
@@ -10,9 +10,10 @@ pub(super) const ONE_OWNER: &str = "no nonce belongs to two intents, and no inte
 pub const RECORDED_BEFORE_SENT: &str = "nothing is on chain or in a pool that is not recorded";
 pub(super) const TOKENS_RISE: &str = "tokens never fall along nonces";
 pub const NO_STALE_WRITE: &str = "nobody writes who is not the owner";
+pub(super) const TRUE_ENDS: &str = "what is confirmed happened, and what is cancelled did not";
 /// Each is broken in some state, or in none.
 pub const SAFETY: &[&str] =
-    &[ONE_EFFECT, NO_GAP, ONE_OWNER, RECORDED_BEFORE_SENT, TOKENS_RISE, NO_STALE_WRITE];
+    &[ONE_EFFECT, NO_GAP, ONE_OWNER, RECORDED_BEFORE_SENT, TOKENS_RISE, NO_STALE_WRITE, TRUE_ENDS];
 
 pub(super) const ALL_CONFIRMED: &str = "everything is confirmed";
 pub(super) const CONFIRMED_BY_A_SUCCESSOR: &str =
@@ -22,6 +23,19 @@ pub(super) const ZOMBIE_REFUSED: &str = "somebody who lost the lease is refused,
 /// Each is found in some state, or the model is too small.
 pub const WITNESSES: &[&str] =
     &[ALL_CONFIRMED, CONFIRMED_BY_A_SUCCESSOR, CONFIRMED_AFTER_A_REORG, ZOMBIE_REFUSED];
+
+pub(super) const BY_A_REPLACEMENT: &str = "an intent is confirmed by its replacement";
+pub(super) const BY_THE_ORIGINAL: &str =
+    "an intent is confirmed by its original although it has a replacement";
+pub(super) const BY_A_PLACEHOLDER: &str = "an intent is cancelled by its placeholder";
+pub(super) const TOO_LATE: &str = "an intent is confirmed although it has a placeholder";
+/// The same where bytes are replaced.
+pub const REPLACED_WITNESSES: &[&str] = &[BY_A_REPLACEMENT, BY_THE_ORIGINAL, BY_A_PLACEHOLDER, TOO_LATE];
+
+pub(super) const AFTER_LOSING_A_NONCE: &str =
+    "everything is confirmed although a nonce was taken from outside";
+/// The same where somebody else uses the key.
+pub const OUTSIDE_WITNESSES: &[&str] = &[AFTER_LOSING_A_NONCE];
 
 impl stateright::Model for Model {
     type State = State;
@@ -42,12 +56,14 @@ impl stateright::Model for Model {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(ONE_EFFECT, |_, state: &State| {
-                let mined = |intent| state.chain.iter().filter(|tx| tx.intent == intent).count();
-                (0..state.rows.intents.len()).all(|intent| mined(intent as u8) <= 1)
+                (0..state.rows.intents.len()).all(|intent| state.effects_of(intent as u8) <= 1)
             }),
             Property::always(NO_GAP, |_, state: &State| {
                 let has_bytes = |nonce| state.rows.attempts.iter().any(|tx| tx.nonce == nonce);
-                (0..state.rows.cursor).all(has_bytes)
+                let is_outside = |nonce: u8| {
+                    state.chain.get(usize::from(nonce)).is_some_and(|tx| tx.kind == Kind::Outside)
+                };
+                (0..state.rows.cursor).all(|nonce| has_bytes(nonce) || is_outside(nonce))
                     && state.rows.attempts.iter().all(|tx| tx.nonce < state.rows.cursor)
             }),
             Property::always(ONE_OWNER, |_, state: &State| {
@@ -57,18 +73,31 @@ impl stateright::Model for Model {
                 })
             }),
             Property::always(RECORDED_BEFORE_SENT, |_, state: &State| {
-                state.chain.iter().chain(&state.pool).all(|tx| state.rows.attempts.contains(tx))
+                let rows = &state.rows;
+                let is_recorded = |tx: &Tx| rows.attempts.contains(tx) || rows.displaced.contains(tx);
+                let ours = |tx: &&Tx| tx.kind != Kind::Outside;
+                state.chain.iter().chain(&state.pool).filter(ours).all(is_recorded)
             }),
             Property::always(TOKENS_RISE, |_, state: &State| {
                 // The set is in the order of nonces.
                 let mut highest = 0;
-                state.rows.attempts.iter().all(|tx| {
+                // Other bytes for an old nonce are made by whoever owns it then.
+                let originals = state.rows.attempts.iter().filter(|tx| tx.kind == Kind::Original);
+                originals.into_iter().all(|tx| {
                     let rises = tx.token >= highest;
                     highest = highest.max(tx.token);
                     rises
                 })
             }),
             Property::always(NO_STALE_WRITE, |_, state: &State| !state.stale_write),
+            Property::always(TRUE_ENDS, |_, state: &State| {
+                let is_true = |(intent, end): (usize, &Intent)| match end {
+                    Intent::Confirmed => state.effects_of(intent as u8) == 1,
+                    Intent::Cancelled => state.effects_of(intent as u8) == 0,
+                    Intent::Queued | Intent::InFlight => true,
+                };
+                state.rows.intents.iter().enumerate().all(is_true)
+            }),
             Property::sometimes(ALL_CONFIRMED, |_, state: &State| state.all_confirmed()),
             Property::sometimes(CONFIRMED_BY_A_SUCCESSOR, |_, state: &State| {
                 let mut tokens: Vec<u8> = state.chain.iter().map(|tx| tx.token).collect();
@@ -78,12 +107,42 @@ impl stateright::Model for Model {
             Property::sometimes(CONFIRMED_AFTER_A_REORG, |_, state: &State| {
                 state.all_confirmed() && state.reorgs > 0
             }),
+            Property::sometimes(BY_A_REPLACEMENT, |_, state: &State| {
+                state.ended(Intent::Confirmed, Kind::Replacement, None)
+            }),
+            Property::sometimes(BY_THE_ORIGINAL, |_, state: &State| {
+                state.ended(Intent::Confirmed, Kind::Original, Some(Kind::Replacement))
+            }),
+            Property::sometimes(BY_A_PLACEHOLDER, |_, state: &State| {
+                state.ended(Intent::Cancelled, Kind::Placeholder, None)
+            }),
+            Property::sometimes(TOO_LATE, |_, state: &State| {
+                state.ended(Intent::Confirmed, Kind::Original, Some(Kind::Placeholder))
+            }),
+            Property::sometimes(AFTER_LOSING_A_NONCE, |_, state: &State| {
+                state.all_confirmed() && !state.rows.displaced.is_empty()
+            }),
             Property::sometimes(ZOMBIE_REFUSED, |_, state: &State| state.all_confirmed() && state.refused),
         ]
     }
 }
 
 impl State {
+    /// Transactions on chain that do what the intent wants.
+    fn effects_of(&self, intent: u8) -> usize {
+        let does_it = |tx: &&Tx| tx.intent == intent && tx.kind != Kind::Placeholder;
+        self.chain.iter().filter(does_it).count()
+    }
+
+    /// Whether an intent ended so, by bytes of one kind, while bytes of another kind were recorded as well.
+    fn ended(&self, end: Intent, by: Kind, beside: Option<Kind>) -> bool {
+        self.rows.intents.iter().enumerate().filter(|(_, intent)| **intent == end).any(|(intent, _)| {
+            let is_of = |tx: &Tx, kind| usize::from(tx.intent) == intent && tx.kind == kind;
+            let mined = self.chain.iter().any(|tx| is_of(tx, by));
+            mined && beside.is_none_or(|kind| self.rows.attempts.iter().any(|tx| is_of(tx, kind)))
+        })
+    }
+
     fn all_confirmed(&self) -> bool {
         self.rows.intents.iter().all(|intent| *intent == Intent::Confirmed)
     }

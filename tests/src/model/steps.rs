@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Doing, Fence, Intent, Model, Rows, State, Transaction, Tx, Worker, Write};
+use super::{Doing, Fence, Intent, Kind, Model, Rows, State, Transaction, Tx, Worker, Write};
 
 /// One thing that happens. The number is the worker's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,10 +11,14 @@ pub enum Step {
     TakeOver(usize),
     Read(usize),
     Sign(usize, u8),
+    /// Signs other bytes for the nonce of an intent.
+    Replace(usize, u8, Kind),
     /// Sends what it signed, unrecorded.
     SendDraft(usize),
     /// Sees on chain, finally, that an intent has had its effect, and wants that written.
     See(usize, u8),
+    /// Sees that the nonce of an intent is finally somebody else's, and wants it displaced.
+    Lose(usize, u8),
     /// Locks the lease row if the lease is its own; else it hears that it is not.
     Lock(usize),
     /// Passes the fence with nothing to write: whatever was not decided is, then.
@@ -36,6 +40,8 @@ pub enum Step {
     },
     Evict(Tx),
     Mine(Tx),
+    /// Somebody else's transaction, made with the same key, is mined.
+    Outside,
     /// The newest block is taken back, and its transaction is nowhere.
     Reorg,
     Finalize,
@@ -43,8 +49,12 @@ pub enum Step {
 
 impl Model {
     pub(super) fn first(&self) -> State {
-        let rows =
-            Rows { cursor: 0, intents: vec![Intent::Queued; self.intents.into()], attempts: BTreeSet::new() };
+        let rows = Rows {
+            cursor: 0,
+            intents: vec![Intent::Queued; self.intents.into()],
+            attempts: BTreeSet::new(),
+            displaced: BTreeSet::new(),
+        };
         State {
             lease: 0,
             locked: None,
@@ -54,6 +64,7 @@ impl Model {
             chain: Vec::new(),
             last: 0,
             reorgs: 0,
+            outside: 0,
             stale_write: false,
             refused: false,
         }
@@ -72,6 +83,9 @@ impl Model {
             if usize::from(tx.nonce) == state.chain.len() {
                 steps.push(Step::Mine(*tx));
             }
+        }
+        if state.outside < self.outside {
+            steps.push(Step::Outside);
         }
         if state.chain.len() > state.last {
             steps.push(Step::Finalize);
@@ -124,8 +138,20 @@ impl Model {
             match memory.intents[usize::from(intent)] {
                 // Any of the queue may be its head: intents fail, wait and are cancelled before they have a nonce.
                 Intent::Queued if open < self.window => steps.push(Step::Sign(id, intent)),
-                Intent::InFlight if state.has_final(memory, intent) => steps.push(Step::See(id, intent)),
+                Intent::InFlight if state.final_of(memory, intent).is_some() => {
+                    steps.push(Step::See(id, intent));
+                }
                 _ => {}
+            }
+            if memory.intents[usize::from(intent)] == Intent::InFlight {
+                if self.replaces {
+                    let wanted = [Kind::Replacement, Kind::Placeholder].into_iter();
+                    let missing = wanted.filter(|kind| !memory.has(intent, *kind));
+                    steps.extend(missing.map(|kind| Step::Replace(id, intent, kind)));
+                }
+                if self.is_lost(state, memory, intent) {
+                    steps.push(Step::Lose(id, intent));
+                }
             }
         }
         for tx in &memory.attempts {
@@ -150,14 +176,34 @@ impl Model {
             Step::Sign(id, intent) => {
                 let worker = &mut next.workers[id];
                 let nonce = worker.memory.as_ref().map_or(0, |memory| memory.cursor);
-                worker.doing = Doing::Wants(Write::Record(Tx { nonce, intent, token: worker.token }));
+                let (token, kind) = (worker.token, Kind::Original);
+                worker.doing = Doing::Wants(Write::Record(Tx { nonce, intent, token, kind }));
             }
             Step::SendDraft(id) => {
                 if let Doing::Wants(Write::Record(tx)) = next.workers[id].doing {
                     next.pool.insert(tx);
                 }
             }
-            Step::See(id, intent) => next.workers[id].doing = Doing::Wants(Write::Confirm(intent)),
+            Step::Replace(id, intent, kind) => {
+                let worker = &mut next.workers[id];
+                let memory = worker.memory.as_ref();
+                let own = memory.and_then(|memory| memory.nonce_of(intent)).unwrap_or_default();
+                let nonce = if self.renonces { memory.map_or(0, |memory| memory.cursor) } else { own };
+                worker.doing = Doing::Wants(Write::Add(Tx { nonce, intent, token: worker.token, kind }));
+            }
+            Step::See(id, intent) => {
+                let memory = next.workers[id].memory.clone();
+                let mined = memory.and_then(|memory| next.final_of(&memory, intent));
+                let is_placeholder = mined.is_some_and(|tx| tx.kind == Kind::Placeholder);
+                let write = if is_placeholder { Write::Cancel(intent) } else { Write::Confirm(intent) };
+                next.workers[id].doing = Doing::Wants(write);
+            }
+            Step::Lose(id, intent) => {
+                let cursor = next.workers[id].memory.as_ref().map_or(0, |memory| memory.cursor);
+                let counted = u8::try_from(next.chain.len()).unwrap_or(u8::MAX);
+                next.workers[id].doing =
+                    Doing::Wants(Write::Displace { intent, cursor: cursor.max(counted) });
+            }
             Step::Pass(_) | Step::Lock(_) | Step::Check(_) | Step::Write(_) => self.write(&mut next, step),
             Step::Commit(_) | Step::Sever(_) | Step::LoseAnswer(_) | Step::Crash(_) | Step::Decide { .. } => {
                 self.end(&mut next, step);
@@ -172,6 +218,12 @@ impl Model {
                 next.chain.push(tx);
                 // Whatever else has this nonce can never be mined: the node drops it.
                 next.pool.retain(|other| other.nonce > tx.nonce);
+            }
+            Step::Outside => {
+                let nonce = u8::try_from(next.chain.len()).unwrap_or(u8::MAX);
+                next.chain.push(Tx { nonce, intent: u8::MAX, token: 0, kind: Kind::Outside });
+                next.pool.retain(|other| other.nonce > nonce);
+                next.outside += 1;
             }
             Step::Reorg => {
                 next.chain.pop();
@@ -247,6 +299,14 @@ impl Model {
         }
     }
 
+    /// Whether a worker takes the nonce of an intent for somebody else's: the transaction that consumed it, in a final block,
+    /// was made outside. Broken, the silence of a node is enough.
+    fn is_lost(&self, state: &State, memory: &Rows, intent: u8) -> bool {
+        let Some(nonce) = memory.nonce_of(intent) else { return false };
+        let consumer = state.chain[..state.last].get(usize::from(nonce));
+        consumer.is_some_and(|tx| tx.kind == Kind::Outside || self.believes_silence)
+    }
+
     /// False: a row was not as the writer believed, and nothing is written.
     fn commit(&self, next: &mut State, token: u8, write: Write) -> bool {
         if self.guards && !next.rows.are_as_believed(write) {
@@ -263,9 +323,10 @@ impl State {
         usize::from(tx.nonce) >= self.chain.len()
     }
 
-    fn has_final(&self, memory: &Rows, intent: u8) -> bool {
+    /// The transaction of an intent that is final, if one is.
+    fn final_of(&self, memory: &Rows, intent: u8) -> Option<Tx> {
         let mut last = self.chain[..self.last].iter();
-        last.any(|tx| tx.intent == intent && memory.attempts.contains(tx))
+        last.find(|tx| tx.intent == intent && memory.attempts.contains(tx)).copied()
     }
 
     /// Nobody hears of a worker's transaction any more; the server decides.
@@ -305,7 +366,10 @@ impl Rows {
             Write::Record(tx) => {
                 self.cursor == tx.nonce && self.intents[usize::from(tx.intent)] == Intent::Queued
             }
-            Write::Confirm(intent) => self.intents[usize::from(intent)] == Intent::InFlight,
+            Write::Add(tx) => self.intents[usize::from(tx.intent)] == Intent::InFlight,
+            Write::Confirm(intent) | Write::Cancel(intent) | Write::Displace { intent, .. } => {
+                self.intents[usize::from(intent)] == Intent::InFlight
+            }
         }
     }
 
@@ -316,7 +380,27 @@ impl Rows {
                 self.intents[usize::from(tx.intent)] = Intent::InFlight;
                 self.attempts.insert(tx);
             }
+            Write::Add(tx) => {
+                self.cursor = self.cursor.max(tx.nonce + 1);
+                self.attempts.insert(tx);
+            }
             Write::Confirm(intent) => self.intents[usize::from(intent)] = Intent::Confirmed,
+            Write::Cancel(intent) => self.intents[usize::from(intent)] = Intent::Cancelled,
+            Write::Displace { intent, cursor } => {
+                self.cursor = cursor;
+                self.intents[usize::from(intent)] = Intent::Queued;
+                let (dead, alive) = self.attempts.iter().partition(|tx| tx.intent == intent);
+                self.attempts = alive;
+                self.displaced.extend::<BTreeSet<Tx>>(dead);
+            }
         }
+    }
+
+    fn nonce_of(&self, intent: u8) -> Option<u8> {
+        self.attempts.iter().find(|tx| tx.intent == intent).map(|tx| tx.nonce)
+    }
+
+    fn has(&self, intent: u8, kind: Kind) -> bool {
+        self.attempts.iter().any(|tx| tx.intent == intent && tx.kind == kind)
     }
 }

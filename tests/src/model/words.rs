@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use stateright::Path;
 
-use super::{State, Step, Tx, Write};
+use super::{Doing, Kind, State, Step, Tx, Write};
 
 /// The steps in order, and what there is at the end.
 pub(super) fn tell(path: Path<State, Step>) -> String {
@@ -24,10 +24,12 @@ pub(super) fn tell(path: Path<State, Step>) -> String {
 
 fn words_for(state: &State, step: Step) -> String {
     let signed = |id: usize| match state.workers[id].doing {
-        super::Doing::Wants(Write::Record(tx)) | super::Doing::Checked(Write::Record(tx)) => tx.to_string(),
-        super::Doing::Wants(Write::Confirm(intent)) | super::Doing::Checked(Write::Confirm(intent)) => {
-            format!("that intent {intent} is confirmed")
-        }
+        Doing::Wants(write) | Doing::Checked(write) => match write {
+            Write::Record(tx) | Write::Add(tx) => tx.to_string(),
+            Write::Confirm(intent) => format!("that intent {intent} is confirmed"),
+            Write::Cancel(intent) => format!("that intent {intent} is cancelled"),
+            Write::Displace { intent, .. } => format!("that intent {intent} is queued again"),
+        },
         _ => "what it has open".to_owned(),
     };
     let name = |id: usize| format!("worker {} (token {})", letter(id), state.workers[id].token);
@@ -36,6 +38,10 @@ fn words_for(state: &State, step: Step) -> String {
         Step::TakeOver(id) => format!("worker {} takes the lease, token {}", letter(id), state.lease + 1),
         Step::Read(id) => format!("{} reads the rows", name(id)),
         Step::Sign(id, intent) => format!("{} signs intent {intent}", name(id)),
+        Step::Replace(id, intent, kind) => format!("{} signs a {kind:?} of intent {intent}", name(id)),
+        Step::Lose(id, intent) => {
+            format!("{} takes the nonce of intent {intent} for somebody else's", name(id))
+        }
         Step::SendDraft(id) => format!("{} sends {}, unrecorded", name(id), signed(id)),
         Step::See(id, intent) => format!("{} sees that intent {intent} is final", name(id)),
         Step::Lock(id) if is_owner(id) => format!("{} locks the lease row to write {}", name(id), signed(id)),
@@ -57,6 +63,7 @@ fn words_for(state: &State, step: Step) -> String {
         Step::Decide { commit: false } => "the transaction that nobody waits for is rolled back".to_owned(),
         Step::Evict(tx) => format!("the node forgets {tx}"),
         Step::Mine(tx) => format!("{tx} is mined"),
+        Step::Outside => format!("somebody else's transaction at nonce {} is mined", state.chain.len()),
         Step::Reorg => format!("a reorg takes back block {}", state.chain.len()),
         Step::Finalize => format!("block {} is final", state.last + 1),
     }
@@ -64,7 +71,19 @@ fn words_for(state: &State, step: Step) -> String {
 
 impl std::fmt::Display for Tx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "intent {} at nonce {} with token {}", self.intent, self.nonce, self.token)
+        match self.kind {
+            Kind::Outside => write!(f, "somebody else's at nonce {}", self.nonce),
+            Kind::Original => {
+                write!(f, "intent {} at nonce {} with token {}", self.intent, self.nonce, self.token)
+            }
+            kind => {
+                write!(
+                    f,
+                    "{kind:?} of intent {} at nonce {} with token {}",
+                    self.intent, self.nonce, self.token
+                )
+            }
+        }
     }
 }
 

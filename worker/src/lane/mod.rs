@@ -339,7 +339,10 @@ impl Lane {
         let allowed = steps::protect::allowed(self).await?;
         if allowed != Allowed::Nothing {
             steps::stuck::alarm(self);
-            steps::reserve::advance(self).await?;
+            if allowed == Allowed::Everything {
+                // What a caller wants at a nonce that is in doubt waits: nothing of it exists yet.
+                steps::reserve::advance(self).await?;
+            }
             steps::replace::advance(self).await?;
             steps::delegated::advance(self);
             steps::recover::advance(self).await?;
