@@ -30,7 +30,12 @@ struct Line {
     cuts: u64,
     /// Grows when every connection is to fall silent.
     silences: u64,
+    /// Grows when every connection is to fall silent at the next ping.
+    silences_at_ping: u64,
 }
+
+/// A ping of the driver: a `Sync` message that belongs to no statement.
+const PING: &[u8] = b"S\0\0\0\x04";
 
 #[derive(Debug)]
 pub struct Wire {
@@ -85,6 +90,12 @@ impl Wire {
         self.line.send_modify(|line| line.silences += 1);
     }
 
+    /// Like `forsake`, but each connection answers until the driver asks it whether it is well: when it is given back to its pool,
+    /// or taken from it.
+    pub fn forsake_at_ping(&self) {
+        self.line.send_modify(|line| line.silences_at_ping += 1);
+    }
+
     pub fn mend(&self) {
         self.line.send_modify(|line| {
             // A stream with a hole in it cannot go on.
@@ -110,8 +121,10 @@ async fn carry(client: TcpStream, upstream: String, mut line: watch::Receiver<Li
     let mut silent = line.clone();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let (client, server) =
-        (pump(from_client, to_server, up, false), pump(from_server, to_client, down, true));
+    let (client, server) = (
+        pump(from_client, to_server, up, Direction::Up),
+        pump(from_server, to_client, down, Direction::Down),
+    );
     tokio::pin!(client, server);
     let silence = async { silent.wait_for(|line| line.silences != begun.silences).await.is_ok() };
     let forsaken = tokio::select! {
@@ -126,12 +139,21 @@ async fn carry(client: TcpStream, upstream: String, mut line: watch::Receiver<Li
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// What the process says.
+    Up,
+    /// What the database answers.
+    Down,
+}
+
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut line: watch::Receiver<Line>,
-    answers: bool,
+    direction: Direction,
 ) {
+    let begun = *line.borrow();
     let mut chunk = vec![0; CHUNK];
     loop {
         let Ok(length @ 1..) = from.read(&mut chunk).await else { return };
@@ -139,9 +161,16 @@ async fn pump(
             return;
         };
         match now.outage {
-            Some(Outage::AnswersLost) if answers => continue,
+            Some(Outage::AnswersLost) if direction == Direction::Down => continue,
             Some(Outage::Slow(delay)) => tokio::time::sleep(delay).await,
             _ => {}
+        }
+        if direction == Direction::Up
+            && now.silences_at_ping != begun.silences_at_ping
+            && chunk[..length] == *PING
+        {
+            // The answer never comes, and nothing breaks.
+            std::future::pending::<()>().await;
         }
         if to.write_all(&chunk[..length]).await.is_err() {
             return;
@@ -207,6 +236,24 @@ mod tests {
         assert_eq!(heard(&mut new).await, Some(b'c'));
         let late = tokio::time::timeout(Duration::from_millis(100), heard(&mut old)).await;
         assert!(late.is_err(), "{late:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_forsaken_at_a_ping_answers_until_then() {
+        let url = echo().await;
+        let wire = Wire::start(&url).await;
+        let mut stream = call(&wire, &url).await;
+        stream.write_all(b"a").await.unwrap();
+        assert_eq!(heard(&mut stream).await, Some(b'a'));
+        wire.forsake_at_ping();
+        stream.write_all(b"b").await.unwrap();
+        assert_eq!(heard(&mut stream).await, Some(b'b'));
+        stream.write_all(PING).await.unwrap();
+        let late = tokio::time::timeout(Duration::from_millis(100), heard(&mut stream)).await;
+        assert!(late.is_err(), "{late:?}");
+        let mut new = call(&wire, &url).await;
+        new.write_all(PING).await.unwrap();
+        assert_eq!(heard(&mut new).await, Some(b'S'), "new ones are fine");
     }
 
     #[tokio::test]

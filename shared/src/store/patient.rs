@@ -32,7 +32,7 @@ impl PatientPool {
 
     /// To be released: who leaves it in the middle of something has it closed.
     pub(super) async fn acquire(&self) -> Result<Held, Error> {
-        Ok(Held { connection: self.pool.acquire().await?, settled: false })
+        Ok(Held { connection: self.pool.acquire().await?, settled: false, patience: self.patience })
     }
 
     /// The outcome of a transaction on a connection that is held.
@@ -62,6 +62,7 @@ impl PatientPool {
 pub(super) struct Held {
     connection: PoolConnection<Postgres>,
     settled: bool,
+    patience: Duration,
 }
 
 impl Held {
@@ -77,7 +78,11 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.settled {
+        if self.settled {
+            // The pool asks a connection whether it is well before it takes it back, without a limit. One that falls silent just
+            // then would keep its place in the pool for ever; a return that is given up closes it and frees the place.
+            tokio::spawn(timeout(self.patience, self.connection.return_to_pool()));
+        } else {
             self.connection.close_on_drop();
         }
     }
@@ -119,8 +124,14 @@ impl<'p> Executor<'p> for &'_ PatientPool {
     where
         'p: 'e,
     {
-        let pool = self.pool.clone();
-        async move { pool.acquire().await?.prepare_with(sql, parameters).await }.boxed()
+        let pool = self.clone();
+        async move {
+            let mut held = pool.acquire().await?;
+            let prepared = timeout(pool.patience, held.connection.prepare_with(sql, parameters)).await;
+            held.settled = prepared.is_ok();
+            prepared.map_err(|_| silent())?
+        }
+        .boxed()
     }
 
     #[doc(hidden)]
@@ -128,8 +139,14 @@ impl<'p> Executor<'p> for &'_ PatientPool {
     where
         'p: 'e,
     {
-        let pool = self.pool.clone();
-        async move { pool.acquire().await?.describe(sql).await }.boxed()
+        let pool = self.clone();
+        async move {
+            let mut held = pool.acquire().await?;
+            let described = timeout(pool.patience, held.connection.describe(sql)).await;
+            held.settled = described.is_ok();
+            described.map_err(|_| silent())?
+        }
+        .boxed()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, Wire, eventually, payload};
+use gapless_tests::{Address, Mining, Service, Stack, Submitter, TxId, TxState, Wire, eventually, payload};
 
 use crate::stack;
 
@@ -31,9 +31,37 @@ async fn connections_that_fall_silent_for_ever_are_given_up() {
     assert!(left > 0, "the flood is over before the silence begins");
     wire.forsake();
 
-    // A request that was accepted and not answered is the same request again.
-    let late: TxId = eventually("the API takes something again", async || {
-        let answer = api.client().post(stack.submitter(0), "late", &transfer).await;
+    all.push(accepted(&stack, &api, stack.submitter(0), "late").await);
+    stack.wait_confirmed(&all).await;
+    stack.finish().await;
+}
+
+/// Scenario: every connection falls silent at the moment the driver takes it back: the statement was answered, and the question
+/// whether it is well is not. Such a connection is lost; its place in the pool is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_fall_silent_when_they_are_given_back_are_given_up() {
+    let stack = stack().submitters(SUBMITTERS).mining(Mining::Interval(1.0)).start().await;
+    let wire = Wire::start(stack.database_url()).await;
+    let api = stack.api().over(&wire).start().await;
+    stack.worker().over(&wire).start().await;
+    stack.wait_announced(&api.client()).await;
+    let transfer = payload(Address::repeat_byte(0x72), 1);
+    let mut all = Vec::new();
+    for submitter in stack.submitters() {
+        all.push(stack.create(submitter, "before", &transfer).await);
+    }
+    wire.forsake_at_ping();
+    for submitter in stack.submitters() {
+        all.push(accepted(&stack, &api, submitter, "after").await);
+    }
+    stack.wait_confirmed(&all).await;
+    stack.finish().await;
+}
+
+/// A request that was accepted and not answered is the same request again.
+async fn accepted(stack: &Stack, api: &Service, submitter: &Submitter, request: &str) -> TxId {
+    eventually("the API takes something again", async || {
+        let answer = api.client().post(submitter, request, &payload(Address::repeat_byte(0x72), 1)).await;
         stack.note(&answer);
         if matches!(answer.status, 200 | 202) {
             Ok(answer.tx_id().parse().unwrap())
@@ -41,10 +69,7 @@ async fn connections_that_fall_silent_for_ever_are_given_up() {
             Err(answer.status)
         }
     })
-    .await;
-    all.push(late);
-    stack.wait_confirmed(&all).await;
-    stack.finish().await;
+    .await
 }
 
 async fn confirmed(stack: &Stack) -> usize {
