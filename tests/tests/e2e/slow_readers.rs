@@ -17,6 +17,8 @@ const PLACES: usize = 240;
 const POSTS: usize = 200;
 /// Submitters that share them.
 const BUSY: usize = 8;
+/// Long polls that begin together.
+const AT_ONCE: usize = 10;
 /// What the API itself may keep for one who does not read, on average. The system's own buffers come on top.
 const KEPT_FOR_EACH_KB: u64 = 512;
 
@@ -29,6 +31,8 @@ struct Crowd {
     listing: usize,
     /// The same, and read a byte a second.
     slow: usize,
+    /// Those who wait may wait as long as they like.
+    stays: bool,
 }
 
 impl Crowd {
@@ -51,6 +55,10 @@ impl Readers {
             let request = format!("GET /api/v1/tx/{endless}?wait=1h HTTP/1.1\r\nhost: here\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             waiting.push(stream);
+            // Each reads its row first, over the few sessions that there are: on a busy machine all at once would be refused.
+            if crowd.stays && waiting.len().is_multiple_of(AT_ONCE) {
+                wait_polls(api, waiting.len()).await;
+            }
         }
         for place in 0..crowd.listing + crowd.slow {
             let (mut from, mut to) = connect(api).await.into_split();
@@ -95,6 +103,15 @@ async fn connect(api: &Service) -> TcpStream {
     // As little as the system allows: it shall not read in the client's place.
     socket.set_recv_buffer_size(1).unwrap();
     socket.connect(api.url().trim_start_matches("http://").parse().unwrap()).await.unwrap()
+}
+
+/// Until so many long polls wait.
+async fn wait_polls(api: &Service, count: usize) {
+    eventually(&format!("{count} wait"), async || {
+        let waiting = api.metric("long_polls", &[]).await;
+        if waiting == count as f64 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
 }
 
 /// Posts to every busy submitter in turn, some at once. Answers how long it took.
@@ -166,7 +183,7 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
 
     // With all of them there, and for good: as quick, as far, and with no session and little memory for them.
     let before = resident_kb(&patient);
-    let crowd = Crowd { waiting: 170, listing: 20, slow: 20 };
+    let crowd = Crowd { waiting: 170, listing: 20, slow: 20, stays: true };
     let readers = Readers::sit_down(&patient, endless, crowd).await;
     wait_stalled(&patient).await;
     let beside = post_all(&stack, &client, "beside").await;
@@ -179,7 +196,7 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     // Where they have less time they are cut off: who comes when every place is taken by them gets one.
     let quick = stack.api().set("api.send_timeout", "1s").set("api.header_timeout", "2s");
     let quick = quick.set("api.max_wait", "200ms").start().await;
-    let everywhere = Crowd { waiting: PLACES - 40, listing: 20, slow: 20 };
+    let everywhere = Crowd { waiting: PLACES - 40, listing: 20, slow: 20, stays: false };
     let cut_off = Readers::sit_down(&quick, endless, everywhere).await;
     // Pages are still being made for those who will not read them, over the two sessions that reads have.
     post_all(&stack, &quick.client(), "after").await;

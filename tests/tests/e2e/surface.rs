@@ -196,6 +196,18 @@ async fn polled_until_ended_by_hand(stack: &Stack, request_id: &str, word: bool)
 /// What the clock alone would need, at the least, while the API listens.
 const BY_THE_CLOCK: Duration = Duration::from_millis(500);
 
+/// Rounds until one is quicker than the clock alone can be. On a busy machine that takes some; without words it never comes.
+async fn quickest_of_some(stack: &Stack, name: &str) -> Duration {
+    let mut quickest = Duration::MAX;
+    for round in 0..100 {
+        quickest = quickest.min(polled_until_ended_by_hand(stack, &format!("{name}-{round}"), true).await);
+        if quickest < BY_THE_CLOCK {
+            break;
+        }
+    }
+    quickest
+}
+
 /// A worker's word makes a long poll short. A word that is lost costs the time until the next look, and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
@@ -212,12 +224,7 @@ async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
         worker.stop_sigterm().await;
     }
 
-    // The quickest of some, so that a machine that is busy for a moment proves nothing.
-    let mut quickest = Duration::MAX;
-    for round in 0..10 {
-        quickest = quickest.min(polled_until_ended_by_hand(&stack, &format!("word-{round}"), true).await);
-    }
-    assert!(quickest < BY_THE_CLOCK, "{quickest:?}");
+    assert!(quickest_of_some(&stack, "word").await < BY_THE_CLOCK);
     let silent = polled_until_ended_by_hand(&stack, "silent", false).await;
     assert!((BY_THE_CLOCK..Duration::from_secs(40)).contains(&silent), "{silent:?}");
 
@@ -231,11 +238,7 @@ async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
     let deaf = polled_until_ended_by_hand(&stack, "deaf", false).await;
     assert!(deaf < Duration::from_secs(40), "{deaf:?}");
     wait_listening(&stack).await;
-    let mut quickest = Duration::MAX;
-    for round in 0..10 {
-        quickest = quickest.min(polled_until_ended_by_hand(&stack, &format!("again-{round}"), true).await);
-    }
-    assert!(quickest < BY_THE_CLOCK, "{quickest:?}");
+    assert!(quickest_of_some(&stack, "again").await < BY_THE_CLOCK);
     stack.finish().await;
 }
 
