@@ -1,0 +1,83 @@
+//! The way to the end, on which nothing bad happens any more.
+
+use std::time::Duration;
+
+use gapless::store::OperatorAction;
+use gapless_worker::by_hand::Next;
+
+use super::op::Op;
+use super::{History, STEPS};
+use crate::sim::clock;
+use crate::sim::process::{Process, Stepped};
+
+/// Rounds on the way to the end: far more than the longest way takes.
+const ROUNDS: u32 = 200;
+
+impl History<'_> {
+    /// Nothing bad happens any more. True: everything has ended.
+    pub(in crate::sim) async fn drain(&mut self) -> bool {
+        self.say("from here on all is well".to_owned());
+        self.ledger().mend();
+        for round in 0..ROUNDS {
+            // What a fleet does by the clock, and what its notifications may have failed to tell.
+            if round % 4 == 0 {
+                for who in 0..self.processes.len() {
+                    self.renew(who).await;
+                    self.processes[who].tell_of_work();
+                    self.processes[who].tell_of_requests();
+                }
+                let action = if round % 12 == 8 { OperatorAction::Release } else { OperatorAction::Adopt };
+                self.operate(action).await;
+            }
+            if !self.processes.iter().any(Process::has_lane) {
+                self.expire().await;
+                self.claim(0).await;
+            }
+            for who in 0..self.processes.len() {
+                self.processes[who].look(false).await;
+                for _ in 0..STEPS {
+                    let stepped = self.step(who, None).await;
+                    if !matches!(stepped, Stepped::To(Next::Again) | Stepped::Stopped) {
+                        break;
+                    }
+                }
+            }
+            self.befall_the_chain(Op::Mine(10));
+            if round >= 2 && self.is_over().await {
+                return true;
+            }
+            // Long pauses now and then: timers of a minute come to pass as well.
+            let pause = if round % 8 == 7 { 61 } else { 2 };
+            clock::advance(&self.bench.db, Duration::from_secs(pause)).await;
+        }
+        false
+    }
+
+    /// What a person wants to see of a history that does not end.
+    pub(in crate::sim) async fn where_it_stands(&self) -> Vec<String> {
+        sqlx::query_scalar(
+            "SELECT 'the cursor: ' || to_jsonb(c)::TEXT FROM submitter_nonce_cursor c WHERE chain_id = $1
+             UNION ALL
+             (SELECT DISTINCT 'asked: ' || action || ', ' || coalesce(outcome, 'not answered') FROM audit_log
+              WHERE chain_id = $1)
+             UNION ALL
+             SELECT concat_ws(' ', 'open:', value, state, sub_state, last_error)
+             FROM (SELECT *, payload ->> 'value' AS value FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL) t",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap()
+    }
+
+    async fn is_over(&self) -> bool {
+        let open: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL)",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_one(&self.bench.db)
+        .await
+        .unwrap();
+        !open
+    }
+}
