@@ -1,6 +1,7 @@
 //! Thousands of short histories of the product's lanes on real SQL and a simulated chain. See `tests/src/sim`.
 //!
-//! `GAPLESS_SIM_SEED=17` runs that seed alone and prints its history; `GAPLESS_SIM_HISTORIES=100000` runs more than usual.
+//! `GAPLESS_SIM_SEED=17` runs that seed alone and prints its history; `GAPLESS_SIM_HISTORIES=100000` runs more than usual, from
+//! the seed `GAPLESS_SIM_FROM` on.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -29,7 +30,8 @@ fn every_history_ends_with_each_intent_having_its_effect_once() {
         Some(histories) => (histories, Duration::MAX),
         None => (HISTORIES, LONGEST),
     };
-    let (ran, failure) = simulation.run(0..histories, THREADS, limit);
+    let first = number("GAPLESS_SIM_FROM").unwrap_or(0);
+    let (ran, failure) = simulation.run(first..first + histories, THREADS, limit);
     assert!(failure.is_none(), "{}", failure.unwrap());
     eprintln!("{ran} histories of {histories} ended well");
     assert!(ran >= FEWEST.min(histories), "only {ran} histories in {limit:?}");
@@ -70,6 +72,37 @@ fn bytes_that_are_sent_before_they_are_recorded_are_found_out() {
 #[test]
 fn a_fence_that_lets_the_last_owner_through_is_found_out() {
     caught(Sabotage::NoFence, &["tokens fall along the nonces", "are out of order (number, token)"]);
+}
+
+#[test]
+fn an_answer_of_a_caller_that_is_lost_is_found_out() {
+    caught(Sabotage::LostAnswers, &["is FAILED (handler_failed)"]);
+}
+
+#[test]
+fn nonces_of_others_that_are_not_recorded_are_found_out() {
+    caught(Sabotage::UnrecordedStrangers, &["is not on record as somebody else's"]);
+}
+
+#[test]
+fn a_policy_that_is_not_kept_is_found_out() {
+    caught(Sabotage::NoPolicy, &["its policy forbids it", "the policy allows"]);
+}
+
+#[test]
+fn an_end_for_a_revert_that_is_none_is_found_out() {
+    caught(Sabotage::FalseReverts, &["is FAILED (would_revert)"]);
+}
+
+#[test]
+fn an_adoption_on_a_forged_proof_is_found_out() {
+    caught(Sabotage::ForgedTaker, &["which nobody else has", "it happened more than once"]);
+}
+
+#[test]
+fn a_fork_below_what_counts_as_final_is_found_out() {
+    let ended = ["is in a block that was replaced", "the chain says otherwise", "nothing explains that"];
+    caught(Sabotage::DeepFork, &ended);
 }
 
 /// One of these is said.

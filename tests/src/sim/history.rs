@@ -1,29 +1,35 @@
 //! One history: what happens, chosen by a seed, and then the way to the end, on which nothing bad happens any more.
 
+mod callers;
 mod chain;
 mod clients;
 mod ending;
+mod features;
 mod op;
 mod script;
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ethers_signers::{LocalWallet, Signer as _};
 use gapless::bell::Bell;
 use gapless::config::{self, ChainConfig, ReleaseAt};
-use gapless::domain::{ChainId, Finality, NodeId, SubmitterKey, TxId};
+use gapless::domain::{ChainId, Finality, NodeId, SubmitterKey};
 use gapless::store::{Announced, Store};
 use gapless_worker::by_hand::Next;
 use sqlx::PgPool;
+use sqlx::types::chrono::NaiveDate;
 
+use super::Sabotage;
 use super::clock;
 use super::dice::Dice;
 use super::gate::Hitch;
-use super::ledger::Ledger;
+use super::ledger::{Estimates, Ledger};
 use super::log::Log;
 use super::process::{Parts, Process, Stepped};
+pub(super) use callers::Said;
+pub(super) use clients::Intent;
+pub(super) use features::{Features, VALUE_OF_A_DAY};
 use op::Op;
 
 /// Leases run out by the database's clock, or whenever the seed says so.
@@ -42,32 +48,41 @@ pub(super) struct Bench {
     pub(super) db: PgPool,
     pub(super) bell: Bell,
     pub(super) config: ChainConfig,
-    pub(super) leaks: bool,
+    pub(super) sabotage: Sabotage,
 }
 
 pub(super) struct History<'a> {
     pub(super) bench: &'a Bench,
     pub(super) key: SubmitterKey,
-    /// With the value that tells it on chain.
-    pub(super) intents: Vec<(TxId, u64)>,
-    /// Intents whose end by cancellation somebody asked for, by request or by deadline.
-    pub(super) may_be_cancelled: HashSet<TxId>,
+    pub(super) intents: Vec<Intent>,
+    pub(super) features: Features,
+    /// The database's day at the beginning.
+    pub(super) began: NaiveDate,
     pub(super) log: Log,
-    /// Whether requests may have deadlines.
-    limited: bool,
     dice: Dice,
     parts: Parts,
     processes: Vec<Process>,
 }
 
 impl<'a> History<'a> {
+    /// One that has nothing but requests, workers and blocks.
     pub(super) async fn begin(bench: &'a Bench, seed: u64) -> History<'a> {
+        History::begin_with(bench, seed, Dice::new(seed), Features::default()).await
+    }
+
+    /// One that may have everything.
+    pub(super) async fn begin_varied(bench: &'a Bench, seed: u64) -> History<'a> {
         let mut dice = Dice::new(seed);
+        let features = Features::choose(&mut dice, bench.sabotage);
+        History::begin_with(bench, seed, dice, features).await
+    }
+
+    async fn begin_with(bench: &'a Bench, seed: u64, mut dice: Dice, features: Features) -> History<'a> {
         let wallet = LocalWallet::from_bytes(&[7; 32]).expect("a key");
         // A chain of its own: no history knows of another.
         let chain_id = ChainId(1_000 + seed);
         let mut config = ChainConfig { id: chain_id, ..bench.config.clone() };
-        config.confirmations.required = Finality::Blocks(2 + dice.below(2));
+        config.confirmations.required = Finality::Blocks(2 + dice.below(3));
         config.nonce.max_in_flight = dice.pick(&[1, 1, 3]);
         config.nonce.release_at = dice.pick(&[ReleaseAt::Confirmed, ReleaseAt::Mined]);
         config.gasbump.enabled = dice.one_in(3);
@@ -79,20 +94,30 @@ impl<'a> History<'a> {
             config.confirmations.required,
             config.gasbump.enabled
         ));
+        log.add(format!("     {features:?}"));
         let key = SubmitterKey { chain_id, address: wallet.address() };
-        let announced = Announced { key, signer: "raw_key", shared: false, low_level: false };
+        if features.has_policy && bench.sabotage != Sabotage::NoPolicy {
+            config.policies.insert(key.address, Arc::new(features::policy()));
+        }
+        let announced = Announced { key, signer: "raw_key", shared: features.is_shared, low_level: false };
         bench.store.announce(&[announced]).await.unwrap();
-        let ledger = Arc::new(Mutex::new(Ledger::new(wallet.address())));
-        let (store, bell, leaks) = (bench.store.clone(), bench.bell.clone(), bench.leaks);
+        let mut ledger = Ledger::new(wallet.address(), seed);
+        ledger.forges = bench.sabotage == Sabotage::ForgedTaker;
+        if bench.sabotage == Sabotage::FalseReverts {
+            ledger.estimates = Estimates::Reverted;
+        }
+        let ledger = Arc::new(Mutex::new(ledger));
+        let (store, bell) = (bench.store.clone(), bench.bell.clone());
+        let leaks = bench.sabotage == Sabotage::SendBeforeCommit;
         let parts = Parts { config, ledger, wallet, store, bell, log: log.clone(), leaks };
         let processes = PROCESSES.map(|name| Process::start(name, &parts)).into();
         History {
             bench,
             key,
             intents: Vec::new(),
-            may_be_cancelled: HashSet::new(),
+            features,
+            began: clock::now(&bench.db).await.date_naive(),
             log,
-            limited: false,
             dice,
             parts,
             processes,
@@ -105,10 +130,9 @@ impl<'a> History<'a> {
 
     /// The part that the seed decides.
     pub(super) async fn run(&mut self) {
-        self.limited = true;
         self.happen(Op::Submit).await;
         self.happen(Op::Claim(0)).await;
-        for _ in 0..15 + self.dice.below(25) {
+        for _ in 0..15 + self.dice.below(25) + 4 * self.features.count() {
             let op = self.choose();
             self.happen(op).await;
         }
@@ -145,7 +169,9 @@ impl<'a> History<'a> {
                 clock::advance(&self.bench.db, time).await;
             }
             Op::Ask(action) => self.ask(action).await,
-            Op::Operate(action) => self.operate(action).await,
+            Op::Operate(action, pointer) => self.operate(action, pointer).await,
+            Op::Reserve => self.reserve().await,
+            Op::HearCaller => self.hear_a_caller().await,
             Op::Mine(_)
             | Op::Reorg { .. }
             | Op::Evict
@@ -155,6 +181,9 @@ impl<'a> History<'a> {
             | Op::Broke(_)
             | Op::BaseFee(_)
             | Op::Trouble(_)
+            | Op::Estimates(_)
+            | Op::Backend(_)
+            | Op::OutsidePending
             | Op::Outside => self.befall_the_chain(op),
         }
     }

@@ -38,6 +38,18 @@ pub enum Sabotage {
     SendBeforeCommit,
     /// A takeover does not change the lease, so the fence lets the last owner through; and no guard stands behind it.
     NoFence,
+    /// A caller hears that its answer counts, and the row says that it gave up.
+    LostAnswers,
+    /// Nonces of others are stepped over, and not recorded.
+    UnrecordedStrangers,
+    /// The worker has no policy where the submitter has one.
+    NoPolicy,
+    /// Every estimate reverts, at every block.
+    FalseReverts,
+    /// Blocks show our own transactions as somebody else's, with a signature that proves it.
+    ForgedTaker,
+    /// A backend shows a fork that is deeper than what counts as final.
+    DeepFork,
 }
 
 /// A history that ended badly.
@@ -185,8 +197,7 @@ impl Simulation {
             let db = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
             clock::set(&db).await;
             let bell = Bell::start(store.clone(), Channel::Final);
-            let leaks = self.sabotage == Sabotage::SendBeforeCommit;
-            run(&Bench { store, db, bell, config: self.config.clone(), leaks }).await;
+            run(&Bench { store, db, bell, config: self.config.clone(), sabotage: self.sabotage }).await;
             drop(over);
             let _ = still.await;
         });
@@ -215,7 +226,7 @@ impl Watched {
 
 /// Runs a history. Whatever does not hold at its end is a problem.
 async fn one(bench: &Bench, seed: u64, watched: &Watched) -> (Vec<String>, Vec<String>) {
-    let mut history = History::begin(bench, seed).await;
+    let mut history = History::begin_varied(bench, seed).await;
     *watched.0.lock().unwrap() = Some((seed, std::time::Instant::now(), history.log.clone()));
     history.run().await;
     let mut problems = Vec::new();
@@ -238,18 +249,32 @@ async fn prepare(url: &str, sabotage: Sabotage) {
     let fast = format!("ALTER DATABASE {name} SET synchronous_commit = off");
     sqlx::raw_sql(sqlx::AssertSqlSafe(fast)).execute(&db).await.unwrap();
     clock::install(&db).await;
-    if sabotage == Sabotage::NoFence {
-        sqlx::raw_sql(
+    let breakage = match sabotage {
+        Sabotage::NoFence => {
             "CREATE FUNCTION keep_lease() RETURNS TRIGGER LANGUAGE plpgsql AS $$
              BEGIN NEW.lease_id := coalesce(OLD.lease_id, NEW.lease_id); RETURN NEW; END $$;
              CREATE TRIGGER keep_lease BEFORE UPDATE ON submitter_lease FOR EACH ROW EXECUTE FUNCTION keep_lease();
              DROP TRIGGER managed_tx_guard ON managed_tx;
-             DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor;",
-        )
-        .execute(&db)
-        .await
-        .unwrap();
-    }
+             DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor;"
+        }
+        Sabotage::LostAnswers => {
+            "CREATE FUNCTION lose_answer() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF OLD.answered_at IS NULL AND NEW.answered_at IS NOT NULL THEN
+                     NEW.answer_payload := NULL; NEW.answer_raw := NULL; NEW.gave_up := 'lost';
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER a_lose_answer BEFORE UPDATE ON nonce_reservation FOR EACH ROW EXECUTE FUNCTION lose_answer();"
+        }
+        Sabotage::UnrecordedStrangers => {
+            "CREATE FUNCTION forget_stranger() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+             BEGIN RETURN NULL; END $$;
+             CREATE TRIGGER a_forget_stranger BEFORE INSERT ON foreign_nonce FOR EACH ROW EXECUTE FUNCTION forget_stranger();"
+        }
+        _ => "",
+    };
+    sqlx::raw_sql(breakage).execute(&db).await.unwrap();
     db.close().await;
 }
 

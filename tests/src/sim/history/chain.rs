@@ -2,7 +2,7 @@
 
 use super::History;
 use super::op::Op;
-use crate::sim::ledger::BASE_FEE;
+use crate::sim::ledger::{BASE_FEE, Estimates};
 
 impl History<'_> {
     pub(super) fn befall_the_chain(&mut self, op: Op) {
@@ -35,6 +35,19 @@ impl History<'_> {
                 format!("the base fee is {times} times the usual one")
             }
             Op::Outside => format!("somebody else consumes nonce {}", ledger.use_outside()),
+            Op::OutsidePending => {
+                format!("somebody else's transaction waits at nonce {}", ledger.queue_outside())
+            }
+            Op::Estimates(estimates) => {
+                if ledger.estimates != Estimates::Reverted {
+                    ledger.estimates = estimates;
+                }
+                format!("estimates: {estimates:?}")
+            }
+            Op::Backend(other) => {
+                ledger.other = other;
+                format!("the other backend: {other:?}")
+            }
             Op::Trouble(with) => {
                 ledger.trouble = with;
                 format!("trouble of the node: {with:?}")

@@ -5,8 +5,10 @@ use std::time::Duration;
 use gapless::store::OperatorAction;
 use gapless_worker::by_hand::Next;
 
+use super::clients::Pointer;
 use super::op::Op;
 use super::{History, STEPS};
+use crate::sim::Sabotage;
 use crate::sim::clock;
 use crate::sim::process::{Process, Stepped};
 
@@ -18,6 +20,7 @@ impl History<'_> {
     pub(in crate::sim) async fn drain(&mut self) -> bool {
         self.say("from here on all is well".to_owned());
         self.ledger().mend();
+        self.features.is_varied = false;
         for round in 0..ROUNDS {
             // What a fleet does by the clock, and what its notifications may have failed to tell.
             if round % 4 == 0 {
@@ -26,8 +29,11 @@ impl History<'_> {
                     self.processes[who].tell_of_work();
                     self.processes[who].tell_of_requests();
                 }
-                let action = if round % 12 == 8 { OperatorAction::Release } else { OperatorAction::Adopt };
-                self.operate(action).await;
+                self.operate_if_needed(round).await;
+                self.hear_all_callers().await;
+            }
+            if self.features.is_shared && round % 24 == 23 {
+                self.submit_another().await;
             }
             if !self.processes.iter().any(Process::has_lane) {
                 self.expire().await;
@@ -51,6 +57,18 @@ impl History<'_> {
             clock::advance(&self.bench.db, Duration::from_secs(pause)).await;
         }
         false
+    }
+
+    /// Only about a key that was used outside: everything else must come right without anybody.
+    async fn operate_if_needed(&mut self, round: u32) {
+        if !self.ledger().was_used_outside() && self.bench.sabotage != Sabotage::ForgedTaker {
+            return;
+        }
+        match round % 16 {
+            8 => self.operate(OperatorAction::Release, None).await,
+            12 => self.operate(OperatorAction::Adopt, Some(Pointer::Right)).await,
+            _ => self.operate(OperatorAction::Adopt, None).await,
+        }
     }
 
     /// What a person wants to see of a history that does not end.
