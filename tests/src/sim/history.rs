@@ -66,12 +66,13 @@ pub(super) struct History<'a> {
 
 impl<'a> History<'a> {
     /// One that has nothing but requests, workers and blocks.
-    pub(super) async fn begin(bench: &'a Bench, seed: u64) -> History<'a> {
-        History::begin_with(bench, seed, Dice::new(seed), Features::default()).await
+    pub(super) async fn begin_plain(bench: &'a Bench, seed: u64, is_shared: bool) -> History<'a> {
+        let features = Features { is_shared, ..Features::default() };
+        History::begin_with(bench, seed, Dice::new(seed), features).await
     }
 
     /// One that may have everything.
-    pub(super) async fn begin_varied(bench: &'a Bench, seed: u64) -> History<'a> {
+    pub(super) async fn begin(bench: &'a Bench, seed: u64) -> History<'a> {
         let mut dice = Dice::new(seed);
         let features = Features::choose(&mut dice, bench.sabotage);
         History::begin_with(bench, seed, dice, features).await

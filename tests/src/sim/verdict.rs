@@ -37,7 +37,6 @@ struct ForeignRow {
 struct AttemptRow {
     tx_id: Uuid,
     nonce: i64,
-    kind: String,
     tx_hash: String,
     fencing_token: i64,
     ordinal: i32,
@@ -56,7 +55,7 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
     .await;
     let attempts: Vec<AttemptRow> = rows(
         db,
-        "SELECT tx_id, nonce, kind, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
+        "SELECT tx_id, nonce, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
          ORDER BY nonce, ordinal",
         chain_id,
     )
@@ -186,11 +185,9 @@ fn owners(is_shared: bool, attempts: &[AttemptRow], problems: &mut Vec<String>) 
     if intents.values().any(|of| of.len() > 1) || nonces.values().any(|of| of.len() > 1) {
         problems.push(format!("nonces and intents do not belong to each other: {intents:?}"));
     }
-    let tokens: Vec<i64> = attempts
-        .iter()
-        .filter(|attempt| attempt.kind == "ORIGINAL")
-        .map(|attempt| attempt.fencing_token)
-        .collect();
+    // They are in the order of nonces and numbers. What is recorded for a nonce that is held comes later.
+    let first_bytes = attempts.chunk_by(|one, next| one.nonce == next.nonce).filter_map(|of| of.first());
+    let tokens: Vec<i64> = first_bytes.map(|attempt| attempt.fencing_token).collect();
     if !tokens.is_sorted() && !is_shared {
         problems.push(format!("tokens fall along the nonces: {tokens:?}"));
     }

@@ -134,11 +134,11 @@ impl History<'_> {
 
     pub(super) async fn operate(&mut self, action: OperatorAction, pointer: Option<Pointer>) {
         let taken_by = pointer.map(|pointer| self.taken_by(pointer));
-        let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
+        let reason = pointer.map_or("no transaction".to_owned(), |pointer| format!("{pointer:?}"));
+        let request = OperatorRequest { actor: "simulation", reason: &reason };
         let asked = self.bench.store.request_action(self.key, action, request, taken_by).await.unwrap();
         if let OperatorOutcome::Recorded(_) = asked {
-            let pointing = pointer.map(|pointer| format!(", with {pointer:?}")).unwrap_or_default();
-            self.say(format!("an operator asks for {action:?}{pointing}"));
+            self.say(format!("an operator asks for {action:?} with {reason}"));
             self.processes.iter_mut().for_each(Process::tell_of_requests);
         }
     }

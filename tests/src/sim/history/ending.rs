@@ -88,6 +88,26 @@ impl History<'_> {
         .unwrap()
     }
 
+    /// For the log: how everything ended.
+    pub(in crate::sim) async fn tell_ends(&self) {
+        let lines: Vec<String> = sqlx::query_scalar(
+            "(SELECT format('intent %s ends as %s (%s)', request_id, state, error ->> 'code') FROM managed_tx
+              WHERE chain_id = $1 ORDER BY seq)
+             UNION ALL
+             (SELECT format('nonces %s to %s are left to others, as %s', first_nonce, last_nonce, cause)
+              FROM foreign_nonce WHERE chain_id = $1 ORDER BY first_nonce, cause)
+             UNION ALL
+             -- Identifiers are not the same twice.
+             (SELECT concat(action, ' with ', reason, ': ', regexp_replace(outcome, '[0-9a-f]{8}-[0-9a-f-]{27}', '…', 'g'))
+              FROM audit_log WHERE chain_id = $1 ORDER BY audit_id)",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap();
+        lines.into_iter().for_each(|line| self.say(line));
+    }
+
     async fn is_over(&self) -> bool {
         let open: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL)",

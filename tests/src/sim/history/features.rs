@@ -15,7 +15,7 @@ pub(super) const FORBIDDEN_RECIPIENT: Address = Address::repeat_byte(0x66);
 /// Requests of this value and above are refused by the policy.
 pub(super) const FORBIDDEN_VALUE: u64 = 80;
 /// What the policy lets pass in one day: a few requests.
-pub(in crate::sim) const VALUE_OF_A_DAY: u64 = 160;
+pub(in crate::sim) const VALUE_OF_A_DAY: u64 = 120;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::sim) struct Features {
@@ -30,6 +30,8 @@ pub(in crate::sim) struct Features {
     pub(super) has_callers: bool,
     /// Two backends may disagree.
     pub(super) has_backends: bool,
+    /// Somebody else uses the key more often than rarely, and operators are busy with it.
+    pub(super) has_strangers: bool,
 }
 
 impl Features {
@@ -41,12 +43,20 @@ impl Features {
             has_contract: dice.one_in(3) || sabotage == Sabotage::FalseReverts,
             has_callers: dice.one_in(3) || sabotage == Sabotage::LostAnswers,
             has_backends: dice.one_in(3) || sabotage == Sabotage::DeepFork,
+            has_strangers: dice.one_in(4),
         }
     }
 
     /// How many.
     pub(super) fn count(&self) -> u64 {
-        let all = [self.is_shared, self.has_policy, self.has_contract, self.has_callers, self.has_backends];
+        let all = [
+            self.is_shared,
+            self.has_policy,
+            self.has_contract,
+            self.has_callers,
+            self.has_backends,
+            self.has_strangers,
+        ];
         all.into_iter().map(u64::from).sum()
     }
 }

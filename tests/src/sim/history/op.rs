@@ -130,6 +130,11 @@ impl History<'_> {
                 Estimates::Refused,
                 Estimates::Unwilling,
             ]))),
+            6 if features.has_strangers => {
+                Some(if self.dice.one_in(3) { Op::OutsidePending } else { Op::Outside })
+            }
+            7..=8 if features.has_strangers => Some(Op::Operate(OperatorAction::Adopt, self.pointer())),
+            9 if features.has_strangers => Some(Op::Operate(OperatorAction::Release, None)),
             _ => None,
         }
     }

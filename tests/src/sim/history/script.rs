@@ -31,6 +31,17 @@ impl History<'_> {
         }
     }
 
+    /// Others have used the key before; we get the next nonce, and a reorg takes theirs.
+    pub(in crate::sim) async fn lose_what_others_did_before(&mut self) {
+        self.befall_the_chain(Op::Outside);
+        self.happen(Op::Submit).await;
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        while self.step(0, None).await == Stepped::To(Next::Again) {}
+        assert_eq!(self.ledger().arrived().iter().map(|tx| tx.nonce).collect::<Vec<_>>(), [1]);
+        self.befall_the_chain(Op::Reorg { depth: 1, keep: false });
+    }
+
     /// Ten minutes of a node's trouble, with work before and during it. What ends or stops without saying why is a problem.
     pub(in crate::sim) async fn trouble(&mut self, with: &'static str) -> Vec<String> {
         let mut problems = Vec::new();
