@@ -88,7 +88,7 @@ pub const MARKS: [&str; 20] = [
     "left to others, as STEPPED_OVER",
     "left to others, as DISPLACED",
     "adopt with Right: adopted",
-    "adopt with WrongBlock: block",
+    "adopt with WrongBlock: ",
     "adopt with OurOwn: ",
     "release with no transaction: released",
     "of the other backend",
