@@ -1,16 +1,18 @@
 //! A chain of one account, in memory: a pool, blocks, forks, and a view of it that may lag.
 
+mod view;
+
 use std::collections::{HashMap, HashSet};
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, H256, U256};
 use ethers_core::utils::keccak256;
 use ethers_core::utils::rlp::Rlp;
-use gapless::chain::{BlockId, BlockWithHashes, MinedTx, SenderInBlocks};
-use gapless::domain::{BlockRef, Receipt};
+
+use super::dice::Dice;
+pub(super) use view::Backend;
 
 pub(super) const BASE_FEE: u64 = 1_000_000_000;
-const BLOCK_GAS: u64 = 30_000_000;
 
 /// What the pool knows of a transaction.
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +25,38 @@ pub(super) struct Tx {
     cap: U256,
 }
 
-impl Tx {
-    /// Some are mined and fail.
-    pub(super) fn succeeds(&self) -> bool {
-        !is_bad(self.value)
+/// What a contract does with a transaction of this value, by its tens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Succeeds,
+    /// It is estimated well, and reverts when it is mined.
+    RevertsLate,
+    Reverts,
+    /// It reverts on a state without another one, which `Ledger::needs` names.
+    Needs,
+}
+
+impl Fate {
+    pub(super) fn of(value: u64) -> Fate {
+        match value / 10 {
+            4 => Fate::RevertsLate,
+            6 => Fate::Reverts,
+            7 => Fate::Needs,
+            _ => Fate::Succeeds,
+        }
     }
 }
 
-/// Whether the transaction with this value reverts.
-pub(super) fn is_bad(value: u64) -> bool {
-    value / 10 == 4
+/// How a node answers who asks for an estimate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Estimates {
+    Answered,
+    /// In words that no class has.
+    Refused,
+    /// It would not execute it, for a reason that may be its own.
+    Unwilling,
+    /// Broken on purpose: everything reverts, on every state.
+    Reverted,
 }
 
 #[derive(Clone, Debug)]
@@ -65,10 +89,21 @@ pub(super) struct Ledger {
     foreign: HashSet<H256>,
     /// Questions of this kind (`*`: all) are answered with the node's own trouble.
     pub(super) trouble: Option<&'static str>,
+    pub(super) estimates: Estimates,
+    /// By value: the value of what has to be mined before.
+    pub(super) needs: HashMap<u64, u64>,
+    /// A second backend behind the same address: every question is answered by one of the two.
+    pub(super) other: Option<Backend>,
+    /// Which of them answers.
+    coin: Dice,
+    /// What the other one shows, while it answers.
+    view: Option<Vec<Block>>,
+    /// Broken on purpose: blocks show our own transactions as somebody else's, and no receipt is found.
+    pub(super) forges: bool,
 }
 
 impl Ledger {
-    pub(super) fn new(from: Address) -> Ledger {
+    pub(super) fn new(from: Address, seed: u64) -> Ledger {
         let genesis = Block { hash: H256::from_low_u64_be(1), parent: H256::zero(), txs: Vec::new() };
         Ledger {
             from,
@@ -84,14 +119,25 @@ impl Ledger {
             base_fee: BASE_FEE,
             foreign: HashSet::new(),
             trouble: None,
+            estimates: Estimates::Answered,
+            needs: HashMap::new(),
+            other: None,
+            coin: Dice::new(!seed),
+            view: None,
+            forges: false,
         }
     }
 
     /// Takes signed bytes, or answers in a node's words why not.
     pub(super) fn take(&mut self, raw: &Bytes) -> Result<(), &'static str> {
         let tx = self.read(raw);
-        if tx.nonce < self.count() {
+        if tx.nonce < self.shown_count() {
             return Err("nonce too low");
+        }
+        if tx.nonce < self.count() {
+            // The backend that is asked does not know yet that it is mined: its pool takes it, and that leads to nothing.
+            self.arrived.push(tx);
+            return Ok(());
         }
         if self.pool.iter().any(|known| known.hash == tx.hash) {
             return Err("already known");
@@ -115,13 +161,16 @@ impl Ledger {
     fn read(&self, raw: &Bytes) -> Tx {
         let (tx, _) = TypedTransaction::decode_signed(&Rlp::new(raw)).expect("lanes send transactions");
         assert_eq!(tx.from(), Some(&self.from), "signed with another key");
-        let TypedTransaction::Eip1559(tx) = tx else { panic!("the simulation asks for EIP-1559 alone") };
+        let (tip, cap) = match &tx {
+            TypedTransaction::Eip1559(tx) => (tx.max_priority_fee_per_gas, tx.max_fee_per_gas),
+            other => (other.gas_price(), other.gas_price()),
+        };
         Tx {
             hash: H256(keccak256(raw)),
-            nonce: tx.nonce.unwrap_or_default().as_u64(),
-            value: tx.value.unwrap_or_default().as_u64(),
-            tip: tx.max_priority_fee_per_gas.unwrap_or_default(),
-            cap: tx.max_fee_per_gas.unwrap_or_default(),
+            nonce: tx.nonce().copied().unwrap_or_default().as_u64(),
+            value: tx.value().copied().unwrap_or_default().as_u64(),
+            tip: tip.unwrap_or_default(),
+            cap: cap.unwrap_or_default(),
         }
     }
 
@@ -147,16 +196,41 @@ impl Ledger {
     /// Somebody else uses the key: the next nonce is consumed, and what waited for it can never be mined.
     pub(super) fn use_outside(&mut self) -> u64 {
         let nonce = self.count();
+        self.send_outside(nonce);
+        let was_broke = std::mem::take(&mut self.is_broke);
+        self.mine(1);
+        self.is_broke = was_broke;
+        nonce
+    }
+
+    /// Somebody else uses the key: a transaction waits in the pool, behind all that could be mined.
+    pub(super) fn queue_outside(&mut self) -> u64 {
+        let nonce = self.pending_count();
+        self.send_outside(nonce);
+        nonce
+    }
+
+    fn send_outside(&mut self, nonce: u64) {
         self.made += 1;
         let hash = H256::from_low_u64_be(self.made);
         let price = U256::from(self.base_fee) * 100;
         self.foreign.insert(hash);
         self.pool.retain(|tx| tx.nonce != nonce);
         self.pool.push(Tx { hash, nonce, value: 0, tip: price, cap: price });
-        let was_broke = std::mem::take(&mut self.is_broke);
-        self.mine(1);
-        self.is_broke = was_broke;
-        nonce
+    }
+
+    /// Somebody else's newest transaction that is mined, and its block.
+    pub(super) fn newest_foreign(&self) -> Option<(H256, u64)> {
+        self.blocks.iter().enumerate().rev().find_map(|(height, block)| {
+            let tx = block.txs.iter().rev().find(|tx| self.is_foreign(tx))?;
+            Some((tx.hash, height as u64))
+        })
+    }
+
+    /// Where it is mined.
+    pub(super) fn block_of(&self, hash: H256) -> Option<u64> {
+        let holds = |block: &Block| block.txs.iter().any(|tx| tx.hash == hash);
+        self.blocks.iter().position(holds).map(|height| height as u64)
     }
 
     /// Whether somebody else ever used the key.
@@ -192,9 +266,29 @@ impl Ledger {
         evicted
     }
 
-    /// The pool and the blocks as they are, whatever is shown.
+    /// The blocks as they are, whatever is shown.
     pub(super) fn chain(&self) -> Vec<Tx> {
         self.blocks.iter().flat_map(|block| block.txs.iter().copied()).collect()
+    }
+
+    pub(super) fn has_block(&self, hash: &str) -> bool {
+        self.blocks.iter().any(|block| format!("{:#x}", block.hash) == hash)
+    }
+
+    /// Whether it did what it was to do, on the chain as it is.
+    pub(super) fn succeeded(&self, tx: &Tx) -> bool {
+        let before = self.chain().into_iter().take_while(|mined| mined.hash != tx.hash);
+        self.executes(tx.value, before, true)
+    }
+
+    /// What a contract says after these.
+    fn executes(&self, value: u64, mut before: impl Iterator<Item = Tx>, is_mined: bool) -> bool {
+        match Fate::of(value) {
+            Fate::Succeeds => true,
+            Fate::RevertsLate => !is_mined,
+            Fate::Reverts => false,
+            Fate::Needs => self.needs.get(&value).is_none_or(|needed| before.any(|tx| tx.value == *needed)),
+        }
     }
 
     pub(super) fn arrived(&self) -> &[Tx] {
@@ -205,91 +299,13 @@ impl Ledger {
         self.blocks.iter().map(|block| block.txs.len() as u64).sum()
     }
 
-    /// What a node says of `latest`.
-    pub(super) fn latest_count(&self) -> u64 {
-        self.count_at(self.head().saturating_sub(self.count_lag))
-    }
-
     /// All is well with it again.
     pub(super) fn mend(&mut self) {
         (self.lag, self.count_lag, self.trouble) = (0, 0, None);
         (self.forgets, self.is_broke, self.base_fee) = (false, false, BASE_FEE);
-    }
-
-    fn shown(&self) -> &[Block] {
-        &self.blocks[..self.blocks.len().saturating_sub(self.lag).max(1)]
-    }
-
-    pub(super) fn head(&self) -> u64 {
-        self.shown().len() as u64 - 1
-    }
-
-    /// Transactions up to and with a height.
-    pub(super) fn count_at(&self, height: u64) -> u64 {
-        self.shown().iter().take(height as usize + 1).map(|block| block.txs.len() as u64).sum()
-    }
-
-    pub(super) fn block(&self, height: u64) -> Option<BlockWithHashes> {
-        self.shown().get(height as usize).map(|block| self.show(height, block))
-    }
-
-    pub(super) fn block_by_hash(&self, hash: H256) -> Option<BlockWithHashes> {
-        let canonical = self.shown().iter().position(|block| block.hash == hash);
-        let canonical = canonical.map(|height| self.show(height as u64, &self.blocks[height]));
-        canonical.or_else(|| self.replaced.get(&hash).map(|(height, block)| self.show(*height, block)))
-    }
-
-    /// In a block or in the pool.
-    pub(super) fn has(&self, hash: H256) -> bool {
-        self.pool.iter().any(|tx| tx.hash == hash) || self.receipt(hash).is_some()
-    }
-
-    pub(super) fn receipt(&self, hash: H256) -> Option<Receipt> {
-        if self.forgets {
-            return None;
-        }
-        self.shown().iter().enumerate().find_map(|(height, block)| {
-            let index = block.txs.iter().position(|tx| tx.hash == hash)?;
-            Some(Receipt {
-                tx_hash: hash,
-                block_number: height as u64,
-                block_hash: block.hash,
-                transaction_index: index as u64,
-                succeeded: block.txs[index].succeeds(),
-                gas_used: U256::from(21_000),
-                effective_gas_price: None,
-                contract_address: None,
-            })
-        })
-    }
-
-    /// `None`: it shows no such block.
-    pub(super) fn count_at_hash(&self, hash: H256) -> Option<u64> {
-        let height = self.shown().iter().position(|block| block.hash == hash)?;
-        Some(self.count_at(height as u64))
-    }
-
-    pub(super) fn sender_in_blocks(&self, blocks: &[BlockId]) -> SenderInBlocks {
-        let mut found = SenderInBlocks::default();
-        for block in blocks {
-            match self.shown().iter().find(|shown| shown.hash == block.hash) {
-                Some(shown) => found.proved.extend(shown.txs.iter().map(|tx| MinedTx {
-                    tx_hash: tx.hash,
-                    nonce: tx.nonce,
-                    block: *block,
-                })),
-                None => found.unshown.push(block.number),
-            }
-        }
-        found
-    }
-
-    fn show(&self, number: u64, block: &Block) -> BlockWithHashes {
-        BlockWithHashes {
-            block: BlockRef { number, hash: block.hash, parent: block.parent },
-            base_fee_per_gas: Some(self.base_fee.into()),
-            gas_limit: Some(BLOCK_GAS),
-            tx_hashes: block.txs.iter().map(|tx| tx.hash).collect(),
+        self.other = None;
+        if self.estimates != Estimates::Reverted {
+            self.estimates = Estimates::Answered;
         }
     }
 }

@@ -17,6 +17,7 @@ mod ports;
 mod process;
 mod verdict;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,6 +39,18 @@ pub enum Sabotage {
     SendBeforeCommit,
     /// A takeover does not change the lease, so the fence lets the last owner through; and no guard stands behind it.
     NoFence,
+    /// A caller hears that its answer counts, and the row says that it gave up.
+    LostAnswers,
+    /// Nonces of others are stepped over, and not recorded.
+    UnrecordedStrangers,
+    /// The worker has no policy where the submitter has one.
+    NoPolicy,
+    /// Every estimate reverts, at every block.
+    FalseReverts,
+    /// Blocks show our own transactions as somebody else's, with a signature that proves it.
+    ForgedTaker,
+    /// A backend shows a fork that is deeper than what counts as final.
+    DeepFork,
 }
 
 /// A history that ended badly.
@@ -55,6 +68,40 @@ impl std::fmt::Display for Failure {
         self.problems.iter().try_for_each(|problem| writeln!(f, "=> {problem}"))?;
         write!(f, "again: GAPLESS_SIM_SEED={} cargo test -p gapless-tests --test simulation", self.seed)
     }
+}
+
+/// What has to happen in some history, in the words of its log: what never happens is not tried.
+pub const MARKS: [&str; 20] = [
+    "Unsigned: Taken",
+    "Signed: Taken",
+    "): Taken",
+    ": TooLate",
+    "is gone",
+    "ends as CANCELLED (cancelled)",
+    "ends as CANCELLED (deadline_passed)",
+    "ends as FAILED (handler_failed)",
+    "ends as FAILED (nonce_taken)",
+    "ends as FAILED (would_revert)",
+    "ends as FAILED (call_not_allowed)",
+    "ends as FAILED (value_cap_exceeded)",
+    "ends as FAILED (day_cap_exceeded)",
+    "left to others, as STEPPED_OVER",
+    "left to others, as DISPLACED",
+    "adopt with Right: adopted",
+    "adopt with WrongBlock: ",
+    "adopt with OurOwn: ",
+    "release with no transaction: released",
+    "of the other backend",
+];
+
+/// What became of some histories.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    pub histories: u64,
+    /// The first that ended badly.
+    pub failure: Option<Failure>,
+    /// In how many there was each of `MARKS`.
+    pub marks: BTreeMap<&'static str, u64>,
 }
 
 /// A database that histories run in.
@@ -77,23 +124,17 @@ impl Simulation {
         Simulation { url, config: chain_config(), sabotage }
     }
 
-    /// Runs these seeds on several threads. Stops at the first that ends badly, and begins none after `limit`. Answers how
-    /// many it ran.
-    pub fn run(
-        &self,
-        seeds: std::ops::Range<u64>,
-        threads: usize,
-        limit: Duration,
-    ) -> (u64, Option<Failure>) {
-        let (next, stop, failure) = (AtomicU64::new(seeds.start), AtomicBool::new(false), Mutex::new(None));
-        let (ran, begun) = (AtomicU64::new(0), std::time::Instant::now());
+    /// Runs these seeds on several threads. Stops at the first that ends badly, and begins none after `limit`.
+    pub fn run(&self, seeds: std::ops::Range<u64>, threads: usize, limit: Duration) -> Ran {
+        let (next, stop) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
+        let (ran, begun) = (Mutex::new(Ran::default()), std::time::Instant::now());
         let watched: Vec<Watched> = (0..threads).map(|_| Watched::default()).collect();
         std::thread::scope(|scope| {
             let running: Vec<_> = watched
                 .iter()
                 .enumerate()
                 .map(|(thread, watched)| {
-                    let (next, stop, failure, seeds, ran) = (&next, &stop, &failure, &seeds, &ran);
+                    let (next, stop, seeds, ran) = (&next, &stop, &seeds, &ran);
                     scope.spawn(move || {
                         self.on_a_still_clock(thread, async |bench| {
                             while !stop.load(Ordering::Relaxed) && begun.elapsed() < limit {
@@ -102,14 +143,15 @@ impl Simulation {
                                     return;
                                 }
                                 let (history, problems) = one(bench, seed, watched).await;
-                                ran.fetch_add(1, Ordering::Relaxed);
+                                let mut ran = ran.lock().unwrap();
+                                ran.histories += 1;
+                                for mark in MARKS {
+                                    let is_there = history.iter().any(|line| line.contains(mark));
+                                    *ran.marks.entry(mark).or_default() += u64::from(is_there);
+                                }
                                 if !problems.is_empty() {
                                     stop.store(true, Ordering::Relaxed);
-                                    failure.lock().unwrap().get_or_insert(Failure {
-                                        seed,
-                                        problems,
-                                        history,
-                                    });
+                                    ran.failure.get_or_insert(Failure { seed, problems, history });
                                 }
                             }
                         });
@@ -121,14 +163,14 @@ impl Simulation {
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        (ran.into_inner(), failure.into_inner().unwrap())
+        ran.into_inner().unwrap()
     }
 
     /// Ten minutes in which a node answers questions of one kind (`*`: all) with its own trouble. Answers what does not hold.
     pub fn ten_minutes_of_trouble(&self, seed: u64, with: &'static str) -> Vec<String> {
         let found = Mutex::new(Vec::new());
         self.on_a_still_clock(0, async |bench| {
-            let mut history = History::begin(bench, seed).await;
+            let mut history = History::begin_plain(bench, seed, false).await;
             let mut problems = history.trouble(with).await;
             if !history.drain().await {
                 problems.push("not everything has ended".to_owned());
@@ -145,10 +187,19 @@ impl Simulation {
 
     /// Somebody else takes the first of three open nonces; the others are final before anybody looks. Answers what does not hold.
     pub fn first_of_a_window_is_taken(&self) -> Vec<String> {
+        self.script(false, async |history| history.lose_the_first_of_three().await)
+    }
+
+    /// What others did with a shared key before its first use is reorged away. Answers what does not hold.
+    pub fn others_are_reorged_away_before_the_first_use(&self) -> Vec<String> {
+        self.script(true, async |history| history.lose_what_others_did_before().await)
+    }
+
+    fn script(&self, is_shared: bool, run: impl AsyncFnOnce(&mut History<'_>)) -> Vec<String> {
         let found = Mutex::new(Vec::new());
         self.on_a_still_clock(0, async |bench| {
-            let mut history = History::begin(bench, 0).await;
-            history.lose_the_first_of_three().await;
+            let mut history = History::begin_plain(bench, 0, is_shared).await;
+            run(&mut history).await;
             let mut problems = Vec::new();
             if !history.drain().await {
                 problems.extend(history.where_it_stands().await);
@@ -185,8 +236,7 @@ impl Simulation {
             let db = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
             clock::set(&db).await;
             let bell = Bell::start(store.clone(), Channel::Final);
-            let leaks = self.sabotage == Sabotage::SendBeforeCommit;
-            run(&Bench { store, db, bell, config: self.config.clone(), leaks }).await;
+            run(&Bench { store, db, bell, config: self.config.clone(), sabotage: self.sabotage }).await;
             drop(over);
             let _ = still.await;
         });
@@ -224,6 +274,7 @@ async fn one(bench: &Bench, seed: u64, watched: &Watched) -> (Vec<String>, Vec<S
         problems.extend(history.where_it_stands().await);
     }
     problems.extend(verdict::problems(&history).await);
+    history.tell_ends().await;
     *watched.0.lock().unwrap() = None;
     (history.log.lines(), problems)
 }
@@ -238,18 +289,32 @@ async fn prepare(url: &str, sabotage: Sabotage) {
     let fast = format!("ALTER DATABASE {name} SET synchronous_commit = off");
     sqlx::raw_sql(sqlx::AssertSqlSafe(fast)).execute(&db).await.unwrap();
     clock::install(&db).await;
-    if sabotage == Sabotage::NoFence {
-        sqlx::raw_sql(
+    let breakage = match sabotage {
+        Sabotage::NoFence => {
             "CREATE FUNCTION keep_lease() RETURNS TRIGGER LANGUAGE plpgsql AS $$
              BEGIN NEW.lease_id := coalesce(OLD.lease_id, NEW.lease_id); RETURN NEW; END $$;
              CREATE TRIGGER keep_lease BEFORE UPDATE ON submitter_lease FOR EACH ROW EXECUTE FUNCTION keep_lease();
              DROP TRIGGER managed_tx_guard ON managed_tx;
-             DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor;",
-        )
-        .execute(&db)
-        .await
-        .unwrap();
-    }
+             DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor;"
+        }
+        Sabotage::LostAnswers => {
+            "CREATE FUNCTION lose_answer() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF OLD.answered_at IS NULL AND NEW.answered_at IS NOT NULL THEN
+                     NEW.answer_payload := NULL; NEW.answer_raw := NULL; NEW.gave_up := 'lost';
+                 END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER a_lose_answer BEFORE UPDATE ON nonce_reservation FOR EACH ROW EXECUTE FUNCTION lose_answer();"
+        }
+        Sabotage::UnrecordedStrangers => {
+            "CREATE FUNCTION forget_stranger() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+             BEGIN RETURN NULL; END $$;
+             CREATE TRIGGER a_forget_stranger BEFORE INSERT ON foreign_nonce FOR EACH ROW EXECUTE FUNCTION forget_stranger();"
+        }
+        _ => "",
+    };
+    sqlx::raw_sql(breakage).execute(&db).await.unwrap();
     db.close().await;
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, H256, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer as _};
@@ -11,13 +12,13 @@ use gapless::chain::{
     BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ErrorPatterns, FeeHistory, RpcError,
     SenderInBlocks, SubmitOutcome, classify,
 };
-use gapless::domain::{ChainId, Payload, Receipt, SignedDraft, UnsignedTx};
+use gapless::domain::{ChainId, Failure, Payload, Receipt, SignedDraft, UnsignedTx};
 use gapless::signer::{Signer, SignerError};
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_worker::by_hand::Commits;
 
 use super::gate::Gate;
-use super::ledger::{BASE_FEE, Ledger};
+use super::ledger::{BASE_FEE, Estimates, Ledger};
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -32,17 +33,54 @@ impl Node {
         method: &'static str,
         answer: impl FnOnce(&mut Ledger) -> T,
     ) -> Result<T, RpcError> {
+        let other = self.ledger.lock().unwrap().route();
         let effect = async {
             let mut ledger = self.ledger.lock().unwrap();
+            ledger.turn_to(other);
             if ledger.trouble.is_some_and(|troubled| troubled == "*" || troubled == method) {
                 let (endpoint, message) = ("simulated".to_owned(), "rate limit exceeded".to_owned());
                 return Err(RpcError::Trouble { method, endpoint, code: -32005, message });
             }
-            Ok(answer(&mut ledger))
+            let answer = answer(&mut ledger);
+            ledger.turn_to(false);
+            Ok(answer)
         };
         let timeout = Duration::from_secs(10);
         let lost = || Err(RpcError::Timeout { method, endpoint: "simulated".to_owned(), timeout });
-        self.gate.pass(method, effect, lost).await
+        let call = if other { &format!("{method}, of the other backend") } else { method };
+        self.gate.pass(call, effect, lost).await
+    }
+
+    /// On the state after a block; `None`: after the newest one that is shown.
+    async fn execute(
+        &self,
+        method: &'static str,
+        payload: &Payload,
+        block: Option<BlockId>,
+    ) -> Result<CallOutcome<U256>, RpcError> {
+        let value = payload.value.low_u64();
+        let refused = |message: &str| {
+            let (endpoint, message) = ("simulated".to_owned(), message.to_owned());
+            Err(RpcError::Refused { method, endpoint, code: -32000, message })
+        };
+        self.ask(method, |ledger| {
+            let block = block.map_or(ledger.head_hash(), |block| block.hash);
+            match (ledger.estimates, ledger.estimate(value, block)) {
+                (Estimates::Refused, _) => refused("words that no class has"),
+                (Estimates::Unwilling, _) => {
+                    let message = "this node does not execute that".to_owned();
+                    Ok(CallOutcome::Unwilling { gas_cap: None, message })
+                }
+                (_, None) => refused("unknown block"),
+                (_, Some(true)) => Ok(CallOutcome::Ok(U256::from(21_000))),
+                (_, Some(false)) => Ok(CallOutcome::Reverted(Failure {
+                    revert: None,
+                    message: "execution reverted".to_owned(),
+                    out_of_gas: false,
+                })),
+            }
+        })
+        .await?
     }
 }
 
@@ -63,6 +101,7 @@ impl ChainConnector for Node {
     async fn transaction_count(&self, _: Address, tag: BlockTag) -> Result<u64, RpcError> {
         self.ask("transaction count", |ledger| match tag {
             BlockTag::Number(height) => ledger.count_at(height),
+            BlockTag::Pending => ledger.pending_count(),
             _ => ledger.latest_count(),
         })
         .await
@@ -148,24 +187,24 @@ impl ChainConnector for Node {
     }
 
     async fn gas_price(&self) -> Result<U256, RpcError> {
-        Ok(BASE_FEE.into())
+        self.ask("gas price", |ledger| U256::from(ledger.base_fee + BASE_FEE)).await
     }
 
     async fn balance(&self, _: Address) -> Result<U256, RpcError> {
         self.ask("balance", |ledger| if ledger.is_broke { U256::zero() } else { U256::exp10(24) }).await
     }
 
-    async fn estimate_gas(&self, _: Address, _: &Payload) -> Result<CallOutcome<U256>, RpcError> {
-        self.ask("estimate", |_| CallOutcome::Ok(U256::from(21_000))).await
+    async fn estimate_gas(&self, _: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError> {
+        self.execute("estimate", payload, None).await
     }
 
     async fn estimate_gas_at(
         &self,
         _: Address,
-        _: &Payload,
-        _: BlockId,
+        payload: &Payload,
+        block: BlockId,
     ) -> Result<CallOutcome<U256>, RpcError> {
-        self.ask("estimate at a block", |_| CallOutcome::Ok(U256::from(21_000))).await
+        self.execute("estimate at a block", payload, Some(block)).await
     }
 
     async fn call(&self, _: Address, _: &Payload, _: BlockTag) -> Result<CallOutcome<()>, RpcError> {
@@ -197,7 +236,11 @@ impl Signer for Key {
         let effect = async {
             let typed = tx.typed();
             let signed = self.wallet.sign_hash(typed.sighash()).expect("a key signs");
-            let raw = typed.rlp_signed(&Signature { v: signed.v - 27, ..signed });
+            let parity = signed.v - 27;
+            // Legacy bytes name their chain there (EIP-155).
+            let is_legacy = matches!(typed, TypedTransaction::Legacy(_));
+            let v = if is_legacy { parity + 35 + 2 * tx.chain_id.0 } else { parity };
+            let raw = typed.rlp_signed(&Signature { v, ..signed });
             if let Some(ledger) = &self.leaks_to {
                 // The node's answer is of no interest to whoever breaks the rule.
                 let _ = ledger.lock().unwrap().take(&raw);

@@ -1,25 +1,42 @@
 //! What must hold when a history is over: the rows against the simulated chain. It shares no code with the product.
 
+mod ends;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use sqlx::PgPool;
 use uuid::Uuid;
 
 use super::history::History;
-use super::ledger::{Tx, is_bad};
+use super::ledger::Tx;
+use ends::Facts;
 
 #[derive(sqlx::FromRow)]
 struct IntentRow {
     tx_id: Uuid,
     state: String,
     nonce: Option<i64>,
+    /// Of its last error.
+    code: Option<String>,
+    block_hash: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct CursorRow {
+    start_nonce: i64,
+    next_nonce: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct ForeignRow {
+    first_nonce: i64,
+    last_nonce: i64,
 }
 
 #[derive(sqlx::FromRow)]
 struct AttemptRow {
     tx_id: Uuid,
     nonce: i64,
-    kind: String,
     tx_hash: String,
     fencing_token: i64,
     ordinal: i32,
@@ -30,31 +47,39 @@ struct AttemptRow {
 /// Every rule that does not hold, in words.
 pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
     let (db, chain_id) = (&history.bench.db, history.key.chain_id.as_i64());
-    let intents: Vec<IntentRow> =
-        rows(db, "SELECT tx_id, state, nonce FROM managed_tx WHERE chain_id = $1", chain_id).await;
+    let intents: Vec<IntentRow> = rows(
+        db,
+        "SELECT tx_id, state, nonce, error ->> 'code' AS code, block_hash FROM managed_tx WHERE chain_id = $1",
+        chain_id,
+    )
+    .await;
     let attempts: Vec<AttemptRow> = rows(
         db,
-        "SELECT tx_id, nonce, kind, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
+        "SELECT tx_id, nonce, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
          ORDER BY nonce, ordinal",
         chain_id,
     )
     .await;
-    let next: Option<i64> =
-        sqlx::query_scalar("SELECT next_nonce FROM submitter_nonce_cursor WHERE chain_id = $1")
-            .bind(chain_id)
-            .fetch_optional(db)
-            .await
-            .unwrap();
+    let cursor: Vec<CursorRow> =
+        rows(db, "SELECT start_nonce, next_nonce FROM submitter_nonce_cursor WHERE chain_id = $1", chain_id)
+            .await;
+    let recorded_foreign: Vec<ForeignRow> =
+        rows(db, "SELECT first_nonce, last_nonce FROM foreign_nonce WHERE chain_id = $1", chain_id).await;
+    let ended_on = super::clock::now(db).await.date_naive();
     let chain = history.ledger().chain();
     let foreign: BTreeSet<u64> =
         chain.iter().filter(|tx| history.ledger().is_foreign(tx)).map(|tx| tx.nonce).collect();
     let arrived = history.ledger().arrived().to_vec();
     let mut problems = Vec::new();
-    contiguous(&chain, &foreign, next.unwrap_or(0), &mut problems);
+    let next = cursor.first().map_or(0, |cursor| cursor.next_nonce);
+    contiguous(history.features.is_shared, &chain, &foreign, next, &mut problems);
+    accounted(&cursor, &attempts, &recorded_foreign, &mut problems);
     displaced(&attempts, &foreign, &mut problems);
     recorded(&arrived, &attempts, &mut problems);
-    effects(history, &intents, &chain, &mut problems);
-    owners(&attempts, &mut problems);
+    let is_one_day = history.began == ended_on;
+    let facts = Facts { history, attempts: &attempts, chain: &chain, foreign: &foreign, is_one_day };
+    effects(&facts, &intents, &mut problems);
+    owners(history.features.is_shared, &attempts, &mut problems);
     numbered(&attempts, &mut problems);
     problems
 }
@@ -66,13 +91,31 @@ where
     sqlx::query_as(statement).bind(chain_id).fetch_all(db).await.unwrap()
 }
 
-/// No gap: the chain has 0, 1, … up to the cursor. Above it there is only what somebody else did in the end.
-fn contiguous(chain: &[Tx], foreign: &BTreeSet<u64>, next: i64, problems: &mut Vec<String>) {
+/// No gap: the chain has 0, 1, … up to the cursor. Above it there is only what somebody else did in the end. The cursor of a
+/// shared key may be above the chain: others sent something, and it was dropped.
+fn contiguous(is_shared: bool, chain: &[Tx], foreign: &BTreeSet<u64>, next: i64, problems: &mut Vec<String>) {
     let nonces: Vec<i64> = chain.iter().map(|tx| tx.nonce as i64).collect();
     let above = nonces.iter().filter(|nonce| **nonce >= next);
     let explained = above.clone().all(|nonce| foreign.contains(&nonce.unsigned_abs()));
-    if !nonces.iter().copied().eq(0..next + above.count() as i64) || !explained {
+    let reached = nonces.len() as i64 >= next || is_shared;
+    if !nonces.iter().copied().eq(0..nonces.len() as i64) || !explained || !reached {
         problems.push(format!("the cursor is at {next}, the chain has {nonces:?}"));
+    }
+}
+
+/// Every nonce of the sequence has bytes of ours, or is on record as somebody else's.
+fn accounted(
+    cursor: &[CursorRow],
+    attempts: &[AttemptRow],
+    foreign: &[ForeignRow],
+    problems: &mut Vec<String>,
+) {
+    for nonce in cursor.iter().flat_map(|cursor| cursor.start_nonce..cursor.next_nonce) {
+        let has_bytes = attempts.iter().any(|attempt| attempt.nonce == nonce);
+        if !has_bytes && !foreign.iter().any(|range| (range.first_nonce..=range.last_nonce).contains(&nonce))
+        {
+            problems.push(format!("nonce {nonce} has no bytes, and is not on record as somebody else's"));
+        }
     }
 }
 
@@ -96,39 +139,43 @@ fn recorded(arrived: &[Tx], attempts: &[AttemptRow], problems: &mut Vec<String>)
     }
 }
 
-/// Every intent has ended, with as many effects as its end says.
-fn effects(history: &History<'_>, rows: &[IntentRow], chain: &[Tx], problems: &mut Vec<String>) {
-    if rows.len() != history.intents.len() {
-        problems.push(format!("{} intents were accepted, {} are there", history.intents.len(), rows.len()));
+/// Every intent has ended, with as many effects as its end says, and for a reason.
+fn effects(facts: &Facts<'_>, rows: &[IntentRow], problems: &mut Vec<String>) {
+    let intents = &facts.history.intents;
+    if rows.len() != intents.len() {
+        problems.push(format!("{} intents were accepted, {} are there", intents.len(), rows.len()));
     }
     let by_id: HashMap<Uuid, &IntentRow> = rows.iter().map(|row| (row.tx_id, row)).collect();
     let mut values = HashSet::new();
-    for (tx_id, value) in &history.intents {
-        values.insert(*value);
-        let Some(row) = by_id.get(&tx_id.0) else { continue };
-        let mined: Vec<&Tx> = chain.iter().filter(|tx| tx.value == *value).collect();
-        let fits = match row.state.as_str() {
-            "CONFIRMED" => mined.len() == 1 && !is_bad(*value),
-            "FAILED" => mined.len() == 1 && is_bad(*value),
-            // Nothing but a request or a deadline ends it like this.
-            "CANCELLED" => mined.is_empty() && history.may_be_cancelled.contains(tx_id),
-            _ => false,
-        };
-        let nonce_fits = mined.iter().all(|tx| row.nonce == Some(tx.nonce as i64));
-        if !fits || !nonce_fits {
+    for intent in intents {
+        values.insert(intent.value);
+        let Some(row) = by_id.get(&intent.tx_id.0) else { continue };
+        let mined = facts.mined(intent);
+        let code = row.code.as_deref().unwrap_or("no error");
+        if let Some(why) = ends::unexplained(facts, intent, &row.state, code, &mined) {
             problems.push(format!(
-                "intent {value} is {} with nonce {:?}; on chain it is {mined:?}",
-                row.state, row.nonce
+                "intent {} is {} ({code}) with nonce {:?}: {why}; on chain it is {mined:?}",
+                intent.value, row.state, row.nonce
             ));
         }
+        if !mined.iter().all(|tx| row.nonce == Some(tx.nonce as i64)) {
+            problems
+                .push(format!("intent {} has nonce {:?}; on chain it is {mined:?}", intent.value, row.nonce));
+        }
+        let block = row.block_hash.as_deref().filter(|_| row.state == "CONFIRMED");
+        if block.is_some_and(|hash| !facts.history.ledger().has_block(hash)) {
+            problems.push(format!("the receipt of intent {} is in a block that was replaced", intent.value));
+        }
     }
-    for tx in chain.iter().filter(|tx| tx.value != 0 && !values.contains(&tx.value)) {
+    for tx in facts.chain.iter().filter(|tx| tx.value != 0 && !values.contains(&tx.value)) {
         problems.push(format!("nobody asked for {tx:?}"));
     }
+    problems.extend(ends::beyond_the_day(facts));
 }
 
-/// One intent per nonce and one nonce per intent; the tokens of first bytes never fall along the nonces.
-fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
+/// One intent per nonce and one nonce per intent; the tokens of first bytes never fall along the nonces. Of a shared key a nonce
+/// that others left is given after higher ones.
+fn owners(is_shared: bool, attempts: &[AttemptRow], problems: &mut Vec<String>) {
     let mut intents: BTreeMap<i64, BTreeSet<Uuid>> = BTreeMap::new();
     let mut nonces: BTreeMap<Uuid, BTreeSet<i64>> = BTreeMap::new();
     for attempt in attempts.iter().filter(|attempt| !attempt.displaced) {
@@ -138,12 +185,10 @@ fn owners(attempts: &[AttemptRow], problems: &mut Vec<String>) {
     if intents.values().any(|of| of.len() > 1) || nonces.values().any(|of| of.len() > 1) {
         problems.push(format!("nonces and intents do not belong to each other: {intents:?}"));
     }
-    let tokens: Vec<i64> = attempts
-        .iter()
-        .filter(|attempt| attempt.kind == "ORIGINAL")
-        .map(|attempt| attempt.fencing_token)
-        .collect();
-    if !tokens.is_sorted() {
+    // They are in the order of nonces and numbers. What is recorded for a nonce that is held comes later.
+    let first_bytes = attempts.chunk_by(|one, next| one.nonce == next.nonce).filter_map(|of| of.first());
+    let tokens: Vec<i64> = first_bytes.map(|attempt| attempt.fencing_token).collect();
+    if !tokens.is_sorted() && !is_shared {
         problems.push(format!("tokens fall along the nonces: {tokens:?}"));
     }
 }

@@ -18,6 +18,9 @@ use crate::lane::{Lane, OpenTx, StepError};
 const LOOK: Duration = Duration::from_secs(1);
 /// More than others are likely to send between two looks.
 const FAR: u64 = 1_000;
+/// So far below the first nonce of the sequence a reorg may have vacated one. A node that counts fewer is far behind, and the
+/// nonces that it misses are not given.
+const BEFORE_START: u64 = 64;
 /// A nonce of others that no node knows anything of for this long is not coming: their transaction was dropped.
 const VACANT_FOR: Duration = Duration::from_secs(3);
 
@@ -124,7 +127,10 @@ fn note(lane: &mut Lane, range: ForeignNonces) {
 fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
     let missing = Nonce(counts.pending);
     let given = lane.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
-    let of_others = lane.sharing.known.iter().any(|range| range.contains(missing));
+    // Where the sequence starts is what a node counted at the first use, and those transactions were not final.
+    let before_start = |start: Nonce| missing < start && start.0 - missing.0 <= BEFORE_START;
+    let of_others = lane.sharing.known.iter().any(|range| range.contains(missing))
+        || lane.sequence.as_ref().is_some_and(|sequence| before_start(sequence.start));
     let ours = lane.open.iter().any(|tx| tx.intent.nonce == missing);
     if !given || !of_others || ours {
         lane.sharing.vacant = None;

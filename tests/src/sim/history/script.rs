@@ -1,0 +1,113 @@
+//! Histories that no seed decides: each is for one rule.
+
+use std::time::Duration;
+
+use gapless_worker::by_hand::Next;
+
+use super::op::Op;
+use super::{History, STEPS};
+use crate::sim::clock;
+use crate::sim::process::{Process, Stepped};
+
+impl History<'_> {
+    /// Three are sent; somebody else takes the nonce of the first, and the other two become final.
+    pub(in crate::sim) async fn lose_the_first_of_three(&mut self) {
+        self.parts.config.nonce.max_in_flight = 3;
+        self.processes[0] = Process::start('A', &self.parts);
+        for _ in 0..3 {
+            self.happen(Op::Submit).await;
+        }
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        for _ in 0..STEPS {
+            if !matches!(self.step(0, None).await, Stepped::To(Next::Again)) {
+                break;
+            }
+        }
+        assert_eq!(self.ledger().arrived().len(), 3, "all of them are sent");
+        self.befall_the_chain(Op::Outside);
+        for _ in 0..5 {
+            self.befall_the_chain(Op::Mine(10));
+        }
+    }
+
+    /// Others have used the key before; we get the next nonce, and a reorg takes theirs.
+    pub(in crate::sim) async fn lose_what_others_did_before(&mut self) {
+        self.befall_the_chain(Op::Outside);
+        self.happen(Op::Submit).await;
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        while self.step(0, None).await == Stepped::To(Next::Again) {}
+        assert_eq!(self.ledger().arrived().iter().map(|tx| tx.nonce).collect::<Vec<_>>(), [1]);
+        self.befall_the_chain(Op::Reorg { depth: 1, keep: false });
+    }
+
+    /// Ten minutes of a node's trouble, with work before and during it. What ends or stops without saying why is a problem.
+    pub(in crate::sim) async fn trouble(&mut self, with: &'static str) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.happen(Op::Submit).await;
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        for ten_seconds in 0..60 {
+            if ten_seconds == 1 {
+                self.say(format!("`{with}` is refused: rate limit exceeded"));
+                self.ledger().trouble = Some(with);
+            }
+            if ten_seconds == 1 || ten_seconds == 6 {
+                self.happen(Op::Submit).await;
+                self.processes[0].tell_of_work();
+            }
+            for _ in 0..4 {
+                self.claim(0).await;
+                self.befall_the_chain(Op::Mine(10));
+                self.processes[0].look(false).await;
+                for _ in 0..STEPS {
+                    let stepped = self.step(0, None).await;
+                    if !matches!(stepped, Stepped::To(Next::Again) | Stepped::Stopped) {
+                        break;
+                    }
+                }
+                clock::advance(&self.bench.db, Duration::from_millis(2_500)).await;
+                self.renew(0).await;
+            }
+            if ten_seconds > 2 {
+                problems.extend(self.silent().await);
+            }
+            if !problems.is_empty() {
+                break;
+            }
+        }
+        self.ledger().trouble = None;
+        problems
+    }
+
+    /// Intents that failed or were cancelled, and the oldest open one if it does not say that it waits for a node.
+    async fn silent(&self) -> Vec<String> {
+        let rows: Vec<(String, String, Option<String>)> = sqlx::query_as(
+            "SELECT tx_id::TEXT, state, sub_state FROM managed_tx
+             WHERE chain_id = $1 AND state IN ('FAILED', 'CANCELLED') AND sub_state IS DISTINCT FROM 'reverted'
+             UNION ALL
+             SELECT tx_id::TEXT, state, sub_state
+             FROM (SELECT * FROM managed_tx WHERE chain_id = $1 AND finished_at IS NULL ORDER BY seq LIMIT 1) oldest
+             WHERE sub_state IS DISTINCT FROM 'waiting_node'",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap();
+        rows.iter().map(|row| format!("during the trouble: {row:?}")).collect()
+    }
+
+    /// Transfers that did not have their effect.
+    pub(in crate::sim) async fn unconfirmed(&self) -> Vec<String> {
+        let rows: Vec<(String, Option<String>, Option<String>)> = sqlx::query_as(
+            "SELECT state, sub_state, last_error FROM managed_tx
+             WHERE chain_id = $1 AND state <> 'CONFIRMED' AND sub_state IS DISTINCT FROM 'reverted'",
+        )
+        .bind(self.key.chain_id.as_i64())
+        .fetch_all(&self.bench.db)
+        .await
+        .unwrap();
+        rows.iter().map(|row| format!("in the end: {row:?}")).collect()
+    }
+}
