@@ -43,8 +43,8 @@ impl Worker {
     ) -> Worker {
         let (chain, task) = Chain::by_hand(config, connector);
         let shared = Arc::new(Shared {
+            writer: Writer::start(commits, 1, bell, node.clone()),
             node,
-            writer: Writer::start(commits, 1, bell),
             reader: Reader::start(reads),
             events: Arc::new(Silent),
             linger: Duration::ZERO,

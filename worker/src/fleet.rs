@@ -282,9 +282,9 @@ impl Fleet {
             }
         };
         let refused = wanted.len().saturating_sub(leases.len());
-        metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "acquired").increment(leases.len() as u64);
         metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "not_owner").increment(refused as u64);
         for lease in leases {
+            metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => lease.acquired().as_str()).increment(1);
             self.start_lane(lease);
         }
         Ok(())
@@ -298,7 +298,7 @@ impl Fleet {
             return;
         };
         tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
-            fencing_token = lease.token().0, "lease acquired");
+            fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
         let (rests, only_waits) = (lane.rests.clone(), lane.only_waits.clone());
@@ -395,7 +395,11 @@ impl Fleet {
                 continue;
             }
             match self.lease_store.renew(&tags, &self.config.lease).await {
-                Ok(lost) => self.dismiss(&lost),
+                Ok(lost) => {
+                    let renewed = tags.len().saturating_sub(lost.len());
+                    metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "renew").increment(renewed as u64);
+                    self.dismiss(&lost);
+                }
                 Err(error) => {
                     tracing::warn!(node.id = %self.shared.node, leases = tags.len(), error = %error, "renewal failed");
                     next = Instant::now() + interval / 5;
@@ -411,7 +415,7 @@ impl Fleet {
             if let Some(lane) = lanes.get(&key).filter(|lane| lane.tag.same_lease(tag)) {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
-                    node.id = %self.shared.node, "lease lost");
+                    node.id = %self.shared.node, fencing_token = tag.token().0, "lease lost");
                 lane.orders.send_replace(Order::Vanish);
             }
         }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use gapless::chain::{BlockId, BlockTag, MinedTx};
-use gapless::domain::{CountAt, EventKind, Nonce, TxState};
+use gapless::domain::{CountAt, EventKind, Nonce, TxId, TxState};
 use gapless::store::Evidence;
 use tokio::time::Instant;
 
@@ -167,7 +167,8 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         return explained(lane).await;
     }
     if is_second_look {
-        raise(lane, reasons.join("; ")).await?;
+        let concerned = unexplained(lane, latest).first().map(|index| lane.open[*index].intent.tx_id);
+        raise(lane, concerned, reasons.join("; ")).await?;
     }
     lane.key.look_later(LONGEST_SUSPECT_PAUSE);
     Ok(Allowed::OpenOnly)
@@ -200,12 +201,13 @@ async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
 }
 
 /// SUSPECT, on disk before anything else happens: whoever owns the submitter next knows it.
-async fn raise(lane: &mut Lane, reason: String) -> Result<(), StepError> {
+async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(), StepError> {
     if lane.key.evidence.suspicion.as_ref() == Some(&reason) {
         return Ok(());
     }
     if lane.key.evidence.suspicion.is_none() {
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+            tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
             fencing_token = lane.lease.token().0, reason, "SUSPECT: no new nonces until this is explained");
         lane.tell(None, EventKind::Suspect { reason: reason.clone() });
     }
@@ -324,7 +326,9 @@ pub(super) fn lose(lane: &mut Lane, index: usize, by: &MinedTx) {
 
 fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless::domain::H256>) {
     let reason = format!("{cause}: {detail}");
+    let tx_id = taken(lane).next().map(|tx| tx.intent.tx_id);
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
         fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
     lane.key.look_anew();
     lane.key.look_later(LONGEST_PAUSE);

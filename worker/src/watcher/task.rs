@@ -17,6 +17,7 @@ use super::Watcher;
 use super::canon::{Canon, Change};
 use super::pace::{FEW, Pace};
 use super::saver::{Piece, Saver};
+use crate::receipts::Place;
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
 const MAX_WALK: u64 = 128;
@@ -194,7 +195,7 @@ impl WatchTask {
             return Vec::new();
         }
         let hashes: Vec<H256> = self.taken.iter().map(|(hash, _)| *hash).collect();
-        self.watcher.connector.receipts(&hashes).await.unwrap_or_default()
+        self.watcher.receipts.of(&hashes, Place::Early).await.unwrap_or_default()
     }
 
     /// Makes `latest` the head. Answers how many blocks are new.
@@ -422,16 +423,13 @@ impl WatchTask {
         let is_known = |hash: &H256| {
             early.iter().find(|known| known.tx_hash == *hash && known.block_hash == block.block.hash)
         };
-        ours.iter().filter_map(is_known).for_each(|receipt| self.tell(receipt.clone()));
+        ours.iter().filter_map(is_known).for_each(|known| self.watcher.registry.included(known.clone()));
         let missing: Vec<H256> = ours.iter().copied().filter(|hash| is_known(hash).is_none()).collect();
         if missing.len() >= BLOCK_RECEIPTS_FROM
             && block.tx_hashes.len() <= missing.len() * OTHERS_FOR_EACH
-            && let Some(receipts) = self.watcher.connector.block_receipts(block.block.hash).await?
+            && let Some(receipts) = self.watcher.receipts.of_block(block.block.hash, &missing).await?
         {
-            let wanted: HashSet<H256> = missing.into_iter().collect();
-            for receipt in receipts.into_iter().filter(|receipt| wanted.contains(&receipt.tx_hash)) {
-                self.tell(receipt);
-            }
+            receipts.into_iter().for_each(|receipt| self.watcher.registry.included(receipt));
             return Ok(());
         }
         self.deliver(&missing).await
@@ -441,19 +439,8 @@ impl WatchTask {
         if hashes.is_empty() {
             return Ok(());
         }
-        let receipts = self.watcher.connector.receipts(hashes).await.inspect_err(|_| {
-            metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "error").increment(1);
-        })?;
-        let missing = hashes.len().saturating_sub(receipts.len());
-        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "missing").increment(missing as u64);
-        for receipt in receipts {
-            self.tell(receipt);
-        }
+        let receipts = self.watcher.receipts.of(hashes, Place::Block).await?;
+        receipts.into_iter().for_each(|receipt| self.watcher.registry.included(receipt));
         Ok(())
-    }
-
-    fn tell(&self, receipt: Receipt) {
-        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "found").increment(1);
-        self.watcher.registry.included(receipt);
     }
 }
