@@ -90,6 +90,18 @@ impl HandLane {
         self.mailbox.post(News::Work);
     }
 
+    /// More news than its mailbox holds.
+    pub fn flood(&self) {
+        for _ in 0..100_000 {
+            self.mailbox.post(News::Look);
+        }
+    }
+
+    /// News that wait in its mailbox.
+    pub fn waiting_news(&self) -> usize {
+        self.mailbox.depth()
+    }
+
     /// What the fleet says when somebody asked for something.
     pub fn tell_of_requests(&self) {
         self.mailbox.post(News::Reload);

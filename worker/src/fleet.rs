@@ -50,12 +50,14 @@ pub(crate) struct Fleet {
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
     lanes: Mutex<HashMap<SubmitterKey, LaneHandle>>,
-    ended: mpsc::UnboundedSender<Ended>,
+    ended: mpsc::Sender<Ended>,
     /// Something may be there to do: poll now.
     pub(crate) wake: Notify,
     pulse: Pulse,
 }
 
+/// Ended lanes that may wait to be collected, and are collected at once.
+const ENDED: usize = 1_000;
 /// A free submitter that nobody claims for this many poll intervals is taken by anyone: whoever it falls to may be
 /// full, or lack the key.
 const ORPHAN_POLLS: u32 = 3;
@@ -76,8 +78,8 @@ impl Fleet {
         shared: Arc<Shared>,
         chains: HashMap<ChainId, Arc<Chain>>,
         signers: Arc<SignerSet>,
-    ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
-        let (ended, endings) = mpsc::unbounded_channel();
+    ) -> (Arc<Fleet>, mpsc::Receiver<Ended>) {
+        let (ended, endings) = mpsc::channel(ENDED);
         let lanes = Mutex::new(HashMap::new());
         let pulse = Pulse::new(&config, store.clone(), shared.node.clone());
         (
@@ -99,6 +101,16 @@ impl Fleet {
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<SubmitterKey, LaneHandle>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues inside this process and how much waits in each; of all mailboxes, in the fullest.
+    pub(crate) fn queue_depths(&self) -> Vec<(&'static str, usize)> {
+        let fullest = self.lanes().values().map(|lane| lane.mailbox.depth()).max();
+        let ended = self.ended.max_capacity() - self.ended.capacity();
+        let mut depths =
+            vec![("mailbox", fullest.unwrap_or(0)), ("ended_lanes", ended), self.shared.writer.depth()];
+        depths.extend(self.shared.reader.depths());
+        depths
     }
 
     /// Asks for work until told to stop.
@@ -317,8 +329,8 @@ impl Fleet {
                 handed_over: false,
                 gave_way: false,
             });
-            // The receiver lives until the process stops.
-            let _ = ended.send(end);
+            // The receiver lives until the process stops. This task holds nothing that whoever collects could wait for.
+            let _ = ended.send(end).await;
         });
     }
 
@@ -342,9 +354,9 @@ impl Fleet {
     }
 
     /// Collects leases of ended lanes and gives them back, many at a time.
-    pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::UnboundedReceiver<Ended>) {
+    pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::Receiver<Ended>) {
         let mut batch = Vec::new();
-        while endings.recv_many(&mut batch, 1_000).await > 0 {
+        while endings.recv_many(&mut batch, ENDED).await > 0 {
             let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
             let handed_over = batch.iter().any(|ended| ended.handed_over);
             let (gave_way, rest): (Vec<Ended>, Vec<Ended>) =

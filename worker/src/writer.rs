@@ -58,7 +58,7 @@ impl Writer {
     /// `endings` is rung for what became final, after its commit. `node` is for the log.
     pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Bell, node: NodeId) -> Self {
         let told = Arc::new(Told { endings, node });
-        let funnel = Funnel::start(writers, MAX_BATCH, move |batch| {
+        let funnel = Funnel::start("writer", writers, MAX_BATCH, move |batch| {
             let (store, told) = (store.clone(), told.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
@@ -66,6 +66,11 @@ impl Writer {
             }
         });
         Writer { funnel }
+    }
+
+    /// Name of the queue, and writes that wait.
+    pub(crate) fn depth(&self) -> (&'static str, usize) {
+        self.funnel.depth()
     }
 
     /// Commits one lane's write. The attempts that come back are on disk.

@@ -55,6 +55,13 @@ pub const UNMINED_OLDEST_AGE_SECONDS: &str = "unmined_oldest_age_seconds";
 pub const TRACKING_TRANSACTIONS: &str = "tracking_transactions";
 /// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
 pub const TRACKING_OLDEST_AGE_SECONDS: &str = "tracking_oldest_age_seconds";
+/// Worker. `queue`: mailbox (the fullest of all lanes), writer, reader_rows, reader_heads, reader_spent, ended_lanes, blocks. What waits
+/// inside this process, looked at every second.
+pub const INTERNAL_QUEUE_DEPTH: &str = "internal_queue_depth";
+/// Worker. `queue`: mailbox, blocks. What did not fit; whoever reads the queue is told that something is missing and reads anew.
+pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "internal_queue_dropped_total";
+/// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Questions that waited for room.
+pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "internal_queue_waits_total";
 /// Worker. Submitters this process owns.
 pub const LANES: &str = "lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
@@ -177,6 +184,9 @@ fn describe() {
         Unit::Seconds,
         "Age of the oldest nonce in a block that is not final"
     );
+    describe_gauge!(INTERNAL_QUEUE_DEPTH, Unit::Count, "What waits in queues inside this process");
+    describe_counter!(INTERNAL_QUEUE_DROPPED_TOTAL, "What did not fit into queues that may lose it");
+    describe_counter!(INTERNAL_QUEUE_WAITS_TOTAL, "Questions that waited for room in a queue");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
     describe_gauge!(

@@ -5,6 +5,7 @@
 
 mod canon;
 mod finality;
+mod mailbox;
 mod pace;
 mod registry;
 mod saver;
@@ -22,8 +23,8 @@ use tokio::time::Instant;
 
 use canon::Canon;
 use finality::FinalHeight;
+pub(crate) use mailbox::{Inbox, Mailbox, News};
 use registry::Registry;
-pub(crate) use registry::{Mailbox, News};
 pub(crate) use task::WatchTask;
 
 use crate::receipts::Receipts;

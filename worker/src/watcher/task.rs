@@ -9,14 +9,13 @@ use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
 use gapless::domain::{BlockRef, Finality, H256, NodeId, Receipt};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Watcher;
 use super::canon::{Canon, Change};
 use super::pace::{FEW, Pace};
-use super::saver::{Piece, Saver};
+use super::saver::{Piece, Pieces, Saver};
 use crate::receipts::Place;
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
@@ -44,7 +43,7 @@ enum Branch {
 #[derive(Debug)]
 pub(crate) struct WatchTask {
     watcher: Arc<Watcher>,
-    saver: mpsc::UnboundedSender<Piece>,
+    saver: Pieces,
     pace: Pace,
     /// What nodes took, and when: it may be in a block any moment.
     taken: Vec<(H256, Instant)>,
@@ -71,10 +70,10 @@ impl WatchTask {
     /// Its blocks are saved by nobody.
     #[cfg(feature = "by-hand")]
     pub(crate) fn unsaved(watcher: Arc<Watcher>) -> Self {
-        WatchTask::telling(watcher, mpsc::unbounded_channel().0)
+        WatchTask::telling(watcher, Pieces::new().0)
     }
 
-    fn telling(watcher: Arc<Watcher>, saver: mpsc::UnboundedSender<Piece>) -> Self {
+    fn telling(watcher: Arc<Watcher>, saver: Pieces) -> Self {
         WatchTask {
             pace: Pace::new(watcher.poll_interval, Instant::now()),
             saver,
@@ -324,9 +323,9 @@ impl WatchTask {
         Ok(())
     }
 
-    fn save(&self, piece: Piece) {
-        // Its receiver lives as long as this task.
-        let _ = self.saver.send(piece);
+    fn save(&mut self, piece: Piece) {
+        let watcher = &self.watcher;
+        self.saver.tell(piece, || watcher.read_canon(Canon::all));
     }
 
     /// The block and those before it that may still be confirming something, oldest first, as far as a node can show them
