@@ -13,6 +13,7 @@ use gapless::store::Evidence;
 use tokio::time::Instant;
 
 use super::attribution::{self, Consumer, Reading};
+use super::pending_use::{self, PendingUse};
 use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
@@ -41,6 +42,7 @@ pub(crate) enum Allowed {
 pub(crate) struct KeyState {
     pub(crate) evidence: Evidence,
     pub(super) reading: Reading,
+    pub(super) pending_use: PendingUse,
     /// The chain's count was compared with the sequence since the rows were read.
     pub(super) checked: bool,
     /// Since when something is not explained.
@@ -56,7 +58,8 @@ pub(crate) struct KeyState {
 
 impl KeyState {
     pub(crate) fn loaded(evidence: Evidence) -> KeyState {
-        KeyState { evidence, ..KeyState::default() }
+        let pending_use = PendingUse::loaded(evidence.suspicion.as_deref());
+        KeyState { evidence, pending_use, ..KeyState::default() }
     }
 
     pub(crate) fn recheck_at(&self) -> Option<Instant> {
@@ -100,7 +103,9 @@ pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
         return Ok(Allowed::Nothing);
     }
     if lane.key.checked {
-        return Ok(Allowed::Everything);
+        pending_use::glance(lane, sequence.next).await;
+        // In doubt: the next turn looks into it, and gives no nonce meanwhile.
+        return Ok(if lane.key.checked { Allowed::Everything } else { Allowed::OpenOnly });
     }
     if lane.key.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(Allowed::OpenOnly);
@@ -111,8 +116,11 @@ pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
 /// Compares the chain with the sequence, and explains what does not fit as far as that is possible.
 async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
     // The cheap look, batched with those of other lanes. It cannot be held against a block, so it only clears.
-    let latest = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
-    if latest <= next.0 && unexplained(lane, latest).is_empty() {
+    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
+    let (latest, pending) = tokio::join!(count, pending_use::look(lane, next));
+    let latest = latest?;
+    lane.key.pending_use.note(pending);
+    if latest <= next.0 && unexplained(lane, latest).is_empty() && !lane.key.pending_use.waits {
         renew_old_bound(lane, next).await;
         return explained(lane).await;
     }
@@ -162,6 +170,8 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         }
         let where_ = if counted.is_some() { "in no final block" } else { "at no block that is known here" };
         reasons.push(format!("{detail}, {where_} yet"));
+    } else if lane.key.pending_use.waits {
+        reasons.push(pending_use::WAITS.to_owned());
     }
     if reasons.is_empty() {
         return explained(lane).await;
@@ -288,9 +298,12 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.sequence.is_some() {
         return Ok(true);
     }
-    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
+    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
+    let sequence_start = Nonce(lane.chain.config.nonce.start_from);
+    let (count, pending) = tokio::join!(count, pending_use::look(lane, sequence_start));
+    let count = count?;
     // Others may have used a shared key as often as they like.
-    let start = Nonce(if lane.sharing.enabled { count } else { lane.chain.config.nonce.start_from });
+    let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
     lane.sequence = Some(Sequence {
         start,
         next: start,
@@ -304,6 +317,13 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if count == start.0 {
         // Written with the first nonce, or at the end of the turn: the insert meets no other, or all of it fails.
         renew_old_bound(lane, start).await;
+        if !lane.sharing.enabled {
+            lane.key.pending_use.note(pending);
+        }
+        if lane.key.pending_use.waits {
+            doubt(lane);
+            return Ok(false);
+        }
         return Ok(true);
     }
     let detail = format!(
