@@ -52,7 +52,7 @@ pub use nodes::{NodeKind, NodeOptions};
 pub use pair::Pair;
 pub use policy::{Permitted, PolicyRow};
 pub use pooler::{Mode, Pooler, Unknown};
-pub use proxy::{Fault, Proxy, SendsOf, Sent};
+pub use proxy::{Fault, PENDING_COUNT, Proxy, SendsOf, Sent};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use schemathesis::Schemathesis;
 pub use service::{Service, ServiceBuilder};

@@ -65,6 +65,13 @@ fn a_nonce_that_a_reorg_took_from_others_before_the_first_use_of_a_shared_key_is
     assert!(problems.is_empty(), "{problems:#?}");
 }
 
+/// A lane that is flooded keeps a bounded number of news, and learns from its rows and its node what it did not hear.
+#[test]
+fn a_lane_whose_mailbox_is_full_misses_neither_a_block_nor_a_reorg() {
+    let problems = Simulation::start(Sabotage::Nothing).a_flooded_mailbox();
+    assert!(problems.is_empty(), "{problems:#?}");
+}
+
 #[test]
 fn a_seed_is_the_same_history_every_time() {
     let (one, other) = (Simulation::start(Sabotage::Nothing), Simulation::start(Sabotage::Nothing));

@@ -43,8 +43,8 @@ impl Worker {
     ) -> Worker {
         let (chain, task) = Chain::by_hand(config, connector);
         let shared = Arc::new(Shared {
+            writer: Writer::start(commits, 1, bell, node.clone()),
             node,
-            writer: Writer::start(commits, 1, bell),
             reader: Reader::start(reads),
             events: Arc::new(Silent),
             linger: Duration::ZERO,
@@ -88,6 +88,18 @@ impl HandLane {
     /// What the fleet says when there is new work.
     pub fn tell_of_work(&self) {
         self.mailbox.post(News::Work);
+    }
+
+    /// More news than its mailbox holds.
+    pub fn flood(&self) {
+        for _ in 0..100_000 {
+            self.mailbox.post(News::Look);
+        }
+    }
+
+    /// News that wait in its mailbox.
+    pub fn waiting_news(&self) -> usize {
+        self.mailbox.depth()
     }
 
     /// What the fleet says when somebody asked for something.

@@ -50,12 +50,14 @@ pub(crate) struct Fleet {
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
     lanes: Mutex<HashMap<SubmitterKey, LaneHandle>>,
-    ended: mpsc::UnboundedSender<Ended>,
+    ended: mpsc::Sender<Ended>,
     /// Something may be there to do: poll now.
     pub(crate) wake: Notify,
     pulse: Pulse,
 }
 
+/// Ended lanes that may wait to be collected, and are collected at once.
+const ENDED: usize = 1_000;
 /// A free submitter that nobody claims for this many poll intervals is taken by anyone: whoever it falls to may be
 /// full, or lack the key.
 const ORPHAN_POLLS: u32 = 3;
@@ -76,8 +78,8 @@ impl Fleet {
         shared: Arc<Shared>,
         chains: HashMap<ChainId, Arc<Chain>>,
         signers: Arc<SignerSet>,
-    ) -> (Arc<Fleet>, mpsc::UnboundedReceiver<Ended>) {
-        let (ended, endings) = mpsc::unbounded_channel();
+    ) -> (Arc<Fleet>, mpsc::Receiver<Ended>) {
+        let (ended, endings) = mpsc::channel(ENDED);
         let lanes = Mutex::new(HashMap::new());
         let pulse = Pulse::new(&config, store.clone(), shared.node.clone());
         (
@@ -99,6 +101,16 @@ impl Fleet {
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<SubmitterKey, LaneHandle>> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues inside this process and how much waits in each; of all mailboxes, in the fullest.
+    pub(crate) fn queue_depths(&self) -> Vec<(&'static str, usize)> {
+        let fullest = self.lanes().values().map(|lane| lane.mailbox.depth()).max();
+        let ended = self.ended.max_capacity() - self.ended.capacity();
+        let mut depths =
+            vec![("mailbox", fullest.unwrap_or(0)), ("ended_lanes", ended), self.shared.writer.depth()];
+        depths.extend(self.shared.reader.depths());
+        depths
     }
 
     /// Asks for work until told to stop.
@@ -282,9 +294,9 @@ impl Fleet {
             }
         };
         let refused = wanted.len().saturating_sub(leases.len());
-        metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "acquired").increment(leases.len() as u64);
         metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "not_owner").increment(refused as u64);
         for lease in leases {
+            metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => lease.acquired().as_str()).increment(1);
             self.start_lane(lease);
         }
         Ok(())
@@ -298,7 +310,7 @@ impl Fleet {
             return;
         };
         tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
-            fencing_token = lease.token().0, "lease acquired");
+            fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
         let (rests, only_waits) = (lane.rests.clone(), lane.only_waits.clone());
@@ -317,8 +329,8 @@ impl Fleet {
                 handed_over: false,
                 gave_way: false,
             });
-            // The receiver lives until the process stops.
-            let _ = ended.send(end);
+            // The receiver lives until the process stops. This task holds nothing that whoever collects could wait for.
+            let _ = ended.send(end).await;
         });
     }
 
@@ -342,9 +354,9 @@ impl Fleet {
     }
 
     /// Collects leases of ended lanes and gives them back, many at a time.
-    pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::UnboundedReceiver<Ended>) {
+    pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::Receiver<Ended>) {
         let mut batch = Vec::new();
-        while endings.recv_many(&mut batch, 1_000).await > 0 {
+        while endings.recv_many(&mut batch, ENDED).await > 0 {
             let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
             let handed_over = batch.iter().any(|ended| ended.handed_over);
             let (gave_way, rest): (Vec<Ended>, Vec<Ended>) =
@@ -395,7 +407,11 @@ impl Fleet {
                 continue;
             }
             match self.lease_store.renew(&tags, &self.config.lease).await {
-                Ok(lost) => self.dismiss(&lost),
+                Ok(lost) => {
+                    let renewed = tags.len().saturating_sub(lost.len());
+                    metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "renew").increment(renewed as u64);
+                    self.dismiss(&lost);
+                }
                 Err(error) => {
                     tracing::warn!(node.id = %self.shared.node, leases = tags.len(), error = %error, "renewal failed");
                     next = Instant::now() + interval / 5;
@@ -411,7 +427,7 @@ impl Fleet {
             if let Some(lane) = lanes.get(&key).filter(|lane| lane.tag.same_lease(tag)) {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
-                    node.id = %self.shared.node, "lease lost");
+                    node.id = %self.shared.node, fencing_token = tag.token().0, "lease lost");
                 lane.orders.send_replace(Order::Vanish);
             }
         }

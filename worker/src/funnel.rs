@@ -3,14 +3,22 @@
 //! A flusher takes whatever waits, up to a limit, and runs it as one batch; the next batch is what came meanwhile. A second
 //! flush beside one that is under way begins only when there is enough for it, or when that one takes unusually long.
 //! No timer for what is lone: a batch of one when idle, of hundreds under load.
+//!
+//! The queue is bounded, and whoever asks waits for room in it: a question must not be lost. That cannot end in a standstill, because a
+//! flush waits for the database alone, and that answers or is given up within a time. It waits for nobody who asks: answers go
+//! through a channel that always has room, and news for lanes is posted without waiting (`watcher::mailbox`, ADR 0035).
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use gapless::observe::metrics as m;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, Notify, mpsc, oneshot};
 
+/// Full batches that may wait; whoever comes then waits to put its question in.
+const BATCHES: usize = 4;
 /// Enough for a flush beside another: below it, one flush of twice the size is cheaper than two.
 const WORTH_A_FLUSH: usize = 100;
 /// Before a batch is closed the flusher so often lets those run who are ready, as long as some of them join. It takes some
@@ -50,32 +58,39 @@ pub(crate) struct Closed;
 
 #[derive(Debug)]
 pub(crate) struct Funnel<Q, A> {
-    queue: mpsc::UnboundedSender<Request<Q, A>>,
+    /// For metrics.
+    name: &'static str,
+    queue: mpsc::Sender<Request<Q, A>>,
 }
 
 impl<Q, A> Clone for Funnel<Q, A> {
     fn clone(&self) -> Self {
-        Funnel { queue: self.queue.clone() }
+        Funnel { name: self.name, queue: self.queue.clone() }
     }
 }
 
 impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
-    /// Starts `flushers` tasks that run batches of up to `limit`. The queue needs no bound of its own: every caller
-    /// waits for its answer, so it holds at most one request per lane.
-    pub(crate) fn start<F, R>(flushers: usize, limit: usize, flush: F) -> Self
+    /// Starts `flushers` tasks that run batches of up to `limit`.
+    pub(crate) fn start<F, R>(name: &'static str, flushers: usize, limit: usize, flush: F) -> Self
     where
         F: Fn(Vec<Request<Q, A>>) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = ()> + Send,
     {
-        Funnel::with_patience(UNUSUAL, flushers, limit, flush)
+        Funnel::with_patience(name, UNUSUAL, flushers, limit, flush)
     }
 
-    fn with_patience<F, R>(unusual: Duration, flushers: usize, limit: usize, flush: F) -> Self
+    fn with_patience<F, R>(
+        name: &'static str,
+        unusual: Duration,
+        flushers: usize,
+        limit: usize,
+        flush: F,
+    ) -> Self
     where
         F: Fn(Vec<Request<Q, A>>) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = ()> + Send,
     {
-        let (queue, waiting) = mpsc::unbounded_channel();
+        let (queue, waiting) = mpsc::channel(BATCHES * limit);
         let (waiting, busy, done) = (Mutex::new(waiting), AtomicUsize::new(0), Notify::new());
         let intake = Arc::new(Intake { waiting, busy, done, unusual });
         for _ in 0..flushers {
@@ -87,12 +102,24 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
                 }
             });
         }
-        Funnel { queue }
+        Funnel { name, queue }
+    }
+
+    /// Its name, and how many questions wait.
+    pub(crate) fn depth(&self) -> (&'static str, usize) {
+        (self.name, self.queue.max_capacity() - self.queue.capacity())
     }
 
     pub(crate) async fn ask(&self, question: Q) -> Result<A, Closed> {
         let (answer, wait) = oneshot::channel();
-        self.queue.send(Request { question, answer }).map_err(|_| Closed)?;
+        match self.queue.try_send(Request { question, answer }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(request)) => {
+                metrics::counter!(m::INTERNAL_QUEUE_WAITS_TOTAL, "queue" => self.name).increment(1);
+                self.queue.send(request).await.map_err(|_| Closed)?;
+            }
+            Err(TrySendError::Closed(_)) => return Err(Closed),
+        }
         wait.await.map_err(|_| Closed)
     }
 }
@@ -100,7 +127,7 @@ impl<Q: Send + 'static, A: Send + 'static> Funnel<Q, A> {
 /// Where the flushers of a funnel take their batches from, one at a time.
 #[derive(Debug)]
 struct Intake<Q, A> {
-    waiting: Mutex<mpsc::UnboundedReceiver<Request<Q, A>>>,
+    waiting: Mutex<mpsc::Receiver<Request<Q, A>>>,
     /// Flushes under way.
     busy: AtomicUsize,
     /// One of them is done.
@@ -165,7 +192,7 @@ mod tests {
         let (sizes_in, mut sizes) = mpsc::unbounded_channel();
         let first = Arc::new(AtomicUsize::new(0));
         let (gate2, first2) = (gate.clone(), first.clone());
-        let funnel: Funnel<u32, u32> = Funnel::start(1, 100, move |batch| {
+        let funnel: Funnel<u32, u32> = Funnel::start("test", 1, 100, move |batch| {
             let (gate, first, sizes_in) = (gate2.clone(), first2.clone(), sizes_in.clone());
             async move {
                 sizes_in.send(batch.len()).unwrap();
@@ -202,7 +229,7 @@ mod tests {
     fn held_up(unusual: Duration) -> (Funnel<usize, ()>, mpsc::UnboundedReceiver<usize>) {
         let (sizes_in, sizes) = mpsc::unbounded_channel();
         let first = Arc::new(AtomicUsize::new(0));
-        let funnel = Funnel::with_patience(unusual, 2, 500, move |batch: Vec<Request<usize, ()>>| {
+        let funnel = Funnel::with_patience("test", unusual, 2, 500, move |batch: Vec<Request<usize, ()>>| {
             let (first, sizes_in) = (first.clone(), sizes_in.clone());
             async move {
                 sizes_in.send(batch.len()).unwrap();
@@ -248,5 +275,54 @@ mod tests {
         let _first = crowd(&funnel, 1);
         assert_eq!(sizes.recv().await, Some(1));
         assert!(crowd(&funnel, 3).join_all().await.into_iter().all(|answer| answer.is_ok()));
+    }
+
+    /// A flood waits outside of the queue, which stays as short as it was made, and everybody is answered in the end.
+    #[tokio::test]
+    async fn a_flood_waits_for_room_and_all_of_it_is_answered() {
+        let gate = Arc::new(tokio::sync::Semaphore::new(0));
+        let held = gate.clone();
+        let funnel: Funnel<usize, usize> = Funnel::start("test", 2, 50, move |batch| {
+            let gate = held.clone();
+            async move {
+                gate.acquire().await.unwrap().forget();
+                let (questions, replies) = Request::split(batch);
+                questions.into_iter().zip(replies).for_each(|(number, reply)| reply.send(number));
+            }
+        });
+        let mut asking = tokio::task::JoinSet::new();
+        for number in 0..10_000 {
+            let funnel = funnel.clone();
+            asking.spawn(async move { funnel.ask(number).await.unwrap() == number });
+        }
+        let mut deepest = 0;
+        while let Some(answered) = {
+            gate.add_permits(1);
+            tokio::task::yield_now().await;
+            deepest = deepest.max(funnel.depth().1);
+            asking.join_next().await
+        } {
+            assert!(answered.unwrap());
+        }
+        assert_eq!(deepest, BATCHES * 50, "as many as fit, and no more");
+    }
+
+    /// A lane that waits for the writer does not read its mail. A flush that has news for it goes on all the same.
+    #[tokio::test]
+    async fn a_flush_that_posts_to_a_lane_that_waits_for_it_does_not_wait() {
+        let (mailbox, mut inbox) = crate::watcher::Mailbox::new(1);
+        let funnel: Funnel<(), ()> = Funnel::start("test", 1, 10, move |batch| {
+            let mailbox = mailbox.clone();
+            async move {
+                (0..10_000).for_each(|_| mailbox.post(crate::watcher::News::Deep));
+                Request::split(batch).1.into_iter().for_each(|reply| reply.send(()));
+            }
+        });
+        funnel.ask(()).await.unwrap();
+        let mut last = None;
+        while let Some(news) = inbox.try_recv() {
+            last = Some(news);
+        }
+        assert!(matches!(last, Some(crate::watcher::News::Missed)), "{last:?}");
     }
 }

@@ -12,6 +12,7 @@ mod lane;
 mod port;
 mod pulse;
 mod reader;
+mod receipts;
 mod share;
 mod steps;
 mod watcher;
@@ -85,6 +86,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
             Arc::new(write_store),
             writers,
             Bell::start(fleet_store.clone(), Channel::Final),
+            node.clone(),
         ),
         reader: Reader::start(read_store),
         events: events::publisher(config.events.mode),

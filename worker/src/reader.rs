@@ -35,19 +35,24 @@ impl Reader {
         let (lanes, heads, spent) = (store.clone(), store.clone(), store.clone());
         Reader {
             store,
-            lanes: Funnel::start(1, MAX_BATCH, move |batch| {
+            lanes: Funnel::start("reader_rows", 1, MAX_BATCH, move |batch| {
                 let store = lanes.clone();
                 async move { read_lanes(&store, batch).await }
             }),
-            heads: Funnel::start(1, MAX_BATCH, move |batch| {
+            heads: Funnel::start("reader_heads", 1, MAX_BATCH, move |batch| {
                 let store = heads.clone();
                 async move { read_heads(&store, batch).await }
             }),
-            spent: Funnel::start(1, MAX_BATCH, move |batch| {
+            spent: Funnel::start("reader_spent", 1, MAX_BATCH, move |batch| {
                 let store = spent.clone();
                 async move { read_spent(&store, batch).await }
             }),
         }
+    }
+
+    /// Names of its queues, and how many lanes wait in each.
+    pub(crate) fn depths(&self) -> [(&'static str, usize); 3] {
+        [self.lanes.depth(), self.heads.depth(), self.spent.depth()]
     }
 
     pub(crate) async fn lane(&self, key: SubmitterKey) -> Lanes {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gapless::bell::Bell;
+use gapless::domain::NodeId;
 use gapless::observe::metrics as m;
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use tokio::time::Instant;
@@ -54,16 +55,22 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// `endings` is rung for what became final, after its commit.
-    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Bell) -> Self {
-        let funnel = Funnel::start(writers, MAX_BATCH, move |batch| {
-            let (store, endings) = (store.clone(), endings.clone());
+    /// `endings` is rung for what became final, after its commit. `node` is for the log.
+    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Bell, node: NodeId) -> Self {
+        let told = Arc::new(Told { endings, node });
+        let funnel = Funnel::start("writer", writers, MAX_BATCH, move |batch| {
+            let (store, told) = (store.clone(), told.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
-                flush(store.as_ref(), &endings, writes, replies).await;
+                flush(store.as_ref(), &told, writes, replies).await;
             }
         });
         Writer { funnel }
+    }
+
+    /// Name of the queue, and writes that wait.
+    pub(crate) fn depth(&self) -> (&'static str, usize) {
+        self.funnel.depth()
     }
 
     /// Commits one lane's write. The attempts that come back are on disk.
@@ -72,7 +79,14 @@ impl Writer {
     }
 }
 
-async fn flush(store: &dyn Commits, endings: &Bell, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
+/// Who hears of a write beside its lane.
+#[derive(Debug)]
+struct Told {
+    endings: Bell,
+    node: NodeId,
+}
+
+async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
     // Depth-first over halves; a list instead of recursion, because async recursion would box.
     let mut parts = vec![(writes, replies)];
     while let Some((mut writes, mut replies)) = parts.pop() {
@@ -83,7 +97,7 @@ async fn flush(store: &dyn Commits, endings: &Bell, writes: Vec<FencedWrite>, re
         match result {
             Ok(answers) => {
                 for ((write, reply), answer) in writes.iter().zip(replies).zip(answers) {
-                    reply.send(told(write, answer, endings));
+                    reply.send(told.answer(write, answer));
                 }
             }
             Err(error) if error.is_connection() => {
@@ -97,6 +111,7 @@ async fn flush(store: &dyn Commits, endings: &Bell, writes: Vec<FencedWrite>, re
                 let submitter = writes[0].submitter();
                 tracing::error!(error = %error, chain.id = submitter.chain_id.0,
                     submitter = %submitter.address_text(), fencing_token = writes[0].token().0,
+                    node.id = %told.node, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
                     "a write was refused; its lane is parked");
                 let error = Arc::new(error);
                 for reply in replies {
@@ -114,18 +129,30 @@ async fn flush(store: &dyn Commits, endings: &Bell, writes: Vec<FencedWrite>, re
     }
 }
 
-fn told(write: &FencedWrite, answer: Applied, endings: &Bell) -> Answer {
-    match answer {
-        Applied::Yes(attempts) => {
-            endings.ring(write.endings());
-            Ok(attempts)
+impl Told {
+    fn answer(&self, write: &FencedWrite, answer: Applied) -> Answer {
+        match answer {
+            Applied::Yes(attempts) => {
+                self.endings.ring(write.endings());
+                Ok(attempts)
+            }
+            Applied::LeaseLost => {
+                let operation = write.operation();
+                metrics::counter!(m::LEASE_FENCED_TOTAL, "operation" => operation).increment(1);
+                self.log_fenced(write, operation);
+                Err(WriteError::LeaseLost)
+            }
         }
-        Applied::LeaseLost => {
-            let submitter = write.submitter();
-            metrics::counter!(m::LEASE_FENCED_TOTAL).increment(1);
+    }
+
+    /// One line for each intent that the write was about; one at the least.
+    fn log_fenced(&self, write: &FencedWrite, operation: &'static str) {
+        let (submitter, ids) = (write.submitter(), write.tx_ids());
+        let ids = ids.iter().map(Some).chain(ids.is_empty().then_some(None));
+        for tx_id in ids {
             tracing::info!(chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
-                fencing_token = write.token().0, "fenced: the lease is someone else's");
-            Err(WriteError::LeaseLost)
+                tx.id = tx_id.map(tracing::field::display), node.id = %self.node, fencing_token = write.token().0,
+                operation, "fenced: the lease is someone else's");
         }
     }
 }

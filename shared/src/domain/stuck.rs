@@ -33,6 +33,18 @@ pub enum StuckAction {
     Escalate,
 }
 
+impl StuckAction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StuckAction::Wait => "wait",
+            StuckAction::Rebroadcast => "rebroadcast",
+            StuckAction::Bump => "bump",
+            StuckAction::Cancel => "cancel",
+            StuckAction::Escalate => "escalate",
+        }
+    }
+}
+
 /// Asked once each time an intent becomes STUCK.
 pub trait StuckPolicy: Send + Sync + std::fmt::Debug {
     fn decide(&self, facts: StuckFacts) -> StuckAction;

@@ -20,14 +20,23 @@ pub const LONG_POLLS: &str = "long_polls";
 /// Both. Lines that were not logged because whoever reads the log is too slow.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "log_lines_dropped_total";
 
-/// Worker. `result`: acquired, not_owner (someone was faster), lost, error.
+/// Worker. `result`: insert (its first owner ever), free (it had been given back), takeover (it had expired under its last
+/// owner), renew, not_owner (someone was faster), lost (found by a renewal), error. `renew` counts each lease of each renewal.
 pub const LEASE_ACQUIRE_TOTAL: &str = "lease_acquire_total";
-/// Worker. Writes refused because the lease was lost.
+/// Worker. `operation`: what the write was for, as `FencedWrite::operation` names it. Writes refused because the lease was lost.
 pub const LEASE_FENCED_TOTAL: &str = "lease_fenced_total";
-/// Worker. `result`: class of the node's answer, or no_answer.
+/// Worker. `send`: first, or again for bytes of which an earlier send is known; `result`: class of the node's answer, or no_answer.
 pub const TX_SUBMIT_TOTAL: &str = "tx_submit_total";
-/// Worker. `result`: found, missing, error.
+/// Worker. `place`: who looks: block (its hash was seen in one), early (on a chain that mines at once), lane (after the rows were
+/// read, before a resend, for a stale receipt), attribution (who consumed a nonce); `result`: found, missing, error. Found and
+/// missing count receipts, error counts look-ups.
 pub const RECEIPT_CHECK_TOTAL: &str = "receipt_check_total";
+/// Worker. `result`: final (its block is canonical at the required depth), replaced (another block is), unknown (no node could say).
+pub const FINALITY_CHECK_TOTAL: &str = "finality_check_total";
+/// Worker. `result`: confirmed, failed, cancelled. Intents that ended, after the commit.
+pub const TX_FINAL_TOTAL: &str = "tx_final_total";
+/// Worker. `action`: wait, rebroadcast, bump, cancel, escalate. What the policy wanted for intents that became STUCK.
+pub const STUCK_DECISIONS_TOTAL: &str = "stuck_decisions_total";
 /// Worker. Times that blocks were replaced, as seen by this process.
 pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "confirmations_new_fork_total";
 /// Worker. Fenced writes per transaction.
@@ -38,6 +47,21 @@ pub const WRITER_FLUSH_SECONDS: &str = "writer_flush_seconds";
 pub const QUEUE_DEPTH: &str = "queue_depth";
 /// Worker. `chain`: chain id. Age of the oldest intent without a nonce.
 pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
+/// Worker. `chain`: chain id. Intents with a nonce that are in no block.
+pub const UNMINED_TRANSACTIONS: &str = "unmined_transactions";
+/// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
+pub const UNMINED_OLDEST_AGE_SECONDS: &str = "unmined_oldest_age_seconds";
+/// Worker. `chain`: chain id. Intents in a block that is not final: the backlog of receipts.
+pub const TRACKING_TRANSACTIONS: &str = "tracking_transactions";
+/// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
+pub const TRACKING_OLDEST_AGE_SECONDS: &str = "tracking_oldest_age_seconds";
+/// Worker. `queue`: mailbox (the fullest of all lanes), writer, reader_rows, reader_heads, reader_spent, ended_lanes, blocks. What waits
+/// inside this process, looked at every second.
+pub const INTERNAL_QUEUE_DEPTH: &str = "internal_queue_depth";
+/// Worker. `queue`: mailbox, blocks. What did not fit; whoever reads the queue is told that something is missing and reads anew.
+pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "internal_queue_dropped_total";
+/// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Questions that waited for room.
+pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "internal_queue_waits_total";
 /// Worker. Submitters this process owns.
 pub const LANES: &str = "lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
@@ -133,10 +157,13 @@ fn describe() {
     describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
     describe_gauge!(LONG_POLLS, Unit::Count, "Requests that wait for a transaction to be final");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the log's reader is too slow");
-    describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions by result");
-    describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost");
-    describe_counter!(TX_SUBMIT_TOTAL, "Broadcasts by class of the node's answer");
-    describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups by result");
+    describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions and renewals by result");
+    describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost, by operation");
+    describe_counter!(TX_SUBMIT_TOTAL, "First and repeated broadcasts by class of the node's answer");
+    describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups of watcher and lanes by place and result");
+    describe_counter!(FINALITY_CHECK_TOTAL, "Checks of blocks at the required depth by result");
+    describe_counter!(TX_FINAL_TOTAL, "Intents that ended, by result");
+    describe_counter!(STUCK_DECISIONS_TOTAL, "Decisions about stuck intents by action");
     describe_counter!(
         CONFIRMATIONS_NEW_FORK_TOTAL,
         "Times that blocks were replaced, as seen by this process"
@@ -149,6 +176,17 @@ fn describe() {
     );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Intents without a nonce");
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
+    describe_gauge!(UNMINED_TRANSACTIONS, Unit::Count, "Intents with a nonce that are in no block");
+    describe_gauge!(UNMINED_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest unmined nonce");
+    describe_gauge!(TRACKING_TRANSACTIONS, Unit::Count, "Intents in a block that is not final");
+    describe_gauge!(
+        TRACKING_OLDEST_AGE_SECONDS,
+        Unit::Seconds,
+        "Age of the oldest nonce in a block that is not final"
+    );
+    describe_gauge!(INTERNAL_QUEUE_DEPTH, Unit::Count, "What waits in queues inside this process");
+    describe_counter!(INTERNAL_QUEUE_DROPPED_TOTAL, "What did not fit into queues that may lose it");
+    describe_counter!(INTERNAL_QUEUE_WAITS_TOTAL, "Questions that waited for room in a queue");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
     describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
     describe_gauge!(

@@ -17,6 +17,27 @@ use super::row;
 use crate::config;
 use crate::domain::{FencingToken, NodeId, SubmitterKey};
 
+/// What a lease was before a claim took it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Nobody ever owned the submitter.
+    Insert,
+    /// Its last owner gave it back.
+    Free,
+    /// It expired under its last owner.
+    Takeover,
+}
+
+impl Acquired {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Acquired::Insert => "insert",
+            Acquired::Free => "free",
+            Acquired::Takeover => "takeover",
+        }
+    }
+}
+
 /// Ownership of one submitter. Not `Clone`, private fields: it comes from a claim and ends in `release` or a drop.
 #[derive(Debug)]
 pub struct Lease {
@@ -24,6 +45,7 @@ pub struct Lease {
     token: FencingToken,
     lease_id: Uuid,
     deadline: Deadline,
+    acquired: Acquired,
 }
 
 /// A submitter that a worker can sign for.
@@ -42,6 +64,7 @@ pub struct Announced<'a> {
 #[derive(Clone, Debug)]
 pub struct LeaseTag {
     key: SubmitterKey,
+    token: FencingToken,
     lease_id: Uuid,
     deadline: Deadline,
 }
@@ -100,7 +123,13 @@ impl Lease {
     }
 
     pub fn tag(&self) -> LeaseTag {
-        LeaseTag { key: self.key, lease_id: self.lease_id, deadline: self.deadline.clone() }
+        let (key, token, lease_id) = (self.key, self.token, self.lease_id);
+        LeaseTag { key, token, lease_id, deadline: self.deadline.clone() }
+    }
+
+    /// What it was before this process had it.
+    pub fn acquired(&self) -> Acquired {
+        self.acquired
     }
 
     pub(super) fn fence(&self) -> Fence {
@@ -117,9 +146,13 @@ impl LeaseTag {
     pub fn key(&self) -> SubmitterKey {
         self.key
     }
+
+    pub fn token(&self) -> FencingToken {
+        self.token
+    }
 }
 
-type LeaseRow = (i64, String, i64, Uuid);
+type LeaseRow = (i64, String, i64, Uuid, bool);
 
 impl Store {
     /// Takes those of `wanted` that are free or expired. Rows that someone else is taking or writing are skipped.
@@ -134,7 +167,7 @@ impl Store {
         let rows: Vec<LeaseRow> = sqlx::query_as(
             "-- claim
             WITH free AS (
-                SELECT l.chain_id, l.submitter
+                SELECT l.chain_id, l.submitter, l.owner_node IS NOT NULL AS expired
                 FROM submitter_lease l
                 JOIN unnest($1::BIGINT[], $2::TEXT[]) AS w (chain_id, submitter)
                   ON l.chain_id = w.chain_id AND l.submitter = w.submitter
@@ -150,7 +183,7 @@ impl Store {
                 wake_at = NULL
             FROM free f
             WHERE l.chain_id = f.chain_id AND l.submitter = f.submitter
-            RETURNING l.chain_id, l.submitter, l.fencing_token, l.lease_id",
+            RETURNING l.chain_id, l.submitter, l.fencing_token, l.lease_id, f.expired",
         )
         .bind(chains)
         .bind(submitters)
@@ -161,13 +194,18 @@ impl Store {
         .await
         .map_err(StoreError::db("claim"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter, token, lease_id)| {
+            .map(|(chain_id, submitter, token, lease_id, expired)| {
                 let cell = row::Cell { table: "submitter_lease", column: "fencing_token", id: &submitter };
                 Ok(Lease {
                     key: row::key("submitter_lease", chain_id, &submitter)?,
                     token: row::token(cell, token)?,
                     lease_id,
                     deadline: Deadline::starting(asked_at, send_window(settings)),
+                    acquired: match (expired, token) {
+                        (true, _) => Acquired::Takeover,
+                        (false, 1) => Acquired::Insert,
+                        (false, _) => Acquired::Free,
+                    },
                 })
             })
             .collect()

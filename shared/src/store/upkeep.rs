@@ -18,6 +18,16 @@ pub struct Backlog {
     pub suspect: u64,
     pub stuck: u64,
     pub shared: u64,
+    pub unmined: Open,
+    pub tracking: Open,
+}
+
+/// Intents that have a nonce and are not final.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Open {
+    pub count: u64,
+    /// Seconds since the oldest was given its nonce.
+    pub oldest_age: f64,
 }
 
 /// A sequence that no lane watches at the moment.
@@ -216,7 +226,8 @@ impl Store {
 
     /// What waits, per chain.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
-        let rows: Vec<(i64, i64, f64, i64, i64, i64, i64)> = sqlx::query_as(
+        type Row = (i64, i64, f64, i64, i64, i64, i64, i64, f64, i64, f64);
+        let rows: Vec<Row> = sqlx::query_as(
             "-- backlog
             SELECT s.chain_id,
                    coalesce(q.queued, 0),
@@ -224,7 +235,11 @@ impl Store {
                    coalesce(p.protected, 0),
                    coalesce(p.suspect, 0),
                    coalesce(o.stuck, 0),
-                   s.shared
+                   s.shared,
+                   coalesce(o.unmined, 0),
+                   coalesce(extract(epoch FROM clock_timestamp() - o.unmined_from), 0)::FLOAT8,
+                   coalesce(o.tracking, 0),
+                   coalesce(extract(epoch FROM clock_timestamp() - o.tracking_from), 0)::FLOAT8
             FROM (SELECT chain_id, count(*) FILTER (WHERE shared) AS shared FROM submitter GROUP BY chain_id) s
             -- By the index of the queue alone; the row of the oldest is read, and no other.
             LEFT JOIN (
@@ -250,15 +265,20 @@ impl Store {
                 GROUP BY chain_id
             ) p ON p.chain_id = s.chain_id
             LEFT JOIN (
-                SELECT c.chain_id, count(*) AS stuck
+                SELECT c.chain_id,
+                       count(*) FILTER (WHERE t.state = 'STUCK') AS stuck,
+                       count(*) FILTER (WHERE t.state IN ('IN_FLIGHT', 'SUBMITTED', 'STUCK')) AS unmined,
+                       min(t.prepared_at) FILTER (WHERE t.state IN ('IN_FLIGHT', 'SUBMITTED', 'STUCK')) AS unmined_from,
+                       count(*) FILTER (WHERE t.state = 'TRACKING') AS tracking,
+                       min(t.prepared_at) FILTER (WHERE t.state = 'TRACKING') AS tracking_from
                 FROM submitter_nonce_cursor c
                 CROSS JOIN LATERAL (
-                    SELECT t.state
+                    SELECT t.state, t.prepared_at
                     FROM managed_tx t
                     WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce >= c.open_from
                     ORDER BY t.nonce
                     LIMIT c.next_nonce - c.open_from) t
-                WHERE c.has_open AND t.state = 'STUCK'
+                WHERE c.has_open
                 GROUP BY c.chain_id
             ) o ON o.chain_id = s.chain_id",
         )
@@ -266,7 +286,9 @@ impl Store {
         .await
         .map_err(StoreError::db("backlog"))?;
         rows.into_iter()
-            .map(|(chain_id, queued, oldest_age, protected, suspect, stuck, shared)| {
+            .map(|row| {
+                let (chain_id, queued, oldest_age, protected, suspect, stuck, shared, ..) = row;
+                let (.., unmined, unmined_age, tracking, tracking_age) = row;
                 let chain =
                     Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
@@ -277,6 +299,8 @@ impl Store {
                     suspect: suspect.unsigned_abs(),
                     stuck: stuck.unsigned_abs(),
                     shared: shared.unsigned_abs(),
+                    unmined: Open { count: unmined.unsigned_abs(), oldest_age: unmined_age.max(0.0) },
+                    tracking: Open { count: tracking.unsigned_abs(), oldest_age: tracking_age.max(0.0) },
                 })
             })
             .collect()

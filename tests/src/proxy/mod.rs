@@ -68,6 +68,9 @@ impl State {
     }
 }
 
+/// Names `eth_getTransactionCount` of `pending` where rules and counts name methods.
+pub const PENDING_COUNT: &str = "eth_getTransactionCount of pending";
+
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
@@ -195,7 +198,8 @@ impl Proxy {
 
     /// Calls of all methods so far.
     pub fn all_calls(&self) -> u64 {
-        self.state().calls.values().sum()
+        // The count of a pool is counted by its method as well.
+        self.state().calls.iter().filter(|(method, _)| *method != PENDING_COUNT).map(|(_, calls)| calls).sum()
     }
 
     /// The raw transactions of every send so far, repeated ones repeatedly.
@@ -282,9 +286,16 @@ fn plan(state: &mut State, call: Value) -> Planned {
     *state.calls.entry(method.clone()).or_default() += 1;
     let raw = call["params"][0].as_str().filter(|_| method == SEND).map(str::to_owned);
     state.sent.extend(raw.clone());
+    let pending = method == "eth_getTransactionCount" && call["params"][1] == "pending";
+    if pending {
+        *state.calls.entry(PENDING_COUNT.to_owned()).or_default() += 1;
+    }
     let fault = match state.hidden.hides(&call) {
         true => Some(Fault::Result(Value::Null)),
-        false => state.pick(&method, raw.as_deref()),
+        false => {
+            let special = if pending { state.pick(PENDING_COUNT, None) } else { None };
+            special.or_else(|| state.pick(&method, raw.as_deref()))
+        }
     };
     Planned { fault, call }
 }

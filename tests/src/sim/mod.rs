@@ -213,6 +213,25 @@ impl Simulation {
         found.into_inner().unwrap()
     }
 
+    /// News that does not fit into a lane's mailbox. Answers what does not hold.
+    pub fn a_flooded_mailbox(&self) -> Vec<String> {
+        let found = Mutex::new(Vec::new());
+        self.on_a_still_clock(0, async |bench| {
+            let mut history = History::begin_plain(bench, 0, false).await;
+            let mut problems = history.flood_the_mailbox().await;
+            if !history.drain().await {
+                problems.extend(history.where_it_stands().await);
+            }
+            problems.extend(verdict::problems(&history).await);
+            problems.extend(history.unconfirmed().await);
+            if !problems.is_empty() {
+                problems.extend(history.log.lines());
+            }
+            *found.lock().unwrap() = problems;
+        });
+        found.into_inner().unwrap()
+    }
+
     /// What happens in one seed's history.
     pub fn tell(&self, seed: u64) -> Vec<String> {
         let told = Mutex::new(Vec::new());

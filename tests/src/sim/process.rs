@@ -156,6 +156,15 @@ impl Process {
         }
     }
 
+    /// More news than fits. Answers how many wait.
+    pub(super) fn flood(&mut self) -> usize {
+        self.waits = false;
+        self.lane.as_ref().map_or(0, |lane| {
+            lane.flood();
+            lane.waiting_news()
+        })
+    }
+
     pub(super) fn tell_of_requests(&mut self) {
         if let Some(lane) = &self.lane {
             lane.tell_of_requests();

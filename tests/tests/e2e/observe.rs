@@ -116,10 +116,13 @@ async fn metrics_count_what_happened() {
     for (result, expected) in [("created", 2.0), ("existing", 1.0), ("request_id_conflict", 1.0)] {
         wait_metric(&api, "tx_create_total", &[&format!("result=\"{result}\"")], expected).await;
     }
-    assert!(worker.metric("lease_acquire_total", &["result=\"acquired\""]).await >= 1.0);
+    assert_eq!(worker.metric("lease_acquire_total", &["result=\"insert\""]).await, 1.0);
     assert_eq!(worker.metric("lease_fenced_total", &[]).await, 0.0);
     wait_metric(&worker, "tx_submit_total", &["result=\"accepted\""], 2.0).await;
     wait_metric(&worker, "tx_submit_total", &["result=\"pool_full\""], 1.0).await;
+    let [first_sends, again] = ["send=\"first\"", "send=\"again\""];
+    assert_eq!(worker.metric("tx_submit_total", &[first_sends]).await, 2.0, "one of each intent");
+    assert_eq!(worker.metric("tx_submit_total", &[again, "result=\"accepted\""]).await, 1.0);
     assert!(worker.metric("receipt_check_total", &["result=\"found\""]).await >= 2.0);
     assert!(worker.metric("writer_batch_size_count", &[]).await >= 4.0, "two commits each, at the least");
     assert!(worker.metric("rpc_request_seconds_count", &["method=\"eth_sendRawTransaction\""]).await >= 3.0);
@@ -136,6 +139,136 @@ async fn metrics_count_what_happened() {
     assert_eq!(another.metric("protected_submitters", &["chain=\"31337\""]).await, 0.0);
     assert_eq!(stack.operate(submitter, "resume", "counted").await.status, 200);
     stack.wait_confirmed(&waiting).await;
+    stack.finish().await;
+}
+
+/// Everything that the source documents want counted beyond creates and sends: how leases were come by, who looked for
+/// receipts, what became of the looks for finality and of what was stuck, and how much is on its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
+    const CHAIN: &str = "chain=\"31337\"";
+    let stack = stack()
+        .short_lease()
+        .confirmations(2)
+        .mining(Mining::Manual)
+        .set("resubmit.interval", "500ms")
+        .set("stuck.after", "1s")
+        .start()
+        .await;
+    stack.start_api().await;
+    let first = stack.start_worker().await;
+    let tx_id = stack.create(stack.submitter(0), "slow", &payload(Address::repeat_byte(0xe5), 1)).await;
+    stack.wait_for(tx_id, TxState::Stuck).await;
+    wait_metric(&first, "stuck_decisions_total", &["action=\"wait\""], 1.0).await;
+    wait_metric(&first, "lease_acquire_total", &["result=\"insert\""], 1.0).await;
+    for (name, labels) in [
+        ("lease_acquire_total", ["result=\"renew\"", ""]),
+        ("tx_submit_total", ["send=\"again\"", "result=\"already_known\""]),
+        ("receipt_check_total", ["place=\"lane\"", "result=\"missing\""]),
+    ] {
+        eventually(&format!("{name} {labels:?} is counted"), async || {
+            match first.metric(name, &labels).await {
+                0.0 => Err(()),
+                _ => Ok(()),
+            }
+        })
+        .await;
+    }
+    assert_eq!(first.metric("tx_final_total", &[]).await, 0.0);
+
+    first.kill9();
+    let second = stack.start_worker().await;
+    wait_metric(&second, "lease_acquire_total", &["result=\"takeover\""], 1.0).await;
+    wait_metric(&second, "unmined_transactions", &[CHAIN], 1.0).await;
+    assert!(second.metric("unmined_oldest_age_seconds", &[CHAIN]).await >= 1.0);
+    assert_eq!(second.metric("tracking_transactions", &[CHAIN]).await, 0.0);
+
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Tracking).await;
+    let third = stack.start_worker().await;
+    wait_metric(&third, "tracking_transactions", &[CHAIN], 1.0).await;
+    assert!(third.metric("tracking_oldest_age_seconds", &[CHAIN]).await >= 1.0);
+    assert_eq!(third.metric("unmined_transactions", &[CHAIN]).await, 0.0);
+    third.stop_sigterm().await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    wait_metric(&second, "finality_check_total", &["result=\"final\""], 1.0).await;
+    wait_metric(&second, "tx_final_total", &["result=\"confirmed\""], 1.0).await;
+    assert!(second.metric("receipt_check_total", &["place=\"block\"", "result=\"found\""]).await >= 1.0);
+    stack.finish().await;
+}
+
+/// A node that shows no receipts is counted for every place that looks: for the watcher, and for a lane that reads its rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn looks_for_receipts_that_fail_are_counted_wherever_they_come_from() {
+    let stack = stack().short_lease().proxied().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let first = stack.start_worker().await;
+    let tx_id = stack.create(stack.submitter(0), "unseen", &payload(Address::repeat_byte(0xe6), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    for method in ["eth_getTransactionReceipt", "eth_getBlockReceipts"] {
+        stack.proxy().always(method, Fault::error("not today"));
+    }
+    let wait_error = async |worker: &Service, place: &str| {
+        let place = format!("place=\"{place}\"");
+        eventually(&format!("an error is counted, {place}"), async || {
+            match worker.metric("receipt_check_total", &[&place, "result=\"error\""]).await {
+                0.0 => Err(()),
+                _ => Ok(()),
+            }
+        })
+        .await;
+    };
+    stack.anvil().mine(1).await;
+    wait_error(&first, "block").await;
+    first.kill9();
+    let second = stack.start_worker().await;
+    wait_error(&second, "lane").await;
+    stack.proxy().clear();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// Writes of the sequence alone have a line of their own, and whatever is alarming says whose it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_critical_write_names_submitter_worker_and_fencing_token() {
+    let stack = stack().set("worker.node_id", "the-one").up().await;
+    let submitter = stack.submitter(0);
+    let to = Address::repeat_byte(0xe7);
+    let before = stack.create(submitter, "before", &payload(to, 1)).await;
+    stack.wait_for(before, TxState::Confirmed).await;
+    submitter.spend_outside(stack.anvil(), None).await;
+    let waiting = stack.create(submitter, "after", &payload(to, 1)).await;
+    stack.wait_protected(submitter).await;
+    assert_eq!(stack.operate(submitter, "adopt", "it was me").await.status, 200);
+    stack.wait_for(waiting, TxState::Confirmed).await;
+
+    let worker = stack.workers().remove(0);
+    worker.wait_for_log(&format!("\"tx.id\":\"{waiting}\"")).await;
+    let lines = worker.log_lines();
+    let of = |message: &str, operation: Option<&str>| -> Vec<&Value> {
+        let is_it = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with(message));
+        let named = |line: &&Value| operation.is_none_or(|operation| line["operation"] == operation);
+        lines.iter().filter(is_it).filter(named).collect()
+    };
+    for (message, operation) in [
+        ("PROTECT", None),
+        ("committed", Some("protect")),
+        ("committed", Some("release")),
+        ("committed", Some("prepare")),
+        ("committed", Some("final")),
+    ] {
+        let found = of(message, operation);
+        assert!(!found.is_empty(), "{message} {operation:?}");
+        for line in found {
+            assert_eq!(
+                (&line["submitter"], &line["node.id"]),
+                (&json!(submitter.text()), &json!("the-one")),
+                "{line}"
+            );
+            assert!(line["fencing_token"].as_u64().is_some_and(|token| token >= 1), "{line}");
+        }
+    }
     stack.finish().await;
 }
 

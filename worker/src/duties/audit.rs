@@ -25,9 +25,12 @@ pub(super) async fn run(
     for group in sequences.chunks(AT_ONCE) {
         let counts = futures::future::join_all(group.iter().map(async |idle| {
             let chain = chains.get(&idle.key.chain_id)?;
-            let count = chain.connector.transaction_count(idle.key.address, BlockTag::Latest).await.ok()?;
+            let count = async |tag| chain.connector.transaction_count(idle.key.address, tag).await.ok();
+            let (latest, pending) = tokio::join!(count(BlockTag::Latest), count(BlockTag::Pending));
+            // Not every node has a count of its pool. Where it has one, it may show what is about to be mined.
+            let used = latest.max(pending).filter(|_| latest.is_some())? > idle.next.0;
             // Used elsewhere, or stopped although it fits: a lane looks into both.
-            ((count > idle.next.0) != idle.stopped).then_some(idle.key)
+            (used != idle.stopped).then_some(idle.key)
         }));
         suspects.extend(counts.await.into_iter().flatten());
     }

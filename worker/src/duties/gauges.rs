@@ -1,11 +1,11 @@
-//! Queue depth, oldest age, protected submitters and blocked queues, as gauges. Every worker shows them: they are facts of the
+//! Queue depth, what is unmined and what is not final, oldest ages, protected submitters and blocked queues, as gauges. Every worker shows them: they are facts of the
 //! database, not of a process.
 
 use std::time::Duration;
 
 use gapless::domain::{BlockedReason, ChainId};
 use gapless::observe::metrics as m;
-use gapless::store::Store;
+use gapless::store::{Backlog, Store};
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);
@@ -14,19 +14,7 @@ pub(super) async fn run(store: Store, chains: Vec<ChainId>, stop: CancellationTo
     loop {
         match store.backlog().await {
             Ok(chains) => {
-                for backlog in chains {
-                    let chain = backlog.chain_id.to_string();
-                    metrics::gauge!(m::QUEUE_DEPTH, "chain" => chain.clone()).set(backlog.queued as f64);
-                    metrics::gauge!(m::QUEUE_OLDEST_AGE_SECONDS, "chain" => chain.clone())
-                        .set(backlog.oldest_age);
-                    metrics::gauge!(m::PROTECTED_SUBMITTERS, "chain" => chain.clone())
-                        .set(backlog.protected as f64);
-                    metrics::gauge!(m::SUSPECT_SUBMITTERS, "chain" => chain).set(backlog.suspect as f64);
-                    metrics::gauge!(m::SHARED_SUBMITTERS, "chain" => backlog.chain_id.to_string())
-                        .set(backlog.shared as f64);
-                    metrics::gauge!(m::STUCK_TRANSACTIONS, "chain" => backlog.chain_id.to_string())
-                        .set(backlog.stuck as f64);
-                }
+                chains.iter().for_each(show_backlog);
             }
             Err(error) => tracing::debug!(error = %error, "the backlog could not be counted"),
         }
@@ -39,6 +27,22 @@ pub(super) async fn run(store: Store, chains: Vec<ChainId>, stop: CancellationTo
             () = tokio::time::sleep(EVERY) => {}
         }
     }
+}
+
+fn show_backlog(backlog: &Backlog) {
+    let show = |name: &'static str, value: f64| {
+        metrics::gauge!(name, "chain" => backlog.chain_id.to_string()).set(value);
+    };
+    show(m::QUEUE_DEPTH, backlog.queued as f64);
+    show(m::QUEUE_OLDEST_AGE_SECONDS, backlog.oldest_age);
+    show(m::PROTECTED_SUBMITTERS, backlog.protected as f64);
+    show(m::SUSPECT_SUBMITTERS, backlog.suspect as f64);
+    show(m::SHARED_SUBMITTERS, backlog.shared as f64);
+    show(m::STUCK_TRANSACTIONS, backlog.stuck as f64);
+    show(m::UNMINED_TRANSACTIONS, backlog.unmined.count as f64);
+    show(m::UNMINED_OLDEST_AGE_SECONDS, backlog.unmined.oldest_age);
+    show(m::TRACKING_TRANSACTIONS, backlog.tracking.count as f64);
+    show(m::TRACKING_OLDEST_AGE_SECONDS, backlog.tracking.oldest_age);
 }
 
 /// Every reason of every chain, so that one that is over is shown as 0.

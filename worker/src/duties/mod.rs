@@ -4,6 +4,7 @@ mod audit;
 mod balances;
 mod gauges;
 mod prune;
+mod queues;
 mod wake;
 
 use std::collections::HashMap;
@@ -68,6 +69,7 @@ pub(crate) fn start(
         let run = move || audit::run(store.clone(), fleet.clone(), chains.clone());
         tokio::spawn(duty("audit_nonces", lease).run(schedule, stop.clone(), run));
     }
+    tokio::spawn(queues::run(fleet.clone(), stop.clone()));
     tokio::spawn(wake::run(store.clone(), node.clone(), fleet.clone(), chains.clone(), stop.clone()));
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();

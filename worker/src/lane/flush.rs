@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::error::StepError;
 use super::open::{HoldChange, OpenTx};
-use super::{LAZY, Lane, QueuedMove};
+use super::{LAZY, Lane, QueuedMove, Sequence};
 use crate::failpoint;
 use crate::steps;
 
@@ -30,9 +30,12 @@ impl Lane {
         }
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
         let holds: Vec<HoldChange> = self.open.iter().filter_map(OpenTx::hold_change).collect();
-        let token = write.token();
+        let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
         let mut attempts = self.shared.writer.commit(write).await?;
-        self.log_write(token);
+        if critical {
+            self.log_write(token, operation);
+        }
+        self.count_ended();
         self.tell_policy(token);
         for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
@@ -181,7 +184,46 @@ impl Lane {
         }
     }
 
-    fn log_write(&self, token: FencingToken) {
+    /// What is final is on disk: counted once.
+    fn count_ended(&self) {
+        let open = self.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state);
+        let queued = self.queued_moves.iter().map(|queued| queued.change.to);
+        for state in open.chain(queued) {
+            let result = match state {
+                TxState::Confirmed => "confirmed",
+                TxState::Failed => "failed",
+                TxState::Cancelled => "cancelled",
+                _ => continue,
+            };
+            metrics::counter!(m::TX_FINAL_TOTAL, "result" => result).increment(1);
+        }
+    }
+
+    /// One line for each intent that changed. Where none did, or the protection of the sequence did, one for the sequence.
+    fn log_write(&self, token: FencingToken, operation: &'static str) {
+        let protection =
+            |sequence: &Option<Sequence>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
+        let protected = protection(&self.sequence);
+        let about_intents = self.queued_moves.len() + self.open.iter().filter(|tx| tx.is_dirty()).count();
+        if about_intents == 0 || protected != protection(&self.stored_sequence) {
+            let oldest =
+                self.sequence.as_ref().and_then(|sequence| sequence.in_flight).map(|(tx_id, _)| tx_id);
+            let state = match (protected, &self.key.evidence.suspicion) {
+                (true, _) => "PROTECT",
+                (false, Some(_)) => "SUSPECT",
+                (false, None) => "ACTIVE",
+            };
+            tracing::info!(
+                chain.id = self.chain.config.id.0,
+                submitter = %self.lease.key().address_text(),
+                tx.id = oldest.map(tracing::field::display),
+                node.id = %self.shared.node,
+                fencing_token = token.0,
+                state,
+                operation,
+                "committed"
+            );
+        }
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
             tracing::info!(
                 chain.id = self.chain.config.id.0,
@@ -192,6 +234,7 @@ impl Lane {
                 nonce = tx.intent.nonce.0,
                 tx.hash = ?tx.intent.tx_hash,
                 state = tx.state().as_str(),
+                operation,
                 trace = tx.intent.trace_context.as_deref(),
                 "committed"
             );
@@ -204,6 +247,7 @@ impl Lane {
                 node.id = %self.shared.node,
                 fencing_token = token.0,
                 state = change.to.as_str(),
+                operation,
                 reason = change.last_error.as_ref().map(|error| error.message.as_str()),
                 code = change.last_error.as_ref().map(|error| error.code.as_str()),
                 trace = trace.as_deref(),

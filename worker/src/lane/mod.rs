@@ -22,14 +22,14 @@ use gapless::store::{
     DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
     SentNote,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
 use crate::steps::protect::{Allowed, KeyState};
-use crate::watcher::{Mailbox, News};
+use crate::watcher::{Inbox, Mailbox, News};
 use rest::Turn;
 
 pub(crate) use error::StepError;
@@ -46,7 +46,7 @@ pub(crate) struct Lane {
     /// What the submitter may do. `None`: anything.
     pub(crate) policy: Option<Arc<Policy>>,
     pub(crate) mailbox: Mailbox,
-    inbox: mpsc::UnboundedReceiver<News>,
+    inbox: Inbox,
     /// In nonce order.
     pub(crate) open: VecDeque<OpenTx>,
     /// Heads of the queue, read ahead.
@@ -101,6 +101,8 @@ pub(crate) struct Lane {
     /// The head of its queue is blocked, and no nonce is open.
     pub(crate) only_waits: Arc<AtomicBool>,
     reload: bool,
+    /// News was lost: once the rows are read, what they say of blocks is looked at, too.
+    missed_news: bool,
     /// A write may or may not have been committed.
     unsure: bool,
 }
@@ -132,7 +134,7 @@ impl Lane {
         chain: Arc<Chain>,
         signer: Arc<dyn Signer>,
     ) -> (Lane, Mailbox) {
-        let (mailbox, inbox) = Mailbox::new();
+        let (mailbox, inbox) = Mailbox::new(chain.config.nonce.max_in_flight);
         let policy = chain.config.policies.get(&lease.key().address).cloned();
         let signer = match &policy {
             Some(policy) => Arc::new(PolicedSigner::new(signer, policy.clone())),
@@ -182,6 +184,7 @@ impl Lane {
             rests: Arc::default(),
             only_waits: Arc::default(),
             reload: true,
+            missed_news: false,
             unsure: false,
         };
         (lane, mailbox)
@@ -406,11 +409,14 @@ impl Lane {
             }
         }
         steps::track::look_up_all(self).await;
+        if std::mem::take(&mut self.missed_news) {
+            self.hear(News::Reorged { from: 0 });
+        }
         Ok(())
     }
 
     fn read_mail(&mut self) {
-        while let Ok(news) = self.inbox.try_recv() {
+        while let Some(news) = self.inbox.try_recv() {
             self.hear(news);
         }
     }
@@ -438,6 +444,16 @@ impl Lane {
                 steps::track::reorged(self, from);
             }
             News::Diagnosed(found) => steps::diagnose::found(self, found),
+            // Work, pauses and sharing are in the rows, receipts are looked up when these are read, heights are asked for
+            // again by every turn, and replaced blocks are looked for then. A diagnosis is advice: the next look gives another.
+            News::Missed => {
+                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
+                    node.id = %self.shared.node, fencing_token = self.lease.token().0,
+                    "the lane's mailbox was full; it reads its rows again");
+                self.reload = true;
+                self.missed_news = true;
+                self.looks = Default::default();
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `attribution` finds out who consumed a nonce. `policy` says what may be signed at all. `shared` does for a key that others use as well what `protect` does for one that is
+//! `attribution` finds out who consumed a nonce, `pending_use` whether somebody is about to. `policy` says what may be signed at all. `shared` does for a key that others use as well what `protect` does for one that is
 //! ours alone; `delegated` knows of accounts that may have one transaction on its way. `stuck` raises the alarm for what
 //! stays unmined, and `diagnose` asks where it is. `recover` has what is open sent again after trouble with a node. `request` carries out what is asked about an intent: cancel it, speed it
 //! up, send it again.
@@ -17,6 +17,7 @@ pub(crate) mod attribution;
 pub(crate) mod delegated;
 pub(crate) mod diagnose;
 pub(crate) mod operator;
+mod pending_use;
 pub(crate) mod policy;
 pub(crate) mod prepare;
 pub(crate) mod protect;

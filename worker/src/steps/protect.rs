@@ -8,11 +8,12 @@
 use std::time::Duration;
 
 use gapless::chain::{BlockId, BlockTag, MinedTx};
-use gapless::domain::{CountAt, EventKind, Nonce, TxState};
+use gapless::domain::{CountAt, EventKind, Nonce, TxId, TxState};
 use gapless::store::Evidence;
 use tokio::time::Instant;
 
 use super::attribution::{self, Consumer, Reading};
+use super::pending_use::{self, PendingUse};
 use super::{shared, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
@@ -41,6 +42,7 @@ pub(crate) enum Allowed {
 pub(crate) struct KeyState {
     pub(crate) evidence: Evidence,
     pub(super) reading: Reading,
+    pub(super) pending_use: PendingUse,
     /// The chain's count was compared with the sequence since the rows were read.
     pub(super) checked: bool,
     /// Since when something is not explained.
@@ -56,7 +58,8 @@ pub(crate) struct KeyState {
 
 impl KeyState {
     pub(crate) fn loaded(evidence: Evidence) -> KeyState {
-        KeyState { evidence, ..KeyState::default() }
+        let pending_use = PendingUse::loaded(evidence.suspicion.as_deref());
+        KeyState { evidence, pending_use, ..KeyState::default() }
     }
 
     pub(crate) fn recheck_at(&self) -> Option<Instant> {
@@ -100,7 +103,9 @@ pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
         return Ok(Allowed::Nothing);
     }
     if lane.key.checked {
-        return Ok(Allowed::Everything);
+        pending_use::glance(lane, sequence.next).await;
+        // In doubt: the next turn looks into it, and gives no nonce meanwhile.
+        return Ok(if lane.key.checked { Allowed::Everything } else { Allowed::OpenOnly });
     }
     if lane.key.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(Allowed::OpenOnly);
@@ -111,8 +116,11 @@ pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
 /// Compares the chain with the sequence, and explains what does not fit as far as that is possible.
 async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
     // The cheap look, batched with those of other lanes. It cannot be held against a block, so it only clears.
-    let latest = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
-    if latest <= next.0 && unexplained(lane, latest).is_empty() {
+    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
+    let (latest, pending) = tokio::join!(count, pending_use::look(lane, next));
+    let latest = latest?;
+    lane.key.pending_use.note(pending);
+    if latest <= next.0 && unexplained(lane, latest).is_empty() && !lane.key.pending_use.waits {
         renew_old_bound(lane, next).await;
         return explained(lane).await;
     }
@@ -162,12 +170,15 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         }
         let where_ = if counted.is_some() { "in no final block" } else { "at no block that is known here" };
         reasons.push(format!("{detail}, {where_} yet"));
+    } else if lane.key.pending_use.waits {
+        reasons.push(pending_use::WAITS.to_owned());
     }
     if reasons.is_empty() {
         return explained(lane).await;
     }
     if is_second_look {
-        raise(lane, reasons.join("; ")).await?;
+        let concerned = unexplained(lane, latest).first().map(|index| lane.open[*index].intent.tx_id);
+        raise(lane, concerned, reasons.join("; ")).await?;
     }
     lane.key.look_later(LONGEST_SUSPECT_PAUSE);
     Ok(Allowed::OpenOnly)
@@ -200,12 +211,13 @@ async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
 }
 
 /// SUSPECT, on disk before anything else happens: whoever owns the submitter next knows it.
-async fn raise(lane: &mut Lane, reason: String) -> Result<(), StepError> {
+async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(), StepError> {
     if lane.key.evidence.suspicion.as_ref() == Some(&reason) {
         return Ok(());
     }
     if lane.key.evidence.suspicion.is_none() {
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+            tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
             fencing_token = lane.lease.token().0, reason, "SUSPECT: no new nonces until this is explained");
         lane.tell(None, EventKind::Suspect { reason: reason.clone() });
     }
@@ -286,9 +298,12 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.sequence.is_some() {
         return Ok(true);
     }
-    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest).await?;
+    let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
+    let sequence_start = Nonce(lane.chain.config.nonce.start_from);
+    let (count, pending) = tokio::join!(count, pending_use::look(lane, sequence_start));
+    let count = count?;
     // Others may have used a shared key as often as they like.
-    let start = Nonce(if lane.sharing.enabled { count } else { lane.chain.config.nonce.start_from });
+    let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
     lane.sequence = Some(Sequence {
         start,
         next: start,
@@ -302,6 +317,13 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if count == start.0 {
         // Written with the first nonce, or at the end of the turn: the insert meets no other, or all of it fails.
         renew_old_bound(lane, start).await;
+        if !lane.sharing.enabled {
+            lane.key.pending_use.note(pending);
+        }
+        if lane.key.pending_use.waits {
+            doubt(lane);
+            return Ok(false);
+        }
         return Ok(true);
     }
     let detail = format!(
@@ -324,7 +346,9 @@ pub(super) fn lose(lane: &mut Lane, index: usize, by: &MinedTx) {
 
 fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless::domain::H256>) {
     let reason = format!("{cause}: {detail}");
+    let tx_id = taken(lane).next().map(|tx| tx.intent.tx_id);
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
         fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
     lane.key.look_anew();
     lane.key.look_later(LONGEST_PAUSE);

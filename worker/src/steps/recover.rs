@@ -9,6 +9,7 @@ use std::time::Duration;
 use gapless::domain::{ErrorCode, H256, TxError, TxState};
 use tokio::time::Instant;
 
+use super::submit;
 use crate::lane::{Lane, OpenTx, StepError};
 
 /// Between two recoveries that one lane acts upon; doubles while they keep coming, up to the resubmit interval.
@@ -104,6 +105,7 @@ async fn offer_again(lane: &mut Lane) -> Result<(), StepError> {
             return Ok(());
         }
         let answer = lane.chain.connector.broadcast(&attempt).await;
+        submit::count_send(&attempt, &answer);
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
             fencing_token = lane.lease.token().0, answer = ?answer.map(|outcome| outcome.class.as_str()),

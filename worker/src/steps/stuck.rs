@@ -3,6 +3,7 @@
 
 use gapless::domain::stuck::{StuckAction, StuckFacts};
 use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
+use gapless::observe::metrics as m;
 use gapless::store::AttemptKind;
 use tokio::time::Instant;
 
@@ -21,8 +22,10 @@ pub(crate) fn alarm(lane: &mut Lane) {
         tx.complain(Some("unmined"), Some(error));
         let tx_id = tx.intent.tx_id;
         let action = lane.chain.stuck.decide(facts);
+        metrics::counter!(m::STUCK_DECISIONS_TOTAL, "action" => action.as_str()).increment(1);
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-            reason, action = ?action, "stuck: still unmined; it is worked on");
+            node.id = %lane.shared.node, fencing_token = lane.lease.token().0, reason, action = action.as_str(),
+            "stuck: still unmined; it is worked on");
         lane.tell(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
     }
@@ -103,8 +106,8 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
         }
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
             tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id, action = ?action,
-                "stuck: a person has to look at it");
+                node.id = %lane.shared.node, fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id,
+                action = action.as_str(), "stuck: a person has to look at it");
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Every send is claimed in the database first; one claim is for all attempts of an intent. N+1 is sent for the first time only after a node took N.
 
-use gapless::chain::{SubmitClass, SubmitOutcome};
+use gapless::chain::{RpcError, SubmitClass, SubmitOutcome};
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{Attempt, SentNote};
@@ -16,6 +16,8 @@ use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
 
 /// Why it waits: the node says that its nonce is used.
 const NONCE_USED: &str = "nonce_used";
+/// What a send without an answer is counted as.
+const NO_ANSWER: &str = "no_answer";
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
@@ -144,25 +146,33 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
     lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
     let answer = lane.chain.connector.broadcast(attempt).await;
     failpoint::hit("sent");
+    count_send(attempt, &answer);
     match answer {
         Ok(outcome) => {
             tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                 tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
                 fencing_token = lane.lease.token().0, class = outcome.class.as_str(), answer = outcome.message,
                 "sent");
-            metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
             lane.open[index].note_outcome(attempt_id, outcome.class.as_str());
             lane.sent_notes.push(SentNote { tx_id, attempt_id, outcome: outcome.class.as_str() });
             Some(outcome)
         }
         Err(error) => {
-            metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
+            // In memory alone: from now on these bytes were sent before.
+            lane.open[index].note_outcome(attempt.id(), NO_ANSWER);
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
             put_off(lane, index, Some(WAITING_NODE), error);
             None
         }
     }
+}
+
+/// Sends of bytes of which no earlier send is known, apart from those that repeat one.
+pub(super) fn count_send(attempt: &Attempt, answer: &Result<SubmitOutcome, RpcError>) {
+    let send = if attempt.last_outcome().is_some() { "again" } else { "first" };
+    let result = answer.as_ref().map_or(NO_ANSWER, |outcome| outcome.class.as_str());
+    metrics::counter!(m::TX_SUBMIT_TOTAL, "send" => send, "result" => result).increment(1);
 }
 
 /// What the node said decides what comes next. It never decides to use another nonce.

@@ -5,10 +5,12 @@ use std::time::Duration;
 use gapless::chain::{BlockId, BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
 use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
+use gapless::observe::metrics as m;
 use gapless::store::AttemptKind;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};
+use crate::receipts::Place;
 
 /// After a look-up that failed; doubles.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -133,7 +135,7 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
     if hashes.is_empty() {
         return Ok(());
     }
-    for receipt in lane.chain.connector.receipts(hashes).await? {
+    for receipt in lane.chain.watcher.receipts().of(hashes, Place::Lane).await? {
         included(lane, receipt);
     }
     Ok(())
@@ -172,7 +174,14 @@ pub(crate) fn next_stale(lane: &Lane) -> Option<Instant> {
 
 /// The depth is reached. Final if the receipt's block is the canonical one at its height.
 async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
-    match canonical_hash(lane, receipt.block_number).await? {
+    let canonical = canonical_hash(lane, receipt.block_number).await?;
+    let result = match canonical {
+        Some(hash) if hash == receipt.block_hash => "final",
+        Some(_) => "replaced",
+        None => "unknown",
+    };
+    metrics::counter!(m::FINALITY_CHECK_TOTAL, "result" => result).increment(1);
+    match canonical {
         Some(hash) if hash == receipt.block_hash => finish(lane, index, receipt).await,
         Some(_) => {
             let tx = &mut lane.open[index];
@@ -260,7 +269,7 @@ async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
 /// No progress for a long time: is the receipt still there?
 async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let Some(receipt) = lane.open[index].intent.receipt.clone() else { return Ok(()) };
-    match lane.chain.connector.receipt(receipt.tx_hash).await? {
+    match lane.chain.watcher.receipts().of(&[receipt.tx_hash], Place::Lane).await?.pop() {
         Some(current) => {
             lane.open[index].receipt_seen = Instant::now();
             included(lane, current);

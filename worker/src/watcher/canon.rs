@@ -29,6 +29,11 @@ impl Canon {
         self.blocks.back().copied()
     }
 
+    /// All that is kept, oldest first.
+    pub(crate) fn all(&self) -> Vec<BlockRef> {
+        self.blocks.iter().copied().collect()
+    }
+
     pub(crate) fn hash_at(&self, number: u64) -> Option<H256> {
         let first = self.blocks.front()?.number;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;

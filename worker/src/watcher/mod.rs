@@ -5,6 +5,7 @@
 
 mod canon;
 mod finality;
+mod mailbox;
 mod pace;
 mod registry;
 mod saver;
@@ -22,9 +23,11 @@ use tokio::time::Instant;
 
 use canon::Canon;
 use finality::FinalHeight;
+pub(crate) use mailbox::{Inbox, Mailbox, News};
 use registry::Registry;
-pub(crate) use registry::{Mailbox, News};
 pub(crate) use task::WatchTask;
+
+use crate::receipts::Receipts;
 
 /// Canonical blocks kept in memory and in `chain_block`.
 const KEEP_BLOCKS: usize = 512;
@@ -33,6 +36,7 @@ const KEEP_BLOCKS: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Watcher {
     connector: Arc<dyn ChainConnector>,
+    receipts: Receipts,
     registry: Registry,
     canon: RwLock<Canon>,
     finality: Finality,
@@ -64,6 +68,7 @@ impl Watcher {
         finality: Finality,
     ) -> Arc<Self> {
         Arc::new(Watcher {
+            receipts: Receipts::new(connector.clone()),
             connector,
             registry: Registry::default(),
             canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
@@ -80,6 +85,11 @@ impl Watcher {
             fell_to: Mutex::default(),
             block_millis: AtomicU64::new(0),
         })
+    }
+
+    /// For whoever looks for receipts on this chain.
+    pub(crate) fn receipts(&self) -> &Receipts {
+        &self.receipts
     }
 
     /// Has the lane told when the hash is in a block. Watched before it is sent, so that no block is missed.

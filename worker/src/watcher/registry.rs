@@ -1,55 +1,11 @@
 //! Who waits for what: hashes that lanes want to hear of, and heights that the head or finality has to reach.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{H256, Receipt, TxId};
-use tokio::sync::mpsc;
+use gapless::domain::{H256, Receipt};
 
-/// What a lane hears from outside.
-#[derive(Clone, Debug)]
-pub(crate) enum News {
-    /// There is new work.
-    Work,
-    /// There may be new work, for whoever has none.
-    Look,
-    /// An operator asked for something: read the rows again.
-    Reload,
-    /// Paused or resumed.
-    Paused(bool),
-    /// Whether others use the key as well.
-    Shared(bool),
-    /// One of its hashes is in a canonical block.
-    Included(Receipt),
-    /// A height it waited for is reached, by the head or by what is final; or no head can be read.
-    Deep,
-    /// Blocks from this height on were replaced.
-    Reorged { from: u64 },
-    /// What a look into the nodes' pools has shown.
-    Diagnosed(Vec<(TxId, Diagnosis)>),
-}
-
-/// A lane's mailbox, from the sending side.
-#[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
-    id: u64,
-    sender: mpsc::UnboundedSender<News>,
-}
-
-impl Mailbox {
-    pub(crate) fn new() -> (Mailbox, mpsc::UnboundedReceiver<News>) {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Mailbox { id: NEXT.fetch_add(1, Ordering::Relaxed), sender }, receiver)
-    }
-
-    pub(crate) fn post(&self, news: News) {
-        // A lane that is gone needs no news: whoever comes next reads the rows.
-        let _ = self.sender.send(news);
-    }
-}
+use super::mailbox::{Mailbox, News};
 
 /// Lanes by the height they wait for, and by mailbox, so that asking twice is asking once.
 #[derive(Debug, Default)]
@@ -57,7 +13,7 @@ struct Heights(BTreeMap<u64, HashMap<u64, Mailbox>>);
 
 impl Heights {
     fn ask(&mut self, height: u64, mailbox: &Mailbox) {
-        self.0.entry(height).or_default().insert(mailbox.id, mailbox.clone());
+        self.0.entry(height).or_default().insert(mailbox.id(), mailbox.clone());
     }
 
     /// Wakes everyone who waited for this height or a lower one.
@@ -70,7 +26,7 @@ impl Heights {
 
     fn leave(&mut self, mailbox: &Mailbox) {
         self.0.retain(|_, waiting| {
-            waiting.remove(&mailbox.id);
+            waiting.remove(&mailbox.id());
             !waiting.is_empty()
         });
     }
@@ -106,7 +62,7 @@ impl Registry {
     pub(crate) fn forget(&self, hashes: &[H256], mailbox: &Mailbox) {
         let mut entries = self.entries();
         for hash in hashes {
-            if entries.hashes.get(hash).is_some_and(|owner| owner.id == mailbox.id) {
+            if entries.hashes.get(hash).is_some_and(|owner| owner.id() == mailbox.id()) {
                 entries.hashes.remove(hash);
             }
         }
@@ -177,7 +133,7 @@ impl Registry {
     pub(crate) fn wake_all(&self) {
         let entries = self.entries();
         let lanes: HashMap<u64, &Mailbox> =
-            entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
+            entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
         lanes.into_values().for_each(|mailbox| mailbox.post(News::Deep));
     }
 
@@ -194,7 +150,7 @@ impl Registry {
         // What a replaced block held is owed no longer; the new blocks say anew what is in them.
         entries.owed.clear();
         let lanes: HashMap<u64, &Mailbox> =
-            entries.hashes.values().map(|mailbox| (mailbox.id, mailbox)).collect();
+            entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
         for mailbox in lanes.into_values() {
             mailbox.post(News::Reorged { from });
         }

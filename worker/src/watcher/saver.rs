@@ -4,14 +4,19 @@
 use std::time::Duration;
 
 use gapless::domain::{BlockRef, ChainId, NodeId};
+use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 
 use super::KEEP_BLOCKS;
 
 /// Often enough for people, rare enough for a chain with a block per transaction.
 const SAVE_EVERY: Duration = Duration::from_millis(200);
+
+/// Pieces that may wait while the database is slow; the saver takes all of them at once.
+const MOST_PIECES: usize = 64;
 
 /// What could not be saved is tried again this often, if nothing new is heard.
 const RETRY: Duration = Duration::from_secs(1);
@@ -25,6 +30,32 @@ pub(super) enum Piece {
     Anew(Vec<BlockRef>),
 }
 
+/// The way to the saver. Bounded, and the watcher never waits for it: where a piece did not fit, the next one is the whole window.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    sender: mpsc::Sender<Piece>,
+    missed: bool,
+}
+
+impl Pieces {
+    pub(super) fn new() -> (Pieces, mpsc::Receiver<Piece>) {
+        let (sender, heard) = mpsc::channel(MOST_PIECES);
+        (Pieces { sender, missed: false }, heard)
+    }
+
+    /// `whole`: the window as it is with this piece.
+    pub(super) fn tell(&mut self, piece: Piece, whole: impl FnOnce() -> Vec<BlockRef>) {
+        let piece = if self.missed { Piece::Anew(whole()) } else { piece };
+        let told = self.sender.try_send(piece);
+        self.missed = matches!(told, Err(TrySendError::Full(_)));
+        if self.missed {
+            metrics::counter!(m::INTERNAL_QUEUE_DROPPED_TOTAL, "queue" => "blocks").increment(1);
+        }
+        let depth = self.sender.max_capacity() - self.sender.capacity();
+        metrics::gauge!(m::INTERNAL_QUEUE_DEPTH, "queue" => "blocks").set(depth as f64);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Saver {
     pub(super) store: Store,
@@ -35,13 +66,13 @@ pub(super) struct Saver {
 
 impl Saver {
     /// Runs until the watcher is gone.
-    pub(super) fn start(self) -> mpsc::UnboundedSender<Piece> {
-        let (pieces, heard) = mpsc::unbounded_channel();
+    pub(super) fn start(self) -> Pieces {
+        let (pieces, heard) = Pieces::new();
         tokio::spawn(self.run(heard));
         pieces
     }
 
-    async fn run(self, mut pieces: mpsc::UnboundedReceiver<Piece>) {
+    async fn run(self, mut pieces: mpsc::Receiver<Piece>) {
         let duty = format!("head:{}", self.chain);
         let (mut unsaved, mut heard): (Vec<BlockRef>, Vec<Piece>) = (Vec::new(), Vec::new());
         let mut elected_until: Option<Instant> = None;
@@ -91,6 +122,25 @@ mod tests {
 
     fn block(number: u64, tag: u64) -> BlockRef {
         BlockRef { number, hash: H256::from_low_u64_be(tag), parent: H256::zero() }
+    }
+
+    #[test]
+    fn a_saver_that_missed_pieces_gets_the_whole_window_and_nobody_waits_for_it() {
+        let (mut pieces, mut heard) = Pieces::new();
+        let window = |upto: u64| (upto - 9..=upto).map(|number| block(number, 1)).collect::<Vec<_>>();
+        for number in 10..10_000 {
+            pieces.tell(Piece::Grown(vec![block(number, 1)]), || window(number));
+        }
+        let mut unsaved = Vec::new();
+        let mut waited = 0;
+        while let Ok(piece) = heard.try_recv() {
+            add(&mut unsaved, piece);
+            waited += 1;
+        }
+        assert_eq!(waited, MOST_PIECES);
+        pieces.tell(Piece::Grown(vec![block(10_000, 1)]), || window(10_000));
+        add(&mut unsaved, heard.try_recv().unwrap());
+        assert_eq!(unsaved, window(10_000), "no gap");
     }
 
     #[test]

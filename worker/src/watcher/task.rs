@@ -9,14 +9,14 @@ use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
 use gapless::domain::{BlockRef, Finality, H256, NodeId, Receipt};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Watcher;
 use super::canon::{Canon, Change};
 use super::pace::{FEW, Pace};
-use super::saver::{Piece, Saver};
+use super::saver::{Piece, Pieces, Saver};
+use crate::receipts::Place;
 
 /// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
 const MAX_WALK: u64 = 128;
@@ -43,7 +43,7 @@ enum Branch {
 #[derive(Debug)]
 pub(crate) struct WatchTask {
     watcher: Arc<Watcher>,
-    saver: mpsc::UnboundedSender<Piece>,
+    saver: Pieces,
     pace: Pace,
     /// What nodes took, and when: it may be in a block any moment.
     taken: Vec<(H256, Instant)>,
@@ -70,10 +70,10 @@ impl WatchTask {
     /// Its blocks are saved by nobody.
     #[cfg(feature = "by-hand")]
     pub(crate) fn unsaved(watcher: Arc<Watcher>) -> Self {
-        WatchTask::telling(watcher, mpsc::unbounded_channel().0)
+        WatchTask::telling(watcher, Pieces::new().0)
     }
 
-    fn telling(watcher: Arc<Watcher>, saver: mpsc::UnboundedSender<Piece>) -> Self {
+    fn telling(watcher: Arc<Watcher>, saver: Pieces) -> Self {
         WatchTask {
             pace: Pace::new(watcher.poll_interval, Instant::now()),
             saver,
@@ -194,7 +194,7 @@ impl WatchTask {
             return Vec::new();
         }
         let hashes: Vec<H256> = self.taken.iter().map(|(hash, _)| *hash).collect();
-        self.watcher.connector.receipts(&hashes).await.unwrap_or_default()
+        self.watcher.receipts.of(&hashes, Place::Early).await.unwrap_or_default()
     }
 
     /// Makes `latest` the head. Answers how many blocks are new.
@@ -323,9 +323,9 @@ impl WatchTask {
         Ok(())
     }
 
-    fn save(&self, piece: Piece) {
-        // Its receiver lives as long as this task.
-        let _ = self.saver.send(piece);
+    fn save(&mut self, piece: Piece) {
+        let watcher = &self.watcher;
+        self.saver.tell(piece, || watcher.read_canon(Canon::all));
     }
 
     /// The block and those before it that may still be confirming something, oldest first, as far as a node can show them
@@ -422,16 +422,13 @@ impl WatchTask {
         let is_known = |hash: &H256| {
             early.iter().find(|known| known.tx_hash == *hash && known.block_hash == block.block.hash)
         };
-        ours.iter().filter_map(is_known).for_each(|receipt| self.tell(receipt.clone()));
+        ours.iter().filter_map(is_known).for_each(|known| self.watcher.registry.included(known.clone()));
         let missing: Vec<H256> = ours.iter().copied().filter(|hash| is_known(hash).is_none()).collect();
         if missing.len() >= BLOCK_RECEIPTS_FROM
             && block.tx_hashes.len() <= missing.len() * OTHERS_FOR_EACH
-            && let Some(receipts) = self.watcher.connector.block_receipts(block.block.hash).await?
+            && let Some(receipts) = self.watcher.receipts.of_block(block.block.hash, &missing).await?
         {
-            let wanted: HashSet<H256> = missing.into_iter().collect();
-            for receipt in receipts.into_iter().filter(|receipt| wanted.contains(&receipt.tx_hash)) {
-                self.tell(receipt);
-            }
+            receipts.into_iter().for_each(|receipt| self.watcher.registry.included(receipt));
             return Ok(());
         }
         self.deliver(&missing).await
@@ -441,19 +438,8 @@ impl WatchTask {
         if hashes.is_empty() {
             return Ok(());
         }
-        let receipts = self.watcher.connector.receipts(hashes).await.inspect_err(|_| {
-            metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "error").increment(1);
-        })?;
-        let missing = hashes.len().saturating_sub(receipts.len());
-        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "missing").increment(missing as u64);
-        for receipt in receipts {
-            self.tell(receipt);
-        }
+        let receipts = self.watcher.receipts.of(hashes, Place::Block).await?;
+        receipts.into_iter().for_each(|receipt| self.watcher.registry.included(receipt));
         Ok(())
-    }
-
-    fn tell(&self, receipt: Receipt) {
-        metrics::counter!(m::RECEIPT_CHECK_TOTAL, "result" => "found").increment(1);
-        self.watcher.registry.included(receipt);
     }
 }

@@ -42,6 +42,50 @@ impl History<'_> {
         self.befall_the_chain(Op::Reorg { depth: 1, keep: false });
     }
 
+    /// A lane whose mailbox is full hears neither of the block that holds its transaction nor that it was replaced. No time
+    /// passes, so no timer helps. Answers what does not hold.
+    pub(in crate::sim) async fn flood_the_mailbox(&mut self) -> Vec<String> {
+        let mut problems = Vec::new();
+        self.happen(Op::Submit).await;
+        self.happen(Op::Claim(0)).await;
+        self.processes[0].look(false).await;
+        self.step_on(0).await;
+        assert_eq!(self.ledger().arrived().len(), 1, "it is sent");
+        let mined = Op::Mine(10);
+        let replaced = Op::Reorg { depth: 1, keep: false };
+        for (op, expected) in [(mined, "TRACKING"), (replaced, "SUBMITTED"), (mined, "TRACKING")] {
+            let waiting = self.processes[0].flood();
+            if waiting > 1_000 {
+                problems.push(format!("{waiting} news wait for a lane that reads none"));
+            }
+            self.befall_the_chain(op);
+            if matches!(op, Op::Reorg { .. }) {
+                // Nobody calls a block replaced before another one is there.
+                (0..2).for_each(|_| self.befall_the_chain(Op::Mine(0)));
+            }
+            self.processes[0].look(false).await;
+            self.step_on(0).await;
+            let state: String = sqlx::query_scalar("SELECT state FROM managed_tx WHERE chain_id = $1")
+                .bind(self.key.chain_id.as_i64())
+                .fetch_one(&self.bench.db)
+                .await
+                .unwrap();
+            if state != expected {
+                problems.push(format!("after {op:?} it is {state} and not {expected}"));
+            }
+        }
+        problems
+    }
+
+    /// As far as the lane gets without news.
+    async fn step_on(&mut self, who: usize) {
+        for _ in 0..STEPS {
+            if !matches!(self.step(who, None).await, Stepped::To(Next::Again)) {
+                break;
+            }
+        }
+    }
+
     /// Ten minutes of a node's trouble, with work before and during it. What ends or stops without saying why is a problem.
     pub(in crate::sim) async fn trouble(&mut self, with: &'static str) -> Vec<String> {
         let mut problems = Vec::new();

@@ -1,0 +1,76 @@
+//! What a fenced write is for, in one word: a label of metrics and a field of logs. Bounded, and nothing is decided by it.
+
+use super::attempt::AttemptKind;
+use super::fenced::FencedWrite;
+use super::hold::HoldChange;
+use crate::domain::{TxId, TxState};
+
+impl FencedWrite {
+    /// A write may change several things at once; the one that matters most names it.
+    pub fn operation(&self) -> &'static str {
+        let records = |kind| self.attempts.iter().any(|attempt| attempt.kind == kind);
+        let moves_to = |state| self.moves.iter().any(|change| change.to == state && change.from != state);
+        let protection =
+            self.cursor.as_ref().map(|cursor| (cursor.expect_protected, cursor.protect.is_some()));
+        let reserves = |change: &HoldChange| matches!(change, HoldChange::Reserve { .. });
+        if protection == Some((false, true)) {
+            "protect"
+        } else if protection == Some((true, false)) {
+            "release"
+        } else if self.holds.iter().any(|hold| reserves(&hold.change)) {
+            "reserve"
+        } else if records(AttemptKind::Original) {
+            "prepare"
+        } else if records(AttemptKind::Replacement) {
+            "replace"
+        } else if records(AttemptKind::Placeholder) {
+            "placeholder"
+        } else if self.moves.iter().any(|change| change.to.is_terminal()) {
+            "final"
+        } else if moves_to(TxState::Tracking) {
+            "included"
+        } else if moves_to(TxState::Stuck) {
+            "stuck"
+        } else if !self.displaced.is_empty() {
+            "displace"
+        } else if self.moves.iter().any(|change| change.sends > 0) {
+            "send"
+        } else if !self.moves.is_empty() {
+            "state"
+        } else if !self.holds.is_empty() {
+            "hold"
+        } else if self.evidence.is_some() {
+            "evidence"
+        } else if !self.foreign.is_empty() {
+            "foreign"
+        } else if self.cursor.is_some() {
+            "cursor"
+        } else if !self.done_actions.is_empty() {
+            "request"
+        } else if !self.policy.is_empty() {
+            "policy"
+        } else if self.is_empty() {
+            "check"
+        } else {
+            "note"
+        }
+    }
+
+    /// Whether a sequence, an intent or a request changes by it; what is merely noted about them is not critical.
+    pub fn is_critical(&self) -> bool {
+        !matches!(self.operation(), "note" | "check")
+    }
+
+    /// The intents that it changes.
+    pub fn tx_ids(&self) -> Vec<TxId> {
+        let moved = self.moves.iter().map(|change| change.tx_id);
+        let held = self.holds.iter().map(|hold| hold.tx_id);
+        let mut ids: Vec<TxId> = Vec::new();
+        for id in moved.chain(held) {
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+}
