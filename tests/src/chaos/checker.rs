@@ -63,6 +63,8 @@ pub struct Sample {
     pub open: u64,
     /// Everything that changes when something of it moves.
     pub progress: String,
+    /// The fencing token: how often it was claimed.
+    pub token: u64,
     /// Why it waits, as the API says it: states, what blocks it, states and sub-states of its transactions. `None`: nobody asked,
     /// because it had moved a moment before, or no API answered.
     pub reasons: Option<Vec<String>>,

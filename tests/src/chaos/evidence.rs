@@ -177,6 +177,7 @@ pub(super) struct Visible {
     pub submitter: String,
     pub open: i64,
     pub progress: String,
+    pub token: i64,
     pub events: Vec<String>,
 }
 
@@ -205,8 +206,10 @@ pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
                 concat_ws('; ', count(t.finished_at) || ' final',
                     string_agg(concat_ws(' ', t.state, t.nonce, t.tx_hash, t.block_hash), ', ' ORDER BY t.seq)
                         FILTER (WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL)) AS progress,
+                coalesce(max(l.fencing_token), 0) AS token,
                 coalesce(max(a.events), '{}') AS events
          FROM submitter s
+         LEFT JOIN submitter_lease l USING (chain_id, submitter)
          LEFT JOIN alarms a USING (submitter)
          LEFT JOIN managed_tx t USING (chain_id, submitter)
          GROUP BY s.submitter",

@@ -42,6 +42,8 @@ const FLAP: Duration = Duration::from_millis(150);
 /// How long a fault waits for somebody it can hit: a send whose answer is dropped, a database that is there.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
+/// Shorter runs have no faults that last.
+const LONG_RUN: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3600;
 
 /// Carries out the faults of one kind, one after the other, each at its time or as soon after it as it can be.
@@ -178,9 +180,29 @@ async fn on_wire(arena: &Arena, seat: &Seat, outage: Outage, length: Duration) -
     format!("{}: {outage:?} for {length:?}", seat.name())
 }
 
+/// Of one worker for a moment, or of all of them so long that whoever waits must show it.
 async fn cut_node(arena: &Arena, dice: &mut StdRng) -> String {
     let fault = if dice.random() { Fault::Close } else { Fault::Hang };
-    on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 200, 3000)).await
+    if !lasts_long(arena, dice) {
+        return on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 200, 3000)).await;
+    }
+    let length = long(dice);
+    let _alone = arena.nodes.lock().await;
+    let proxies = || arena.workers.iter().flat_map(Seat::proxies);
+    proxies().for_each(|proxy| proxy.always("*", fault.clone()));
+    tokio::time::sleep(length).await;
+    proxies().for_each(Proxy::clear);
+    format!("all workers: {fault:?} for {length:?}")
+}
+
+/// One in eight, in runs that are long enough for it.
+pub(super) fn lasts_long(arena: &Arena, dice: &mut StdRng) -> bool {
+    dice.random_bool(0.125) && arena.options.length >= LONG_RUN
+}
+
+/// Longer than the checker lets anybody stand still without a word.
+pub(super) fn long(dice: &mut StdRng) -> Duration {
+    some_ms(dice, 14_000, 26_000)
 }
 
 async fn slow_node(arena: &Arena, dice: &mut StdRng) -> String {

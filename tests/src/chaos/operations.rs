@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use super::clients::SINK;
-use super::faults::some_ms;
+use super::faults::{lasts_long, long, some_ms};
 use super::history::{Event, HoldPlan};
 use super::schedule::{Operation, Planned, plan};
 use super::{Arena, Crew};
@@ -174,7 +174,7 @@ async fn empty_account(arena: &Arena, dice: &mut StdRng) -> Option<String> {
     let index = dice.random_range(0..arena.options.submitters);
     // Nothing, not enough for one, enough for a few.
     let left = [0, 10_000 * GWEI, 1_000_000 * GWEI][dice.random_range(0..3)];
-    let length = some_ms(dice, 1000, 6000);
+    let length = if lasts_long(arena, dice) { long(dice) } else { some_ms(dice, 1000, 6000) };
     let address = arena.stack.submitter(index).address();
     set_balance(arena, address, left.into()).await?;
     tokio::time::sleep(length).await;

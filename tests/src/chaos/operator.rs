@@ -1,5 +1,5 @@
 //! The person on duty: sees a submitter that has stopped, thinks for a while, and releases or adopts it, by the API or the
-//! command line. Sometimes too early, sometimes the wrong one of the two.
+//! command line. Sometimes too early, sometimes late, sometimes the wrong one of the two.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
+use super::faults::{lasts_long, long};
 use super::history::Event;
 use super::{Arena, Crew};
 use crate::service::ADMIN_TOKEN;
@@ -33,7 +34,8 @@ pub(super) async fn attend(arena: &Arena) {
             if !(protected || state == "SUSPECT" && dice.random_bool(0.05)) {
                 continue;
             }
-            tokio::time::sleep(LONGEST_THOUGHT.mul_f64(dice.random())).await;
+            let away = if lasts_long(arena, &mut dice) { long(&mut dice) } else { Duration::ZERO };
+            tokio::time::sleep(away + LONGEST_THOUGHT.mul_f64(dice.random())).await;
             let action = if protected && dice.random_bool(0.2) { "release" } else { "adopt" };
             let by_cli = dice.random_bool(0.15);
             let outcome = match by_cli {

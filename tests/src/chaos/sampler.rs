@@ -76,6 +76,7 @@ pub(super) async fn watch(arena: &Arena) {
             submitter: row.submitter,
             open: row.open.unsigned_abs(),
             progress: row.progress,
+            token: row.token.unsigned_abs(),
             metrics: metrics.clone(),
             events: row.events,
         });

@@ -9,6 +9,11 @@ const LONGEST_UNMEASURED_S: f64 = LONGEST_SILENCE_S + 12.0;
 /// Nobody could look for so long, because the database was away: what was before does not count.
 const LONGEST_GAP_S: f64 = 3.0;
 
+/// Nobody can say anything of a submitter that has no owner: each takeover excuses the time of a lease (2 s), its skew and a claim. But
+/// another owner is no movement, and owners that come and go for ever excuse no more than this.
+const TAKEOVER_S: f64 = 3.0;
+const MOST_EXCUSED_S: f64 = 20.0;
+
 /// A reason that the API gives, the metrics of which one must show it, and the events of which one must have told it.
 const SHOWN_BY: [(&str, &[&str], &[&str]); 11] = [
     ("PROTECT", &["protected_submitters"], &["submitter.protected"]),
@@ -65,6 +70,10 @@ pub(super) fn silent(evidence: &Evidence) -> Vec<String> {
     pairs.flat_map(|(submitter, channel)| silences(evidence, submitter, channel)).collect()
 }
 
+fn excused(first: &Sample, now: &Sample) -> f64 {
+    (now.token.saturating_sub(first.token) as f64 * TAKEOVER_S).min(MOST_EXCUSED_S)
+}
+
 fn silences(evidence: &Evidence, submitter: &str, channel: &Channel) -> Vec<String> {
     let mut found = Vec::new();
     // The first sample since which nothing moved and nothing was shown, and whether that has been reported.
@@ -82,7 +91,7 @@ fn silences(evidence: &Evidence, submitter: &str, channel: &Channel) -> Vec<Stri
         };
         if let Some((first, told @ false)) = &mut since
             && shows == Some(false)
-            && sample.at - first.at > channel.longest_s
+            && sample.at - first.at > channel.longest_s + excused(first, sample)
         {
             *told = true;
             found.push(format!(

@@ -14,6 +14,7 @@ fn looks(
         submitter: OURS.into(),
         open: 1,
         progress: progress.into(),
+        token: 1,
         reasons: Some(texts(reasons)),
         metrics: Some(texts(metrics)),
         events: texts(events),
@@ -68,11 +69,19 @@ fn a_stall_that_only_one_way_shows_is_found_by_the_others() {
 }
 
 #[test]
-fn another_owner_of_the_lease_is_no_movement() {
-    // There is nothing of the lease in what a sample calls progress: the same text under two owners.
-    let said =
-        complaints([looks(0..=8, "IN_FLIGHT 3", NOTHING), looks(9..=16, "IN_FLIGHT 3", NOTHING)].concat());
-    assert!(!said.is_empty());
+fn another_owner_of_the_lease_is_no_movement_and_excuses_a_takeover() {
+    let with_owners = |length: u32, every: u32| {
+        let mut samples = looks(0..=length, "IN_FLIGHT 3", NOTHING);
+        samples.iter_mut().zip(0..).for_each(|(sample, at): (_, u32)| sample.token = u64::from(at / every));
+        samples
+    };
+    let none: Vec<String> = Vec::new();
+    // A takeover after 8 s excuses 3 s, and no more.
+    assert_eq!(complaints(with_owners(13, 8)), none);
+    assert!(complaints(with_owners(14, 8))[0].contains("to 14 s"));
+    // Owners that come and go every second excuse 20 s.
+    assert_eq!(complaints(with_owners(30, 1)), none);
+    assert!(complaints(with_owners(31, 1))[0].contains("to 31 s"));
 }
 
 #[test]
