@@ -28,6 +28,9 @@ struct Args {
     /// A configuration key for every process, as often as you like: nonce.max_in_flight=1
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, Value)>,
+    /// Keep history, configuration and logs of a sound run, too
+    #[arg(long)]
+    keep: bool,
     /// A negative control: the harness's own workers, lock-then-write (right), exists, send-first or unchecked (wrong)
     #[arg(long)]
     control: Option<Way>,
@@ -46,6 +49,7 @@ async fn main() -> Result<ExitCode> {
     options.length = args.seconds.map_or(options.length, Duration::from_secs);
     options.per_hour = args.per_hour;
     options.settings = args.settings;
+    options.keep = args.keep;
     options.say = say;
     if let Crew::Plain(way) = options.crew {
         say(&format!("negative control: workers that guard their writes by {}", way.word()));

@@ -63,14 +63,23 @@ pub struct Sample {
     pub open: u64,
     /// Everything that changes when something of it moves.
     pub progress: String,
-    /// Why it waits, as anybody can read it. Empty: nothing says so.
-    pub reasons: Vec<String>,
+    /// The fencing token: how often it was claimed.
+    pub token: u64,
+    /// Why it waits, as the API says it: states, what blocks it, states and sub-states of its transactions. `None`: nobody asked,
+    /// because it had moved a moment before, or no API answered.
+    pub reasons: Option<Vec<String>>,
+    /// Alarms of any worker that are not zero. `None`: nobody asked, or no worker answered.
+    pub metrics: Option<Vec<String>>,
+    /// Alarms that were told as events and not called off.
+    pub events: Vec<String>,
 }
 
 /// All there is to judge by.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     pub submitters: Vec<String>,
+    /// Those of them whose key a second sender uses.
+    pub shared: Vec<String>,
     pub history: Vec<Entry>,
     pub intents: Vec<Intent>,
     /// In the order in which they were written.
@@ -79,10 +88,14 @@ pub struct Evidence {
     pub mined: Vec<Mined>,
     /// Hashes of all signed bytes that left a process.
     pub sent: Vec<String>,
+    /// What a node called invalid: ids of requests, and hashes of bytes.
+    pub called_invalid: Vec<String>,
     /// How often a submitter was claimed: by how much the tokens grew.
     pub claims: u64,
     /// In the order of time.
     pub samples: Vec<Sample>,
+    /// Submitters that an event said were stopped because their key was used outside.
+    pub protected: Vec<String>,
     /// Lines of logs in which a process panicked.
     pub panics: Vec<String>,
 }
@@ -100,7 +113,7 @@ pub enum Rule {
     FalseEnd,
     /// What is called failed or cancelled is explained by the contract, the client, the operator or the policy.
     UnjustifiedEnd,
-    /// Whoever has work and does not move says so while it lasts.
+    /// Whoever has work and does not move shows it while it lasts: by a state, by a metric and by an event.
     SilentStall,
     /// The attempts of an intent are numbered 1, 2, …, and their fencing tokens never fall.
     AttemptOrder,
@@ -108,6 +121,10 @@ pub enum Rule {
     Unrecorded,
     /// A nonce belongs to one intent.
     SharedNonce,
+    /// An intent gets another nonce only if a transaction from outside consumed the one it had.
+    SecondNonce,
+    /// What a policy does not allow has no effect.
+    Forbidden,
     /// Along the nonces, and in the order of writing, the fencing tokens never fall.
     StaleWriter,
     /// What was accepted before another was sent has the smaller nonce.
@@ -118,12 +135,14 @@ pub enum Rule {
     Retracted,
     /// Nothing is on chain that nobody asked for.
     Stranger,
+    /// A submitter stops only if somebody else used its key.
+    FalseAlarm,
     /// No process panics.
     Panic,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 15] = [
+    pub const ALL: [Rule; 18] = [
         Rule::Duplicate,
         Rule::Gap,
         Rule::Loss,
@@ -133,11 +152,14 @@ impl Rule {
         Rule::AttemptOrder,
         Rule::Unrecorded,
         Rule::SharedNonce,
+        Rule::SecondNonce,
+        Rule::Forbidden,
         Rule::StaleWriter,
         Rule::Order,
         Rule::Identity,
         Rule::Retracted,
         Rule::Stranger,
+        Rule::FalseAlarm,
         Rule::Panic,
     ];
 
@@ -149,15 +171,18 @@ impl Rule {
             Rule::Loss => "losses: accepted, and not final or without effect",
             Rule::FalseEnd => "called failed or cancelled, and happened",
             Rule::UnjustifiedEnd => "failed or cancelled by infrastructure",
-            Rule::SilentStall => "stood still and did not say why",
+            Rule::SilentStall => "stood still and did not show it",
             Rule::AttemptOrder => "attempts out of order",
             Rule::Unrecorded => "bytes that are not in tx_attempt",
             Rule::SharedNonce => "nonces of two intents",
+            Rule::SecondNonce => "given another nonce without need",
+            Rule::Forbidden => "forbidden by a policy, and happened",
             Rule::StaleWriter => "writes of a former owner",
             Rule::Order => "overtaken: accepted first, later nonce",
             Rule::Identity => "requests with two ids",
             Rule::Retracted => "final states that were taken back",
             Rule::Stranger => "on chain, and nobody asked",
+            Rule::FalseAlarm => "stopped, and nobody had used the key",
             Rule::Panic => "panics",
         }
     }

@@ -25,11 +25,19 @@ const LONGEST_REGRET: Duration = Duration::from_millis(2000);
 const LONGEST_LIMIT: Duration = Duration::from_secs(6);
 /// Requests that a client leaves unfinished before it waits.
 const UNFINISHED: usize = 3;
+/// The code of a refusal that ends when an operator has decided.
+const PROTECTED: &str = "submitter_protected";
+const WHILE_PROTECTED: Duration = Duration::from_millis(500);
 const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
 /// Where requests go that have an effect.
-const SINK: &str = "0x00000000000000000000000000000000000051c0";
+pub(super) const SINK: &str = "0x00000000000000000000000000000000000051c0";
+/// Wei that the submitter with a policy may send in one transaction.
+pub(super) const MOST_VALUE: u64 = 9;
 /// Where a contract refuses everything.
 pub(super) const TRAP: &str = "0x00000000000000000000000000000000000dead0";
+
+/// Status, id and code of an answer.
+type Said = (u16, Option<String>, Option<String>);
 
 /// What becomes of a request, as far as its client decides that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +51,8 @@ enum Purpose {
     Hurried,
     /// Has a deadline for its nonce, and may miss it.
     Limited,
+    /// The policy of its submitter does not allow so much.
+    Forbidden,
 }
 
 #[derive(Debug)]
@@ -60,6 +70,8 @@ pub(super) struct Client<'a> {
     http: reqwest::Client,
     dice: StdRng,
     unfinished: VecDeque<Pending>,
+    /// Its submitter has a policy.
+    policed: bool,
 }
 
 impl<'a> Client<'a> {
@@ -67,8 +79,9 @@ impl<'a> Client<'a> {
         let http = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
         let name = format!("s{submitter}c{number}");
         let seed = arena.options.seed ^ ((submitter as u64 + 1) << 32) ^ ((number as u64 + 1) << 16);
+        let policed = arena.options.policed() == Some(submitter);
         let (submitter, dice) = (arena.stack.submitter(submitter), StdRng::seed_from_u64(seed));
-        Client { arena, submitter, name, http, dice, unfinished: VecDeque::new() }
+        Client { arena, submitter, name, http, dice, unfinished: VecDeque::new(), policed }
     }
 
     /// Until told to stop; what was begun is brought to an answer.
@@ -99,7 +112,7 @@ impl<'a> Client<'a> {
             match purpose {
                 Purpose::Cancelled => self.cancel(&request, &tx_id).await,
                 Purpose::Hurried => self.speed_up(&request, &tx_id).await,
-                Purpose::Transfer | Purpose::Doomed | Purpose::Limited => {}
+                Purpose::Transfer | Purpose::Doomed | Purpose::Limited | Purpose::Forbidden => {}
             }
             self.unfinished.push_back(Pending { request, tx_id });
             while self.unfinished.len() >= UNFINISHED && !self.arena.quiet.is_cancelled() {
@@ -125,13 +138,16 @@ impl<'a> Client<'a> {
             4..9 => Purpose::Cancelled,
             9..14 => Purpose::Hurried,
             14..18 => Purpose::Limited,
+            18..33 if self.policed => Purpose::Forbidden,
             _ => Purpose::Transfer,
         }
     }
 
     fn body(&mut self, request: &str, purpose: Purpose) -> Value {
         let to = if purpose == Purpose::Doomed { TRAP } else { SINK };
-        let mut payload = json!({ "to": to, "value": "1", "data": format!("0x{}", hex::encode(request)) });
+        let value = if purpose == Purpose::Forbidden { MOST_VALUE + 1 } else { 1 };
+        let data = format!("0x{}", hex::encode(request));
+        let mut payload = json!({ "to": to, "value": value.to_string(), "data": data });
         if purpose == Purpose::Limited {
             // By the machine's clock, which is the database's.
             let at = DateTime::<Utc>::from(SystemTime::now() + LONGEST_LIMIT.mul_f64(self.dice.random()));
@@ -149,8 +165,12 @@ impl<'a> Client<'a> {
         let apis = self.arena.apis.len();
         for api in (first..).map(|api| api % apis) {
             match self.once(request, body, api).await {
-                Some((200 | 202, tx_id)) => return tx_id,
-                Some((400..500, _)) => return None,
+                Some((200 | 202, tx_id, _)) => return tx_id,
+                // An operator will see to it; the request is as good as before.
+                Some((409, _, Some(code))) if code == PROTECTED && !self.arena.closing.is_cancelled() => {
+                    tokio::time::sleep(WHILE_PROTECTED).await;
+                }
+                Some((400..500, ..)) => return None,
                 _ if self.arena.closing.is_cancelled() => return None,
                 _ => tokio::time::sleep(BETWEEN_TRIES).await,
             }
@@ -158,13 +178,18 @@ impl<'a> Client<'a> {
         None
     }
 
-    /// One try; `None`: no answer.
-    async fn once(&self, request: &str, body: &Value, api: usize) -> Option<(u16, Option<String>)> {
+    /// One try: status, id and code; `None`: no answer.
+    async fn once(&self, request: &str, body: &Value, api: usize) -> Option<Said> {
         let history = &self.arena.history;
         let (op, request) = (history.next_op(), request.to_owned());
         let submitter = self.submitter.text();
         let payload = &body["payload"];
-        let asked = Asked { doomed: payload["to"] == TRAP, deadline: payload["deadline"].is_string() };
+        let value: u64 = payload["value"].as_str().and_then(|value| value.parse().ok()).unwrap_or_default();
+        let asked = Asked {
+            doomed: payload["to"] == TRAP,
+            deadline: payload["deadline"].is_string(),
+            forbidden: self.policed && (payload["to"] == TRAP || value > MOST_VALUE),
+        };
         history.note(Event::Submit { op, request: request.clone(), submitter, api, asked });
         let answered =
             self.ask(self.http.post(format!("{}/api/v1/tx", self.arena.apis[api].url())).json(body));
@@ -172,8 +197,8 @@ impl<'a> Client<'a> {
             Ok((status, answer)) => {
                 let text = |name: &str| answer[name].as_str().map(str::to_owned);
                 let (tx_id, code) = (text("txId"), text("code"));
-                history.note(Event::Answer { op, request, status, tx_id: tx_id.clone(), code });
-                Some((status, tx_id))
+                history.note(Event::Answer { op, request, status, tx_id: tx_id.clone(), code: code.clone() });
+                Some((status, tx_id, code))
             }
             Err(error) => {
                 history.note(Event::NoAnswer { op, request, error: error.to_string() });

@@ -8,20 +8,27 @@ use sqlx::PgPool;
 
 use super::Arena;
 use super::checker::{Attempt, Evidence, Intent, Mined};
+use super::faults::calls_invalid;
+use super::seats::Seat;
 use crate::node::Node;
+use crate::proxy::{Proxy, Refused};
 
 /// Everything, once nothing changes any more.
 pub(super) async fn gather(arena: &Arena) -> Evidence {
     let submitters: Vec<String> = arena.stack.submitters().iter().map(|one| one.text()).collect();
     let db = arena.stack.db();
+    let shared = arena.options.shared().map(|index| arena.stack.submitter(index).text());
     Evidence {
+        shared: shared.into_iter().collect(),
         mined: mined(arena.stack.anvil(), &submitters).await,
         history: arena.history.entries(),
         intents: intents(db).await.expect("the database answers"),
         attempts: attempts(db).await.expect("the database answers"),
-        sent: arena.workers.iter().flat_map(|worker| sent(&worker.proxy.sent())).collect(),
+        sent: arena.workers.iter().flat_map(Seat::proxies).flat_map(|proxy| sent(&proxy.sent())).collect(),
+        called_invalid: called_invalid(arena),
         claims: claims(db).await.expect("the database answers"),
         samples: arena.sampler.samples(),
+        protected: protected(db).await.expect("the database answers"),
         panics: panics(arena),
         submitters,
     }
@@ -118,7 +125,7 @@ async fn mined(node: &Node, submitters: &[String]) -> Vec<Mined> {
 
 /// The id that a client put into the data.
 fn request(input: &str) -> Option<String> {
-    let bytes = hex::decode(input.trim_start_matches("0x")).expect("the node writes hex");
+    let bytes = hex::decode(input.trim_start_matches("0x")).expect("data is hex");
     (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -135,6 +142,19 @@ fn sent(raw: &[String]) -> HashSet<String> {
     raw.iter().map(hash).collect()
 }
 
+/// What some node called invalid: the request of an estimate, the hash of a send.
+fn called_invalid(arena: &Arena) -> Vec<String> {
+    let refused = arena.workers.iter().flat_map(Seat::proxies).flat_map(Proxy::refused);
+    let named = |refused: Refused| {
+        let asked = &refused.params[0];
+        match asked.as_str() {
+            Some(raw) => sent(&[raw.to_owned()]).into_iter().next(),
+            None => request(asked["data"].as_str().or(asked["input"].as_str())?),
+        }
+    };
+    refused.filter(|refused| calls_invalid(&refused.message)).filter_map(named).collect()
+}
+
 fn panics(arena: &Arena) -> Vec<String> {
     let mut found = Vec::new();
     for service in arena.stack.services() {
@@ -145,31 +165,52 @@ fn panics(arena: &Arena) -> Vec<String> {
     found
 }
 
+/// Submitters that were stopped, by the events that told of it.
+async fn protected(db: &PgPool) -> sqlx::Result<Vec<String>> {
+    let told = "SELECT DISTINCT submitter FROM outbox_event WHERE kind = 'submitter.protected'";
+    sqlx::query_scalar(told).fetch_all(db).await
+}
+
 /// What can be read of a submitter at this moment.
 #[derive(sqlx::FromRow)]
 pub(super) struct Visible {
     pub submitter: String,
     pub open: i64,
     pub progress: String,
-    pub reasons: Vec<String>,
+    pub token: i64,
+    pub events: Vec<String>,
 }
 
-/// Progress: what is final, who owns the lease, and where each intent with a nonce is. New work and repeated sends are none.
+/// Progress: what is final, and where each intent with a nonce is. New work, repeated sends and another owner are none.
+/// Events: the last of each family, of each transaction that is not final or of the submitter, if it is an alarm.
 pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
     sqlx::query_as(
-        "SELECT s.submitter,
+        "WITH told AS (
+             SELECT DISTINCT ON (e.submitter, e.tx_id, f.family) e.submitter, e.tx_id, e.kind
+             FROM outbox_event e
+             JOIN (VALUES ('submitter.protected', 'key'), ('submitter.released', 'key'),
+                          ('submitter.suspect', 'doubt'), ('submitter.suspect_cleared', 'doubt'),
+                          ('submitter.blocked', 'block'), ('submitter.unblocked', 'block'),
+                          ('tx.stuck', 'stuck'), ('tx.receipt_updated', 'stuck'), ('tx.reorged', 'stuck')
+                  ) f (kind, family) ON f.kind = e.kind
+             WHERE e.tx_id IS NULL OR EXISTS (
+                 SELECT FROM managed_tx t WHERE t.tx_id = e.tx_id AND t.finished_at IS NULL)
+             ORDER BY e.submitter, e.tx_id, f.family, e.event_id DESC),
+         alarms AS (
+             SELECT submitter, array_agg(DISTINCT kind) AS events
+             FROM told
+             WHERE kind IN ('submitter.protected', 'submitter.suspect', 'submitter.blocked', 'tx.stuck')
+             GROUP BY submitter)
+         SELECT s.submitter,
                 count(*) FILTER (WHERE t.finished_at IS NULL AND t.tx_id IS NOT NULL) AS open,
-                concat_ws('; ', count(t.finished_at) || ' final', 'token ' || max(l.fencing_token),
+                concat_ws('; ', count(t.finished_at) || ' final',
                     string_agg(concat_ws(' ', t.state, t.nonce, t.tx_hash, t.block_hash), ', ' ORDER BY t.seq)
                         FILTER (WHERE t.finished_at IS NULL AND t.nonce IS NOT NULL)) AS progress,
-                array_remove(array_agg(DISTINCT t.sub_state) FILTER (WHERE t.finished_at IS NULL)
-                    || array_agg(DISTINCT t.state) FILTER (WHERE t.state IN ('STUCK', 'PROTECT'))
-                    || array_agg(DISTINCT c.in_flight_state) FILTER (WHERE c.in_flight_state = 'PROTECT')
-                    || array_agg(DISTINCT c.suspect_reason)
-                    || array_agg(DISTINCT s.status) FILTER (WHERE s.status <> 'ACTIVE'), NULL) AS reasons
+                coalesce(max(l.fencing_token), 0) AS token,
+                coalesce(max(a.events), '{}') AS events
          FROM submitter s
          LEFT JOIN submitter_lease l USING (chain_id, submitter)
-         LEFT JOIN submitter_nonce_cursor c USING (chain_id, submitter)
+         LEFT JOIN alarms a USING (submitter)
          LEFT JOIN managed_tx t USING (chain_id, submitter)
          GROUP BY s.submitter",
     )

@@ -11,14 +11,17 @@ use super::Arena;
 use super::history::Event;
 use super::schedule::{Kind, Planned, plan};
 use super::seats::Seat;
-use crate::proxy::Fault;
+use crate::proxy::{Fault, Proxy};
 use crate::wire::Outage;
 
 const SEND: &str = "eth_sendRawTransaction";
 /// Data, not code: what nodes have been seen to say, by class.
 const NODE_ANSWERS: &str = include_str!("../../../shared/src/chain/node_answers.tsv");
-/// A node that calls a valid transaction invalid is believed: whoever asked would be told that it failed, by design.
+/// A node that calls a valid transaction invalid is believed, by design. Few transactions are called so, and the checker knows which.
 const BELIEVED: &str = "fatal";
+/// Calls about one transaction; a fault of these hits so many of them at the most.
+const ABOUT_TRANSACTION: [&str; 4] = [SEND, "eth_estimateGas", "eth_call", "*"];
+const MOST_CALLED_INVALID: u32 = 3;
 /// What workers ask.
 const METHODS: [&str; 12] = [
     SEND,
@@ -39,6 +42,8 @@ const FLAP: Duration = Duration::from_millis(150);
 /// How long a fault waits for somebody it can hit: a send whose answer is dropped, a database that is there.
 const PATIENCE: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
+/// Shorter runs have no faults that last.
+const LONG_RUN: Duration = Duration::from_secs(60);
 const HOUR_S: i64 = 3600;
 
 /// Carries out the faults of one kind, one after the other, each at its time or as soon after it as it can be.
@@ -59,7 +64,7 @@ pub(super) async fn carry_out(arena: &Arena, kind: Kind) {
     }
 }
 
-async fn one(arena: &Arena, planned: Planned) -> Option<String> {
+async fn one(arena: &Arena, planned: Planned<Kind>) -> Option<String> {
     let mut dice = StdRng::seed_from_u64(planned.dice);
     match planned.kind {
         Kind::KillWorker => Some(kill(arena, pick(&arena.workers, &mut dice), &mut dice).await),
@@ -83,6 +88,8 @@ async fn one(arena: &Arena, planned: Planned) -> Option<String> {
         Kind::HideTransactions => Some(hide_transactions(arena, &mut dice).await),
         Kind::LaggingNode => lagging_node(arena, &mut dice).await,
         Kind::PrunedNode => Some(pruned_node(arena, &mut dice).await),
+        Kind::DisagreeingNodes => disagreeing_nodes(arena, &mut dice).await,
+        Kind::FatalAnswers => Some(fatal_answers(arena, &mut dice).await),
     }
 }
 
@@ -95,7 +102,7 @@ fn anybody<'a>(arena: &'a Arena, dice: &mut StdRng) -> &'a Seat {
     seats[dice.random_range(0..seats.len())]
 }
 
-fn some_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
+pub(super) fn some_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(dice.random_range(from..to))
 }
 
@@ -173,9 +180,29 @@ async fn on_wire(arena: &Arena, seat: &Seat, outage: Outage, length: Duration) -
     format!("{}: {outage:?} for {length:?}", seat.name())
 }
 
+/// Of one worker for a moment, or of all of them so long that whoever waits must show it.
 async fn cut_node(arena: &Arena, dice: &mut StdRng) -> String {
     let fault = if dice.random() { Fault::Close } else { Fault::Hang };
-    on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 200, 3000)).await
+    if !lasts_long(arena, dice) {
+        return on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 200, 3000)).await;
+    }
+    let length = long(dice);
+    let _alone = arena.nodes.lock().await;
+    let proxies = || arena.workers.iter().flat_map(Seat::proxies);
+    proxies().for_each(|proxy| proxy.always("*", fault.clone()));
+    tokio::time::sleep(length).await;
+    proxies().for_each(Proxy::clear);
+    format!("all workers: {fault:?} for {length:?}")
+}
+
+/// One in eight, in runs that are long enough for it.
+pub(super) fn lasts_long(arena: &Arena, dice: &mut StdRng) -> bool {
+    dice.random_bool(0.125) && arena.options.length >= LONG_RUN
+}
+
+/// Longer than the checker lets anybody stand still without a word.
+pub(super) fn long(dice: &mut StdRng) -> Duration {
+    some_ms(dice, 14_000, 26_000)
 }
 
 async fn slow_node(arena: &Arena, dice: &mut StdRng) -> String {
@@ -232,6 +259,40 @@ async fn wrong_answers(arena: &Arena, dice: &mut StdRng) -> String {
     format!("{}: {method} is {class} ({code}, {wording}) for {length:?}", names(&whom))
 }
 
+/// A method answers that the transaction is invalid. Where it is about a transaction, that is believed, and it happens a few times
+/// only; of anything else it means nothing, and must end nothing.
+async fn fatal_answers(arena: &Arena, dice: &mut StdRng) -> String {
+    let known: Vec<(i64, &str)> = wordings()
+        .filter(|(class, ..)| *class == BELIEVED)
+        .map(|(_, code, wording)| (code, wording))
+        .collect();
+    let (code, wording) = known[dice.random_range(0..known.len())];
+    let methods: &[&str] = if dice.random() { &ABOUT_TRANSACTION } else { &METHODS };
+    let method = methods[dice.random_range(0..methods.len())];
+    let (whom, length) = (some_workers(arena, dice), some_ms(dice, 500, 3000));
+    let (times, after) = (dice.random_range(1..=MOST_CALLED_INVALID), dice.random::<bool>());
+    let message = wording.to_owned();
+    let fault = match method == SEND && after {
+        true => Fault::ErrorAfter { code, message },
+        false => Fault::Error { code, message },
+    };
+    let _alone = arena.nodes.lock().await;
+    for seat in &whom {
+        match ABOUT_TRANSACTION.contains(&method) {
+            true => seat.proxy.next(times, method, fault.clone()),
+            false => seat.proxy.always(method, fault.clone()),
+        }
+    }
+    tokio::time::sleep(length).await;
+    whom.iter().for_each(|seat| seat.proxy.clear());
+    format!("{}: {method} is {BELIEVED} ({code}, {wording}) for {length:?}", names(&whom))
+}
+
+/// Whether a node that says this calls a transaction invalid.
+pub(super) fn calls_invalid(message: &str) -> bool {
+    wordings().any(|(class, _, wording)| class == BELIEVED && wording == message)
+}
+
 /// One of them, or all.
 fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Seat> {
     let one = pick(&arena.workers, dice);
@@ -282,6 +343,33 @@ async fn lagging_node(arena: &Arena, dice: &mut StdRng) -> Option<String> {
     whom.iter().for_each(|seat| seat.proxy.thaw());
     let how = if flaps { "now and then " } else { "" };
     Some(format!("{}: {how}{blocks} behind for {length:?}", names(&whom)))
+}
+
+/// Two backends behind one address, one of them behind or on another fork. A worker with two nodes has the other one for itself.
+async fn disagreeing_nodes(arena: &Arena, dice: &mut StdRng) -> Option<String> {
+    let (whom, blocks, length) =
+        (some_workers(arena, dice), dice.random_range(1..=3), some_ms(dice, 500, 4000));
+    let (forks, salt, more) = (dice.random::<bool>(), dice.random::<u64>(), dice.random_range(0..=1));
+    let node = arena.stack.anvil();
+    let proxies = || whom.iter().map(|seat| seat.second.as_ref().unwrap_or(&seat.proxy));
+    if forks {
+        let place = format!("{:#x}", node.head().await.saturating_sub(blocks));
+        let base = node.try_rpc("eth_getBlockByNumber", json!([place, false])).await.ok()?;
+        if !proxies().all(|proxy| proxy.disagree_by_fork(&base, blocks + more, salt)) {
+            return None;
+        }
+        tokio::time::sleep(length).await;
+    } else {
+        let until = Instant::now() + length;
+        while Instant::now() < until {
+            let head = node.head().await;
+            proxies().for_each(|proxy| proxy.disagree_behind(head.saturating_sub(blocks)));
+            tokio::time::sleep(FLAP).await;
+        }
+    }
+    proxies().for_each(Proxy::agree);
+    let how = if forks { "a fork from" } else { "one" };
+    Some(format!("{}: {how} {blocks} behind for {length:?}", names(&whom)))
 }
 
 /// Only the newest states are there, fewer than it takes to be final.

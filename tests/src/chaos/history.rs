@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::schedule::Kind;
+use super::schedule::{Kind, Operation};
 
 /// What a request asks for, as far as that can end it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -17,6 +17,22 @@ pub struct Asked {
     pub doomed: bool,
     /// It has a deadline for its nonce.
     pub deadline: bool,
+    /// The policy of its submitter does not allow it.
+    pub forbidden: bool,
+}
+
+/// What a caller does with the nonce that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldPlan {
+    /// Answers with a transaction.
+    Answer,
+    /// Says that it wants none.
+    Refuse,
+    /// Says nothing until its hold has ended.
+    Hang,
+    /// Is dropped while it holds the nonce, or while it waits for it.
+    Vanish,
 }
 
 /// What happened. `request` is the client's id of a request, `op` one try at it.
@@ -39,6 +55,16 @@ pub enum Event {
     SpeedUp { request: String, status: u16 },
     /// A client was told this state.
     Told { request: String, tx_id: String, state: String },
+    /// Somebody uses the key of a submitter outside of Gapless. Noted before the bytes leave.
+    Outside { submitter: String, nonce: u64, hash: String },
+    /// An operator asked for `release` or `adopt`; what came of it.
+    Operator { submitter: String, action: String, by: String, outcome: String },
+    /// A caller asks for a nonce. `Submit` of a reservation.
+    Reserve { request: String, submitter: String, plan: HoldPlan },
+    /// Its end. `bound`: the caller was told that its transaction will be sent.
+    Reserved { request: String, bound: bool, outcome: String },
+    /// Something was done besides requests.
+    Operation { kind: Operation, what: String, lasted_ms: u128 },
     /// Something was broken, and is mended again.
     Fault { kind: Kind, what: String, lasted_ms: u128 },
 }

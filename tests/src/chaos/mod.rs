@@ -9,6 +9,8 @@ mod clients;
 mod evidence;
 mod faults;
 mod history;
+mod operations;
+mod operator;
 mod report;
 mod sampler;
 mod schedule;
@@ -28,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 use self::checker::judge;
 use self::clients::Client;
 use self::history::History;
+use self::operations::SecondSender;
 pub use self::report::Outcome;
 use self::sampler::Sampler;
-pub use self::schedule::{Kind, PER_HOUR};
+pub use self::schedule::{Kind, Operation, PER_HOUR};
 pub use self::seats::Crew;
 use self::seats::Seat;
 use crate::plain::{self, Way};
@@ -38,6 +41,8 @@ use crate::stack::{Stack, StackBuilder};
 
 /// Seconds between blocks.
 const BLOCK_S: f64 = 0.25;
+/// Wei. Below some of what the base fee is raised to.
+const MAX_FEE: &str = "500000000000";
 const SAY_EVERY: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -70,6 +75,8 @@ pub struct Options {
     pub settings: Vec<(String, Value)>,
     /// How long everything may take to become final once nothing is broken any more.
     pub settle: Duration,
+    /// Whether what it leaves behind is kept if the verdict is good, too.
+    pub keep: bool,
     /// Cancelled: break nothing more, and come to the end.
     pub over: CancellationToken,
     /// Hears of progress.
@@ -96,9 +103,24 @@ impl Options {
             window: 4,
             settings: Vec::new(),
             settle: Duration::from_secs(180),
+            keep: false,
             over: CancellationToken::new(),
             say: |_| {},
         }
+    }
+
+    /// The submitter whose key is shared with a second sender, if there is one.
+    fn shared(&self) -> Option<usize> {
+        self.has_roles().then(|| self.submitters - 2)
+    }
+
+    /// The submitter with a policy, if there is one.
+    fn policed(&self) -> Option<usize> {
+        self.has_roles().then(|| self.submitters - 1)
+    }
+
+    fn has_roles(&self) -> bool {
+        self.crew == Crew::Product && self.varied && self.submitters >= 4
     }
 
     /// The same with workers of the harness's own, few enough to be quick. A wrong one leaves requests that are never
@@ -129,6 +151,7 @@ struct Arena {
     workers: Vec<Seat>,
     history: History,
     sampler: Sampler,
+    second_sender: SecondSender,
     begun: Instant,
     /// No more faults.
     over: CancellationToken,
@@ -155,7 +178,8 @@ impl Arena {
             apis.push(Seat::api(&stack, index).await);
         }
         for index in 0..options.workers {
-            workers.push(Seat::worker(&stack, options.crew, index).await);
+            let settings = roles(&options, &stack);
+            workers.push(Seat::worker(&stack, options.crew, index, settings).await);
         }
         let history = History::begin(&stack.dir().join("history.jsonl"));
         let sampler = Sampler::default();
@@ -170,6 +194,7 @@ impl Arena {
             workers,
             history,
             sampler,
+            second_sender: SecondSender::default(),
             begun,
             over,
             quiet,
@@ -192,10 +217,13 @@ impl Arena {
     fn mend(&self) {
         for seat in self.seats() {
             seat.wire.mend();
-            seat.proxy.clear();
-            seat.proxy.thaw();
-            seat.proxy.show_transactions();
-            seat.proxy.keep_all_states();
+            for proxy in seat.proxies() {
+                proxy.clear();
+                proxy.thaw();
+                proxy.agree();
+                proxy.show_transactions();
+                proxy.keep_all_states();
+            }
         }
     }
 
@@ -214,6 +242,18 @@ impl Arena {
     }
 }
 
+/// What workers are told of single submitters. The API is not told of the policy: what it forbids is to reach the workers.
+fn roles(options: &Options, stack: &Stack) -> Vec<(String, Value)> {
+    let key = |index: usize, name: &str| format!("submitter.{}.{name}", stack.submitter(index).text());
+    let shared = options.shared().map(|index| (key(index, "nonce.strict.enabled"), json!(false)));
+    let policed = options.policed().map(|index| {
+        let policy =
+            json!({ "allow": [{ "to": clients::SINK }], "max_value": clients::MOST_VALUE.to_string() });
+        (key(index, "policy"), policy)
+    });
+    shared.into_iter().chain(policed).collect()
+}
+
 async fn build(options: &Options) -> Stack {
     let program = options.program.to_str().expect("a UTF-8 path");
     let seconds = |length: Duration| format!("{}ms", length.as_millis());
@@ -228,6 +268,9 @@ async fn build(options: &Options) -> Stack {
         .set("resubmit.interval", "1s")
         .set("rpc.timeout", "2s")
         .set("confirmations.stale_receipt_timeout", "5s")
+        .set("fees.max_fee_per_gas", MAX_FEE)
+        .set("stuck.after", "5s")
+        .set("events.mode", "mq_outbox")
         .set("log.level", "info");
     let settings = options.settings.iter();
     settings.fold(stack, |stack, (key, value)| stack.set(key, value.clone())).start().await
@@ -249,6 +292,8 @@ pub async fn run(options: Options) -> Outcome {
         () = seats::look_after(&arena.stack, &seats) => unreachable!("it never ends"),
         () = arena.report_progress() => unreachable!("it never ends"),
         () = sampler::watch(&arena) => unreachable!("it never ends"),
+        () = operator::attend(&arena) => unreachable!("it never ends"),
+        () = operations::send_again(&arena) => unreachable!("it never ends"),
     };
     arena.closing.cancel();
     all_of(&mut clients).await;
@@ -266,7 +311,9 @@ pub async fn run(options: Options) -> Outcome {
 
 /// Everything is broken until the time is over, and then nothing any more. Answers how long it took until all was final.
 async fn storm(arena: &Arena, clients: &mut JoinSet<()>) -> Option<Duration> {
-    join_all(Kind::ALL.map(|kind| faults::carry_out(arena, kind))).await;
+    let faults = join_all(Kind::ALL.map(|kind| faults::carry_out(arena, kind)));
+    let operations = join_all(Operation::ALL.map(|kind| operations::carry_out(arena, kind)));
+    tokio::join!(faults, operations);
     arena.mend();
     arena.quiet.cancel();
     settle(arena, clients).await

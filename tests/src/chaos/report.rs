@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Arena;
 use super::checker::{Evidence, Rule, Violation, longest_stall};
 use super::history::{Entry, Event};
-use super::schedule::Kind;
+use super::schedule::{Kind, Operation};
 use crate::stack::Verdict;
 
 /// Violations that are printed; the rest is counted.
@@ -19,6 +19,8 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// Faults that were carried out, by kind.
     pub faults: BTreeMap<Kind, usize>,
+    /// Operations that were carried out, by kind.
+    pub operations: BTreeMap<Operation, usize>,
     pub requests: usize,
     /// Looks at submitters with work while it ran.
     pub looks: usize,
@@ -30,7 +32,7 @@ pub struct Outcome {
     pub table: String,
     /// One line.
     pub verdict: String,
-    /// History, configuration and logs, if anything is wrong.
+    /// History, configuration and logs, if anything is wrong or they were asked for.
     pub kept: Option<PathBuf>,
 }
 
@@ -43,24 +45,26 @@ impl Outcome {
         settled: Option<Duration>,
     ) -> Outcome {
         let faults = faults(&evidence.history);
+        let operations = operations(&evidence.history);
         let requests = requests(&evidence.history);
         let looks = looks(evidence);
-        let sum: usize = faults.values().sum();
+        let (sum, done) = (faults.values().sum::<usize>(), operations.values().sum::<usize>());
         let end = match settled {
             Some(settled) => format!("settled {:.1} s after the last fault", settled.as_secs_f64()),
             None => format!("not settled {:?} after the last fault", arena.options.settle),
         };
         let early = if arena.over.is_cancelled() { " (ended early)" } else { "" };
         let verdict = format!(
-            "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {} violations, {end}",
+            "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {done} operations, {} violations, {end}",
             arena.options.seed,
             arena.options.length.as_secs(),
             violations.len()
         );
-        let table = table(evidence, &violations, &faults, audit.as_ref(), settled);
+        let table = table(evidence, &violations, (&faults, &operations), audit.as_ref(), settled);
         let sound = is_sound(&violations, audit.as_ref());
-        let kept = arena.stack.close(!sound).await;
-        Outcome { violations, faults, requests, looks, settled, audit, table, verdict, kept }
+        let keep = !sound || arena.options.keep;
+        let kept = arena.stack.close(keep).await;
+        Outcome { violations, faults, operations, requests, looks, settled, audit, table, verdict, kept }
     }
 
     pub fn is_sound(&self) -> bool {
@@ -98,6 +102,17 @@ fn faults(history: &[Entry]) -> BTreeMap<Kind, usize> {
     faults
 }
 
+fn operations(history: &[Entry]) -> BTreeMap<Operation, usize> {
+    let mut operations: BTreeMap<Operation, usize> =
+        Operation::ALL.into_iter().map(|kind| (kind, 0)).collect();
+    for entry in history {
+        if let Event::Operation { kind, .. } = &entry.event {
+            *operations.entry(*kind).or_default() += 1;
+        }
+    }
+    operations
+}
+
 fn requests(history: &[Entry]) -> usize {
     let sent = history.iter().filter_map(|entry| match &entry.event {
         Event::Submit { request, .. } => Some(request),
@@ -109,6 +124,14 @@ fn requests(history: &[Entry]) -> usize {
 /// How often somebody looked at a submitter that had something to do.
 fn looks(evidence: &Evidence) -> usize {
     evidence.samples.iter().filter(|sample| sample.open > 0).count()
+}
+
+/// Nonces that an intent had and does not have any more.
+fn displaced(evidence: &Evidence) -> usize {
+    let given: BTreeSet<(&str, u64)> =
+        evidence.attempts.iter().map(|attempt| (attempt.tx_id.as_str(), attempt.nonce)).collect();
+    let intents: BTreeSet<&str> = given.iter().map(|(tx_id, _)| *tx_id).collect();
+    given.len() - intents.len()
 }
 
 /// A line while it runs.
@@ -129,12 +152,20 @@ pub(super) fn progress(history: &[Entry], since: Duration, unfinished: &str) -> 
 fn table(
     evidence: &Evidence,
     violations: &[Violation],
-    faults: &BTreeMap<Kind, usize>,
+    (faults, operations): (&BTreeMap<Kind, usize>, &BTreeMap<Operation, usize>),
     audit: Option<&Verdict>,
     settled: Option<Duration>,
 ) -> String {
     let count = |meant: fn(&Event) -> bool| evidence.history.iter().filter(|e| meant(&e.event)).count();
     let ended = |state: &str| evidence.intents.iter().filter(|intent| intent.state == state).count();
+    let asked = |action: &str| {
+        let is_meant =
+            |entry: &&Entry| matches!(&entry.event, Event::Operator { action: one, .. } if one == action);
+        evidence.history.iter().filter(is_meant).count()
+    };
+    let forbidden =
+        evidence.intents.iter().filter(|i| i.code.as_deref() == Some("value_cap_exceeded")).count();
+    let displaced = displaced(evidence);
     let late = evidence.intents.iter().filter(|i| i.code.as_deref() == Some("deadline_passed")).count();
     let replacements = evidence.attempts.iter().filter(|attempt| !attempt.original).count();
     let mut rows: Vec<(&str, String)> = vec![
@@ -158,6 +189,8 @@ fn table(
             ),
         ),
         ("  cancelled by a deadline", late.to_string()),
+        ("  refused by a policy", forbidden.to_string()),
+        ("  nonces lost to others", displaced.to_string()),
         ("  replacements", replacements.to_string()),
         ("transactions on chain", evidence.mined.len().to_string()),
         ("leases claimed", evidence.claims.to_string()),
@@ -166,6 +199,14 @@ fn table(
     let fault_words: Vec<(String, usize)> =
         faults.iter().map(|(kind, count)| (format!("  {}", kind.words()), *count)).collect();
     rows.extend(fault_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    rows.push(("operations", operations.values().sum::<usize>().to_string()));
+    let operation_words: Vec<(String, usize)> =
+        operations.iter().map(|(kind, count)| (format!("  {}", kind.words()), *count)).collect();
+    rows.extend(operation_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    rows.push((
+        "  operator: release / adopt asked for",
+        format!("{} / {}", asked("release"), asked("adopt")),
+    ));
     rows.push(("violations", violations.len().to_string()));
     let rule_words: Vec<(String, usize)> = Rule::ALL
         .into_iter()

@@ -28,10 +28,12 @@ pub enum Kind {
     HideTransactions,
     LaggingNode,
     PrunedNode,
+    DisagreeingNodes,
+    FatalAnswers,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 20] = [
         Kind::KillWorker,
         Kind::KillApi,
         Kind::StopWorker,
@@ -50,6 +52,8 @@ impl Kind {
         Kind::HideTransactions,
         Kind::LaggingNode,
         Kind::PrunedNode,
+        Kind::DisagreeingNodes,
+        Kind::FatalAnswers,
     ];
 
     /// As the report says it.
@@ -73,15 +77,66 @@ impl Kind {
             Kind::HideTransactions => "mined transactions hidden",
             Kind::LaggingNode => "node 1 to 3 blocks behind",
             Kind::PrunedNode => "node without old states",
+            Kind::DisagreeingNodes => "two nodes that disagree by 1 to 3 blocks",
+            Kind::FatalAnswers => "a valid transaction called invalid",
         }
     }
 }
 
-/// One fault to come.
+/// What users and operators do besides asking for transactions, and what happens to accounts meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    UseKeyOutside,
+    UseSharedKey,
+    HoldNonce,
+    EmptyAccount,
+    RaiseBaseFee,
+}
+
+impl Operation {
+    pub const ALL: [Operation; 5] = [
+        Operation::UseKeyOutside,
+        Operation::UseSharedKey,
+        Operation::HoldNonce,
+        Operation::EmptyAccount,
+        Operation::RaiseBaseFee,
+    ];
+
+    /// As the report says it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Operation::UseKeyOutside => "key used outside",
+            Operation::UseSharedKey => "shared key used by its second sender",
+            Operation::HoldNonce => "nonce held by a caller",
+            Operation::EmptyAccount => "account emptied and refilled",
+            Operation::RaiseBaseFee => "base fee raised and lowered",
+        }
+    }
+}
+
+/// A series of its own for each kind: faults have the numbers from 0 on, operations those from 1,000 on.
+pub(super) trait Series: Copy {
+    fn number(self) -> u64;
+}
+
+impl Series for Kind {
+    fn number(self) -> u64 {
+        Kind::ALL.iter().position(|one| *one == self).expect("all of them are listed") as u64
+    }
+}
+
+impl Series for Operation {
+    fn number(self) -> u64 {
+        1_000 + Operation::ALL.iter().position(|one| *one == self).expect("all of them are listed") as u64
+    }
+}
+
+/// One fault or operation to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Planned {
+pub(super) struct Planned<K> {
     pub at: Duration,
-    pub kind: Kind,
+    pub kind: K,
     /// Decides the rest: whom it hits, how, and how long.
     pub dice: u64,
 }
@@ -93,11 +148,11 @@ const AT_LEAST: u64 = 2;
 /// The last faults begin a little before the end, so that they end by then.
 const QUIET_END: f64 = 0.95;
 
-/// The faults of one kind, in order, spread evenly with a random place in each part.
-pub(super) fn plan(seed: u64, length: Duration, per_hour: u64, kind: Kind) -> Vec<Planned> {
+/// Those of one kind, in order, spread evenly with a random place in each part.
+pub(super) fn plan<K: Series>(seed: u64, length: Duration, per_hour: u64, kind: K) -> Vec<Planned<K>> {
     let count = (length.as_secs() * per_hour).div_ceil(3600).max(AT_LEAST);
-    let place = Kind::ALL.iter().position(|one| *one == kind).expect("all of them are listed") as u64;
-    let mut dice = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(place));
+    let mut dice =
+        StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(kind.number()));
     let part = length.as_secs_f64() * QUIET_END / count as f64;
     let at = |number: u64, within: f64| Duration::from_secs_f64(part * (number as f64 + within));
     (0..count).map(|number| Planned { at: at(number, dice.random()), kind, dice: dice.random() }).collect()
@@ -118,6 +173,13 @@ mod tests {
             plan(7, length, PER_HOUR, Kind::Reorg)[0].dice,
             plan(7, length, PER_HOUR, Kind::CutNode)[0].dice
         );
+        for operation in Operation::ALL {
+            assert_eq!(plan(7, length, PER_HOUR, operation), plan(7, length, PER_HOUR, operation));
+            assert_ne!(
+                plan(7, length, PER_HOUR, operation)[0].dice,
+                plan(7, length, PER_HOUR, Kind::ALL[0])[0].dice
+            );
+        }
     }
 
     #[test]

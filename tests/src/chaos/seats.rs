@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gapless_cli::localnet::Port;
+use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::plain::{WAY_VAR, Way};
@@ -42,7 +43,11 @@ pub(super) struct Seat {
     index: usize,
     pub wire: Wire,
     pub proxy: Proxy,
+    /// Of one worker: another node of the same chain.
+    pub second: Option<Proxy>,
     clock: PathBuf,
+    /// Configuration keys of its own.
+    settings: Vec<(String, Value)>,
     /// Where an API listens, whichever process it is.
     port: Port,
     /// Locked by whoever does something to the process.
@@ -51,20 +56,30 @@ pub(super) struct Seat {
 
 impl Seat {
     pub(super) async fn api(stack: &Stack, index: usize) -> Seat {
-        Seat::new(stack, Role::Api, index).await
+        Seat::new(stack, Role::Api, index, Vec::new()).await
     }
 
-    pub(super) async fn worker(stack: &Stack, crew: Crew, index: usize) -> Seat {
-        Seat::new(stack, Role::Worker(crew), index).await
+    pub(super) async fn worker(
+        stack: &Stack,
+        crew: Crew,
+        index: usize,
+        settings: Vec<(String, Value)>,
+    ) -> Seat {
+        Seat::new(stack, Role::Worker(crew), index, settings).await
     }
 
-    async fn new(stack: &Stack, role: Role, index: usize) -> Seat {
+    async fn new(stack: &Stack, role: Role, index: usize, settings: Vec<(String, Value)>) -> Seat {
         let wire = Wire::start(stack.database_url()).await;
         let proxy = Proxy::start(stack.anvil().url()).await;
+        let second = match role {
+            Role::Worker(Crew::Product) if index == 0 => Some(Proxy::start(stack.anvil().url()).await),
+            _ => None,
+        };
         let word = if role == Role::Api { "api" } else { "worker" };
         let clock = stack.dir().join(format!("clock-{word}-{index}"));
         let port = Port::claim().expect("a free port");
-        let seat = Seat { role, index, wire, proxy, clock, port, process: Mutex::new(None) };
+        let seat =
+            Seat { role, index, wire, proxy, second, clock, settings, port, process: Mutex::new(None) };
         seat.set_clock(0);
         seat
     }
@@ -81,6 +96,17 @@ impl Seat {
         format!("http://127.0.0.1:{}", self.port.number())
     }
 
+    /// Where the worker that sits here has its metrics. `None`: something is being done to it.
+    pub(super) fn metrics_url(&self) -> Option<String> {
+        let process = self.process.try_lock().ok()?;
+        process.as_ref().map(|process| process.metrics_url().to_owned())
+    }
+
+    /// Every node that it is told of.
+    pub(super) fn proxies(&self) -> impl Iterator<Item = &Proxy> {
+        std::iter::once(&self.proxy).chain(&self.second)
+    }
+
     /// By so many seconds is the clock of this seat off.
     pub(super) fn set_clock(&self, seconds: i64) {
         std::fs::write(&self.clock, seconds.to_string()).expect("the clock can be set");
@@ -95,7 +121,12 @@ impl Seat {
             }
         };
         let clock = self.clock.to_str().expect("a UTF-8 path").to_owned();
-        let builder = builder.rpc(&[self.proxy.url()]).over(&self.wire).env(CLOCK_VAR, &clock);
+        let builder = builder
+            .rpc(&self.proxies().map(Proxy::url).collect::<Vec<_>>())
+            .over(&self.wire)
+            .env(CLOCK_VAR, &clock);
+        let settings = self.settings.iter();
+        let builder = settings.fold(builder, |builder, (key, value)| builder.set(key, value.clone()));
         // Nobody waits for a start under faults: the supervisor sees to it.
         builder.without_waiting().start().await
     }

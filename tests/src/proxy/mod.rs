@@ -4,10 +4,12 @@
 //! would in life.
 
 mod blind;
+mod disagree;
 mod fault;
 mod http;
 mod lag;
 mod pool;
+mod upstream;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +19,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+pub use self::disagree::Refused;
 pub use self::fault::{Fault, SendsOf, Sent};
 use self::fault::{Rule, SEND, flip};
 use self::http::Reply;
+use self::upstream::Upstream;
 
 #[derive(Debug, Default)]
 struct State {
@@ -27,6 +31,10 @@ struct State {
     rules: VecDeque<Rule>,
     /// The newest block it shows.
     frozen_at: Option<u64>,
+    /// A second backend behind the same address, which answers every other request.
+    other: Option<disagree::Backend>,
+    others_turn: bool,
+    refused: Vec<Refused>,
     /// What it does not show of what is mined.
     hidden: blind::Hidden,
     /// The states it keeps: those of so many of the newest blocks.
@@ -227,14 +235,6 @@ impl Planned {
     }
 }
 
-/// The node behind the proxy, as the proxy shows it.
-struct Upstream {
-    url: String,
-    frozen_at: Option<u64>,
-    keeps_states: Option<u64>,
-    shows_pool: bool,
-}
-
 async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> Reply {
     let (batch, calls) = match body {
         Value::Array(calls) => (true, calls),
@@ -243,12 +243,7 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
     let (planned, upstream) = {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let planned: Vec<Planned> = calls.into_iter().map(|call| plan(&mut state, call)).collect();
-        let upstream = Upstream {
-            url: state.upstream.clone(),
-            frozen_at: state.frozen_at,
-            keeps_states: state.keeps_states,
-            shows_pool: state.shows_pool,
-        };
+        let upstream = Upstream::next(&mut state);
         (planned, upstream)
     };
     if let Some(broken) =
@@ -297,6 +292,10 @@ fn plan(state: &mut State, call: Value) -> Planned {
             special.or_else(|| state.pick(&method, raw.as_deref()))
         }
     };
+    if let Some(Fault::Error { message, .. } | Fault::ErrorAfter { message, .. }) = &fault {
+        let (params, message) = (call["params"].clone(), message.clone());
+        state.refused.push(Refused { method, params, message });
+    }
     Planned { fault, call }
 }
 
@@ -317,60 +316,6 @@ fn broken_before(fault: &Fault, id: &Value) -> Option<Reply> {
         Fault::Close => Some(Reply::Close),
         Fault::Hang => Some(Reply::Never),
         _ => None,
-    }
-}
-
-impl Upstream {
-    /// Answers by the text of their id; `None`: the node did not answer.
-    async fn ask(&self, client: &reqwest::Client, calls: &[&Value]) -> Option<HashMap<String, Value>> {
-        if calls.is_empty() {
-            return Some(HashMap::new());
-        }
-        let asked: Vec<Value> = calls.iter().map(|call| self.question(call)).collect();
-        let request = client.post(&self.url).json(&asked).send();
-        let answers = request.await.ok()?.json::<Vec<Value>>().await.ok()?;
-        let mut by_id: HashMap<String, Value> =
-            answers.into_iter().map(|answer| (answer["id"].to_string(), answer)).collect();
-        for (call, asked) in calls.iter().zip(&asked) {
-            let Some(answer) = by_id.get_mut(&call["id"].to_string()) else { continue };
-            if self.makes_content(call) {
-                pool::cut(call, answer);
-            }
-            if let Some(block) = self.frozen_at {
-                lag::hide(asked, answer, block);
-                if let Some(hash) = lag::asked_hash(asked)
-                    && self.height_of(client, hash).await > Some(block)
-                {
-                    *answer = lag::header_not_found(asked);
-                }
-            }
-            if let Some(blocks) = self.keeps_states
-                && blind::is_pruned(client, &self.url, call, blocks).await
-            {
-                blind::forget_state(answer);
-            }
-        }
-        Some(by_id)
-    }
-
-    /// The number of the block with this hash.
-    async fn height_of(&self, client: &reqwest::Client, hash: &Value) -> Option<u64> {
-        let call =
-            json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_getBlockByHash", "params": [hash, false] });
-        let answer: Value = client.post(&self.url).json(&call).send().await.ok()?.json().await.ok()?;
-        lag::height(&answer["result"]["number"])
-    }
-
-    fn makes_content(&self, call: &Value) -> bool {
-        self.shows_pool && call["method"] == pool::CONTENT_FROM
-    }
-
-    fn question(&self, call: &Value) -> Value {
-        match self.frozen_at {
-            _ if self.makes_content(call) => pool::question(call),
-            Some(block) => lag::question(call.clone(), block),
-            None => call.clone(),
-        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Queues whose head cannot be paid or priced, or waits for a node: what is shown of them.
 
-use gapless_tests::{Address, Fault, Service, Stack, Submitter, TxId, TxState, U256, eventually, payload};
+use gapless_tests::{
+    Address, Fault, Mining, Service, Stack, Submitter, TxId, TxState, U256, eventually, payload,
+};
 use serde_json::{Value, json};
 
 use crate::stack;
@@ -193,5 +195,78 @@ async fn what_a_node_owes_fails_nothing() {
     assert_eq!(stack.row(tx_id).await.state, TxState::Queued);
     stack.proxy().clear();
     stack.wait_confirmed(&[tx_id]).await;
+    stack.finish().await;
+}
+
+/// Events of a transaction that tell of a wait, oldest first, from the rows that commit with its sub-state.
+async fn waits_told(stack: &Stack, tx_id: TxId) -> Vec<(String, Option<String>)> {
+    sqlx::query_as(
+        "SELECT kind, data ->> 'waitsFor' FROM outbox_event
+         WHERE tx_id = $1 AND kind IN ('submitter.blocked', 'submitter.unblocked') ORDER BY event_id",
+    )
+    .bind(tx_id.0)
+    .fetch_all(stack.db())
+    .await
+    .unwrap()
+}
+
+/// Scenario 68. It has a nonce and its bytes are mined, so it can never be STUCK. The owner dies, and its heir knows what was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_and_waits_for_a_node_is_told_as_an_event_and_so_is_the_end() {
+    let stack = stack().proxied().set("events.mode", "mq_outbox").mining(Mining::Manual).confirmations(3);
+    let stack = stack.short_lease().up().await;
+    let tx_id = stack.create(stack.submitter(0), "mined", &payload(target(), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    assert_eq!(waits_told(&stack, tx_id).await, [], "nothing waits for a node");
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Tracking).await;
+    stack.proxy().always("*", Fault::Close);
+    let blocked = ("submitter.blocked".to_owned(), Some("node".to_owned()));
+    eventually("the wait is told", async || match waits_told(&stack, tx_id).await {
+        told if told == [blocked.clone()] => Ok(()),
+        told => Err((told, stack.row(tx_id).await)),
+    })
+    .await;
+    let row = stack.row(tx_id).await;
+    assert_eq!((row.state, row.sub_state.as_deref()), (TxState::Tracking, Some("waiting_node")));
+    stack.workers()[0].kill9();
+    stack.proxy().clear();
+    stack.start_worker().await;
+    eventually("its end is told", async || match waits_told(&stack, tx_id).await {
+        told if told == [blocked.clone(), ("submitter.unblocked".to_owned(), None)] => Ok(()),
+        told => Err((told, stack.row(tx_id).await)),
+    })
+    .await;
+    stack.anvil().mine(3).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(waits_told(&stack, tx_id).await.len(), 2, "once each");
+    stack.finish().await;
+}
+
+/// Scenario 68. The window is full, so that no queue has a head that could say it; and without a count nothing is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_window_whose_count_no_node_tells_says_that_it_waits() {
+    let stack = stack().proxied().set("events.mode", "mq_outbox").mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let tx_id = stack.create(stack.submitter(0), "open", &payload(target(), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    worker.kill9();
+    stack.anvil().drop_all().await;
+    stack
+        .proxy()
+        .always("eth_getTransactionCount", Fault::Error { code: -32005, message: "rate limited".into() });
+    stack.start_worker().await;
+    eventually("it says why it waits", async || match stack.row(tx_id).await {
+        row if row.sub_state.as_deref() == Some("waiting_node") => Ok(()),
+        row => Err(row),
+    })
+    .await;
+    assert_eq!(waits_told(&stack, tx_id).await, [("submitter.blocked".to_owned(), Some("node".to_owned()))]);
+    stack.proxy().clear();
+    stack.wait_pending(1).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(waits_told(&stack, tx_id).await.len(), 2, "and that it is over, once each");
     stack.finish().await;
 }

@@ -376,3 +376,59 @@ async fn a_node_without_a_pending_count_is_no_reason_to_suspect() {
     assert_eq!(seen(&stack, submitter).await["state"], "ACTIVE");
     stack.finish().await;
 }
+
+/// Scenario 62. The block lies further back than one look reads. Every request of an operator has the rows read again; what was read of blocks
+/// was then forgotten, and somebody who kept asking was refused for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_who_keeps_asking_does_not_keep_the_blocks_from_being_read() {
+    let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").start().await;
+    let submitter = stack.submitter(0);
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    let tx_id = stack.create(submitter, "displaced", &payload(target(), 1)).await;
+    let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
+    worker.kill9();
+    stack.anvil().drop_all().await;
+    submitter.spend_outside(stack.anvil(), nonce).await;
+    stack.anvil().mine(400).await;
+    stack.start_worker().await;
+    eventually("the operator's request is carried out", async || {
+        let answer = stack.operate(submitter, "adopt", "somebody sent it by hand").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    stack.wait_pending(1).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(target()).await, 1.into());
+    stack.finish().await;
+}
+
+/// Scenario 54. Protection came first, by a count; the doubt about the open nonce came with it, and stays when it is released.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspicion_that_comes_with_protection_is_told_too() {
+    let (stack, tx_id) = mined_and_hidden().await;
+    let submitter = stack.submitter(0);
+    submitter.spend_outside(stack.anvil(), None).await;
+    stack.anvil().mine(3).await;
+    let worker = stack.start_worker().await;
+    let reason = stack.wait_protected(submitter).await;
+    assert!(reason.contains("counts 2"), "{reason}");
+    let released = stack.operate(submitter, "release", "nobody did").await;
+    assert_eq!(released.status, 200, "{}", released.body);
+    eventually("it is told", async || {
+        let told: Vec<Value> = worker.events().iter().map(|event| event["event"].clone()).collect();
+        if told.contains(&"submitter.suspect".into()) { Ok(()) } else { Err(told) }
+    })
+    .await;
+    stack.proxy().show_transactions();
+    eventually("the operator's request is carried out", async || {
+        let answer = stack.operate(submitter, "adopt", "it was sent by hand").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    let next = stack.create(submitter, "next", &payload(target(), 1)).await;
+    assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(2));
+    stack.finish().await;
+}

@@ -16,6 +16,7 @@ impl Lane {
     pub(crate) async fn flush(&mut self) -> Result<(), StepError> {
         self.settle_in_flight();
         steps::replace::refuse_what_is_over(self);
+        self.tell_alarms();
         let write = self.to_write();
         self.lazy_since = None;
         if write.is_empty() {
@@ -100,7 +101,7 @@ impl Lane {
     }
 
     /// A bound that follows from our own final transactions is found in their rows: it needs no write.
-    fn evidence_changed(&self) -> bool {
+    pub(super) fn evidence_changed(&self) -> bool {
         let (now, stored) = (&self.key.evidence, &self.stored_evidence);
         let counted = now.bounds.below != stored.bounds.below
             && now.bounds.below.is_some_and(|below| below.hash.is_some());

@@ -3,6 +3,7 @@
 //! The rows are the program counter. A lane starts by reading them; whenever something goes wrong it reads them
 //! again. There is no recovery mode, and dropping a lane at any await point is safe.
 
+mod alarms;
 mod error;
 mod flush;
 mod open;
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
-use crate::steps::protect::{Allowed, KeyState};
+use crate::steps::protect::Allowed;
 use crate::watcher::{Inbox, Mailbox, News};
 use rest::Turn;
 
@@ -100,6 +101,8 @@ pub(crate) struct Lane {
     pub(crate) rests: Arc<AtomicBool>,
     /// The head of its queue is blocked, and no nonce is open.
     pub(crate) only_waits: Arc<AtomicBool>,
+    /// What is on its way and waits for a node, as the rows say and as was told.
+    told_waiting: Option<TxId>,
     reload: bool,
     /// News was lost: once the rows are read, what they say of blocks is looked at, too.
     missed_news: bool,
@@ -183,6 +186,7 @@ impl Lane {
             idle_since: None,
             rests: Arc::default(),
             only_waits: Arc::default(),
+            told_waiting: None,
             reload: true,
             missed_news: false,
             unsure: false,
@@ -274,12 +278,13 @@ impl Lane {
 
     /// A turn ended before anything could be prepared. What else is in memory is forgotten first: it may be wrong.
     async fn show_waiting_for_node(&mut self, cause: &str) -> Result<(), StepError> {
-        let blocks = self.has_room() && !self.paused && !self.is_protected();
+        let (has_room, stopped) = (self.has_room(), self.paused || self.is_protected());
         self.forget_everything();
-        if !blocks {
-            return Ok(());
+        match (has_room, stopped) {
+            (true, false) => steps::prepare::show_waiting_for_node(self, cause).await,
+            (false, false) => self.show_open_waiting(cause).await,
+            (_, true) => Ok(()),
         }
-        steps::prepare::show_waiting_for_node(self, cause).await
     }
 
     /// What is in memory may be wrong, and must not be written: forget it and read the rows.
@@ -308,6 +313,7 @@ impl Lane {
         self.stored_sequence = None;
         self.lazy_since = None;
         self.look_again = None;
+        self.told_waiting = None;
     }
 
     /// One round over everything that could move. Order matters: what is open before what is new.
@@ -379,11 +385,12 @@ impl Lane {
         // The time in the row schedules, and no clock that was set back may put a send off for longer than the timer does.
         let interval = self.chain.config.resubmit.interval;
         self.open.iter_mut().for_each(|tx| tx.due = tx.due.min(now + interval));
+        self.recall_alarms();
         steps::stuck::resume(self);
         self.open.iter_mut().for_each(OpenTx::note_answer);
         let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
         self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
-        self.key = KeyState::loaded(self.stored_evidence.clone());
+        self.key = std::mem::take(&mut self.key).read_again(self.stored_evidence.clone());
         self.sequence = rows.cursor.map(|cursor| Sequence {
             start: cursor.start,
             next: cursor.next,

@@ -35,7 +35,7 @@ pub(super) enum Consumer {
     Unknown(String),
 }
 
-/// What was read of the blocks so far. Forgotten with the lane's memory.
+/// What was read of the blocks so far. Forgotten with the lane, and when everything is explained.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     read: HashSet<H256>,

@@ -57,9 +57,11 @@ pub(crate) struct KeyState {
 }
 
 impl KeyState {
-    pub(crate) fn loaded(evidence: Evidence) -> KeyState {
+    /// The rows were read again. What blocks hold does not change with them: whoever reads on would never come to an end if the rows
+    /// were read more often than blocks.
+    pub(crate) fn read_again(self, evidence: Evidence) -> KeyState {
         let pending_use = PendingUse::loaded(evidence.suspicion.as_deref());
-        KeyState { evidence, pending_use, ..KeyState::default() }
+        KeyState { evidence, pending_use, reading: self.reading, ..KeyState::default() }
     }
 
     pub(crate) fn recheck_at(&self) -> Option<Instant> {
@@ -202,8 +204,6 @@ async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, suspicion, "no longer SUSPECT: every consumed nonce is explained");
-        let reason = "every consumed nonce is explained".to_owned();
-        lane.tell(None, EventKind::SuspectCleared { reason });
         lane.more_queued = true;
         lane.flush().await?;
     }
@@ -219,7 +219,6 @@ async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
             fencing_token = lane.lease.token().0, reason, "SUSPECT: no new nonces until this is explained");
-        lane.tell(None, EventKind::Suspect { reason: reason.clone() });
     }
     lane.key.evidence.suspicion = Some(reason);
     lane.flush().await

@@ -1,11 +1,12 @@
 //! One function for each rule. Each answers what breaks it, in words that name the request, the nonce and the hash.
 
 mod ends;
+mod outside;
 mod stalls;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::{Evidence, Intent, Rule};
+use super::{Attempt, Evidence, Intent, Rule};
 use crate::chaos::history::Event;
 
 const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
@@ -21,11 +22,14 @@ pub(super) fn broken(rule: Rule, evidence: &Evidence) -> Vec<String> {
         Rule::AttemptOrder => attempt_order(evidence),
         Rule::Unrecorded => unrecorded(evidence),
         Rule::SharedNonce => shared_nonces(evidence),
+        Rule::SecondNonce => outside::second_nonces(evidence),
+        Rule::Forbidden => ends::forbidden(evidence),
         Rule::StaleWriter => stale_writers(evidence),
         Rule::Order => out_of_order(evidence),
         Rule::Identity => identities(evidence),
         Rule::Retracted => retracted(evidence),
         Rule::Stranger => strangers(evidence),
+        Rule::FalseAlarm => outside::false_alarms(evidence),
         Rule::Panic => evidence.panics.clone(),
     }
 }
@@ -62,7 +66,9 @@ fn gaps(evidence: &Evidence) -> Vec<String> {
             .filter(|intent| intent.submitter == *submitter)
             .filter_map(|i| i.nonce)
             .collect();
-        for nonce in (0..on_chain.len() as u64).filter(|nonce| !given.contains(nonce)) {
+        let theirs = outside::consumed(evidence, submitter);
+        let is_explained = |nonce: &u64| given.contains(nonce) || theirs.contains(nonce);
+        for nonce in (0..on_chain.len() as u64).filter(|nonce| !is_explained(nonce)) {
             found.push(format!("{submitter}: nonce {nonce} is on chain and belongs to no intent"));
         }
         for nonce in given.iter().filter(|nonce| **nonce >= on_chain.len() as u64) {
@@ -72,12 +78,18 @@ fn gaps(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// Requests that were answered with 202 or 200, with the ids they were answered with.
+/// Requests that were answered with 202 or 200, and callers whose answer was taken, with the ids they were told.
 fn promised(evidence: &Evidence) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut promised: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for entry in &evidence.history {
-        if let Event::Answer { request, status: 200 | 202, tx_id, .. } = &entry.event {
-            promised.entry(request).or_default().extend(tx_id.as_deref());
+        match &entry.event {
+            Event::Answer { request, status: 200 | 202, tx_id, .. } => {
+                promised.entry(request).or_default().extend(tx_id.as_deref());
+            }
+            Event::Reserved { request, bound: true, outcome } => {
+                promised.entry(request).or_default().insert(outcome);
+            }
+            _ => {}
         }
     }
     promised
@@ -94,11 +106,11 @@ fn by_request(evidence: &Evidence) -> HashMap<&str, Vec<&Intent>> {
 fn losses(evidence: &Evidence) -> Vec<String> {
     let (rows, effects) = (by_request(evidence), effects(evidence));
     let mut found = Vec::new();
-    for request in promised(evidence).keys() {
-        let Some(intent) = rows.get(request).and_then(|rows| rows.first()) else {
-            found.push(format!("{request} was accepted and has no row"));
-            continue;
-        };
+    for request in promised(evidence).keys().filter(|request| !rows.contains_key(*request)) {
+        found.push(format!("{request} was accepted and has no row"));
+    }
+    for intent in &evidence.intents {
+        let request = intent.request.as_str();
         let (tx_id, state) = (&intent.tx_id, &intent.state);
         if !FINAL.contains(&state.as_str()) {
             found.push(format!("{request} ({tx_id}) is still {state}, nonce {:?}", intent.nonce));
@@ -124,7 +136,9 @@ fn false_ends(evidence: &Evidence) -> Vec<String> {
 
 fn unrecorded(evidence: &Evidence) -> Vec<String> {
     let recorded: HashSet<&str> = evidence.attempts.iter().map(|attempt| attempt.hash.as_str()).collect();
-    let mined = evidence.mined.iter().filter(|mined| !recorded.contains(mined.hash.as_str()));
+    let theirs = outside::hashes(evidence);
+    let is_known = |hash: &str| recorded.contains(hash) || theirs.contains(hash);
+    let mined = evidence.mined.iter().filter(|mined| !is_known(mined.hash.as_str()));
     let mut found: Vec<String> = mined
         .map(|m| {
             let request = m.request.as_deref().unwrap_or("a placeholder");
@@ -144,7 +158,7 @@ fn shared_nonces(evidence: &Evidence) -> Vec<String> {
             owners.entry((&intent.submitter, nonce)).or_default().insert(&intent.tx_id);
         }
     }
-    for attempt in evidence.attempts.iter().filter(|attempt| attempt.original) {
+    for attempt in &evidence.attempts {
         owners.entry((&attempt.submitter, attempt.nonce)).or_default().insert(&attempt.tx_id);
     }
     let several = owners.into_iter().filter(|(_, owners)| owners.len() > 1);
@@ -157,8 +171,7 @@ fn stale_writers(evidence: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     for submitter in &evidence.submitters {
         let written: Vec<_> = evidence.attempts.iter().filter(|a| a.submitter == *submitter).collect();
-        let mut by_nonce: Vec<_> = written.iter().filter(|attempt| attempt.original).collect();
-        by_nonce.sort_by_key(|attempt| attempt.nonce);
+        let by_nonce = given_in_order(evidence, submitter);
         for pair in written.windows(2).filter(|pair| pair[1].token < pair[0].token) {
             let (former, later) = (pair[1], pair[0]);
             found.push(format!(
@@ -174,6 +187,21 @@ fn stale_writers(evidence: &Evidence) -> Vec<String> {
         }
     }
     found
+}
+
+/// The bytes with which each nonce was given, by nonce. Not of a shared key: a nonce that others vacate is given late.
+fn given_in_order<'a>(evidence: &'a Evidence, submitter: &str) -> Vec<&'a Attempt> {
+    if evidence.shared.iter().any(|shared| shared == submitter) {
+        return Vec::new();
+    }
+    let mut first: BTreeMap<u64, &Attempt> = BTreeMap::new();
+    for attempt in evidence.attempts.iter().filter(|attempt| attempt.submitter == submitter) {
+        let known = first.entry(attempt.nonce).or_insert(attempt);
+        if attempt.tx_id == known.tx_id && attempt.ordinal < known.ordinal {
+            *known = attempt;
+        }
+    }
+    first.into_values().collect()
 }
 
 /// The number and the owner of an attempt say in which order they were made; times do not.
@@ -200,18 +228,26 @@ fn attempt_order(evidence: &Evidence) -> Vec<String> {
 }
 
 /// A request is sent only after another of the same submitter was accepted: then it has the greater nonce, if both have one.
+/// The nonce that it was given first: one that was lost to others is replaced by a later one. On a shared key order is not promised.
 fn out_of_order(evidence: &Evidence) -> Vec<String> {
-    let nonce_of: HashMap<&str, u64> =
-        evidence.intents.iter().filter_map(|i| Some((i.request.as_str(), i.nonce?))).collect();
-    let submitter_of: HashMap<&str, &str> =
-        evidence.intents.iter().map(|i| (i.request.as_str(), i.submitter.as_str())).collect();
+    let mut nonce_of: HashMap<&str, u64> = HashMap::new();
+    let mut submitter_of: HashMap<&str, &str> = HashMap::new();
+    let strict = evidence.intents.iter().filter(|intent| !evidence.shared.contains(&intent.submitter));
+    for intent in strict {
+        let own = evidence.attempts.iter().filter(|attempt| attempt.tx_id == intent.tx_id);
+        let first = own.min_by_key(|attempt| attempt.ordinal).map(|attempt| attempt.nonce);
+        nonce_of.extend(first.or(intent.nonce).map(|nonce| (intent.request.as_str(), nonce)));
+        submitter_of.insert(&intent.request, &intent.submitter);
+    }
     // Of each submitter, the greatest nonce among what was accepted so far.
     let mut accepted: HashMap<&str, (u64, &str)> = HashMap::new();
     let mut sent: HashSet<&str> = HashSet::new();
     let mut found = Vec::new();
     for entry in &evidence.history {
         match &entry.event {
-            Event::Submit { request, submitter, .. } if sent.insert(request) => {
+            Event::Submit { request, submitter, .. } | Event::Reserve { request, submitter, .. }
+                if sent.insert(request) =>
+            {
                 if let Some((&nonce, (before, other))) =
                     nonce_of.get(request.as_str()).zip(accepted.get(submitter.as_str()))
                     && nonce < *before
@@ -221,7 +257,8 @@ fn out_of_order(evidence: &Evidence) -> Vec<String> {
                     ));
                 }
             }
-            Event::Answer { request, status: 200 | 202, .. } => {
+            Event::Answer { request, status: 200 | 202, .. }
+            | Event::Reserved { request, bound: true, .. } => {
                 let (Some(submitter), Some(nonce)) =
                     (submitter_of.get(request.as_str()), nonce_of.get(request.as_str()))
                 else {
@@ -249,8 +286,20 @@ fn identities(evidence: &Evidence) -> Vec<String> {
     }
     let several = rows.iter().filter(|(_, rows)| rows.len() > 1);
     found.extend(several.map(|(request, rows)| format!("{request} has {} rows", rows.len())));
+    let mut submitter_of: HashMap<&str, &str> = HashMap::new();
+    let mut used_outside: HashSet<&str> = HashSet::new();
     for entry in &evidence.history {
         match &entry.event {
+            Event::Submit { request, submitter, .. } => {
+                submitter_of.insert(request, submitter);
+            }
+            Event::Outside { submitter, .. } => {
+                used_outside.insert(submitter);
+            }
+            // It has stopped because somebody else used its key.
+            Event::Answer { request, status: 409, code: Some(code), .. }
+                if code == "submitter_protected"
+                    && submitter_of.get(request.as_str()).is_some_and(|one| used_outside.contains(one)) => {}
             // 5xx is no answer.
             Event::Impostor { request, status } if *status != 409 && *status < 500 => {
                 found.push(format!("another payload for {request} was answered with {status}"));
@@ -290,7 +339,9 @@ fn retracted(evidence: &Evidence) -> Vec<String> {
 fn strangers(evidence: &Evidence) -> Vec<String> {
     let mut asked: HashMap<&str, &str> = HashMap::new();
     for entry in &evidence.history {
-        if let Event::Submit { request, submitter, .. } = &entry.event {
+        if let Event::Submit { request, submitter, .. } | Event::Reserve { request, submitter, .. } =
+            &entry.event
+        {
             asked.insert(request, submitter);
         }
     }

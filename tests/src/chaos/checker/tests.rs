@@ -1,5 +1,8 @@
 //! Every rule fires on what breaks it, and none on a history in which all is well.
 
+mod operations;
+mod stalls;
+
 use super::*;
 use crate::chaos::history::{Asked, Event};
 
@@ -169,7 +172,7 @@ fn a_nonce_of_two_intents_is_found_in_the_rows_and_in_the_attempts() {
     second.token = 6;
     second.ordinal = 2;
     evidence.attempts.push(second);
-    assert_eq!(rules(&evidence), [Rule::SharedNonce]);
+    assert_eq!(rules(&evidence), [Rule::SharedNonce, Rule::SecondNonce]);
 }
 
 #[test]
@@ -256,7 +259,8 @@ fn an_end_is_justified_by_the_contract_the_client_or_the_policy() {
     for code in ["would_revert", "reverted", "out_of_gas"] {
         assert_eq!(found(&ended("FAILED", Some(code), doomed)), []);
     }
-    assert_eq!(found(&ended("FAILED", Some("day_cap_exceeded"), Asked::default())), []);
+    let forbidden = Asked { forbidden: true, ..Asked::default() };
+    assert_eq!(found(&ended("FAILED", Some("value_cap_exceeded"), forbidden)), []);
     let limited = Asked { deadline: true, ..Asked::default() };
     assert_eq!(found(&ended("CANCELLED", Some("deadline_passed"), limited)), []);
     let mut evidence = ended("CANCELLED", Some("cancelled"), Asked::default());
@@ -267,7 +271,7 @@ fn an_end_is_justified_by_the_contract_the_client_or_the_policy() {
 
 #[test]
 fn an_end_by_infrastructure_or_for_no_known_reason_is_unjustified() {
-    let doomed = Asked { doomed: true, deadline: true };
+    let doomed = Asked { doomed: true, deadline: true, forbidden: true };
     for code in ["node_unavailable", "estimate_refused", "pool_full", "unmineable", "never_heard_of"] {
         assert_eq!(rules(&ended("FAILED", Some(code), doomed)), [Rule::UnjustifiedEnd], "{code}");
         assert_eq!(rules(&ended("CANCELLED", Some(code), doomed)), [Rule::UnjustifiedEnd], "{code}");
@@ -310,49 +314,6 @@ fn attempts_are_numbered_without_holes_and_never_by_a_former_owner() {
         found(&evidence),
         [(Rule::AttemptOrder, "t-first: attempt 2 has token 7, attempt 3 token 6".into())]
     );
-}
-
-/// A look every second from the first to the last.
-fn looks(seconds: std::ops::RangeInclusive<u32>, progress: &str, reasons: &[&str]) -> Vec<Sample> {
-    let look = |at: u32| Sample {
-        at: at.into(),
-        submitter: OURS.into(),
-        open: 1,
-        progress: progress.into(),
-        reasons: reasons.iter().map(ToString::to_string).collect(),
-    };
-    seconds.map(look).collect()
-}
-
-#[test]
-fn whoever_stands_still_without_a_word_is_found_once() {
-    let mut evidence = sound();
-    evidence.samples = looks(0..=30, "SUBMITTED 0", &[]);
-    assert_eq!(
-        found(&evidence),
-        [(
-            Rule::SilentStall,
-            "0xaa: 1 open, nothing moved from 0 s to 11 s of the run, and no reason is given: SUBMITTED 0"
-                .into()
-        )]
-    );
-    // A word that came and went again does not count for later.
-    evidence.samples = [looks(0..=5, "x", &["waiting_node"]), looks(6..=17, "x", &[])].concat();
-    assert_eq!(rules(&evidence), [Rule::SilentStall]);
-}
-
-#[test]
-fn whoever_moves_or_says_why_not_or_has_no_work_or_could_not_be_seen_is_in_order() {
-    let mut evidence = sound();
-    evidence.samples = [looks(0..=9, "x", &[]), looks(10..=19, "y", &[])].concat();
-    assert_eq!(found(&evidence), [], "it moves");
-    evidence.samples = looks(0..=60, "x", &["waiting_funds"]);
-    assert_eq!(found(&evidence), [], "it says why");
-    evidence.samples = looks(0..=60, "x", &[]);
-    evidence.samples.iter_mut().for_each(|sample| sample.open = 0);
-    assert_eq!(found(&evidence), [], "it has nothing to do");
-    evidence.samples = [looks(0..=8, "x", &[]), looks(13..=20, "x", &[])].concat();
-    assert_eq!(found(&evidence), [], "the database was away");
 }
 
 #[test]

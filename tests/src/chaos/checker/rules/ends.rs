@@ -15,6 +15,8 @@ const BY_POLICY: [&str; 4] =
 pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
     let mut asked: HashMap<&str, Asked> = HashMap::new();
     let mut cancelled: HashSet<&str> = HashSet::new();
+    // Callers that held a nonce or wanted to; `true`: the answer was taken.
+    let mut callers: HashMap<&str, bool> = HashMap::new();
     for entry in &evidence.history {
         match &entry.event {
             Event::Submit { request, asked: what, .. } => {
@@ -23,16 +25,35 @@ pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
             Event::CancelAsked { request } => {
                 cancelled.insert(request);
             }
+            Event::Reserve { request, .. } => {
+                callers.entry(request).or_default();
+            }
+            Event::Reserved { request, bound, .. } => {
+                *callers.entry(request).or_default() |= *bound;
+            }
             _ => {}
         }
+    }
+    let called_invalid: HashSet<&str> = evidence.called_invalid.iter().map(String::as_str).collect();
+    let mut bytes_called_invalid: HashSet<&str> = HashSet::new();
+    for attempt in evidence.attempts.iter().filter(|one| called_invalid.contains(one.hash.as_str())) {
+        bytes_called_invalid.insert(&attempt.tx_id);
     }
     let is_explained = |intent: &Intent| {
         let request = intent.request.as_str();
         let what = asked.get(request).copied().unwrap_or_default();
         match (intent.state.as_str(), intent.code.as_deref()) {
-            ("FAILED", Some(code)) if BY_CONTRACT.contains(&code) => what.doomed,
-            ("FAILED", Some(code)) => BY_POLICY.contains(&code),
-            ("CANCELLED", Some("cancelled")) => cancelled.contains(request),
+            ("FAILED", Some("invalid")) => called_invalid.contains(request),
+            ("FAILED", Some("unmineable")) => bytes_called_invalid.contains(intent.tx_id.as_str()),
+            // Some nodes call a transaction invalid by saying that it reverted.
+            ("FAILED", Some(code)) if BY_CONTRACT.contains(&code) => {
+                what.doomed || called_invalid.contains(request)
+            }
+            ("FAILED", Some("handler_failed")) => callers.get(request) == Some(&false),
+            ("FAILED", Some(code)) => BY_POLICY.contains(&code) && what.forbidden,
+            ("CANCELLED", Some("cancelled")) => {
+                cancelled.contains(request) || callers.get(request) == Some(&false)
+            }
             ("CANCELLED", Some("deadline_passed")) => what.deadline,
             _ => false,
         }
@@ -50,4 +71,21 @@ pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// A policy is no policy if what it does not allow happens.
+pub(super) fn forbidden(evidence: &Evidence) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut forbidden: HashSet<&str> = HashSet::new();
+    for entry in &evidence.history {
+        if let Event::Submit { request, asked: Asked { forbidden: true, .. }, .. } = &entry.event {
+            forbidden.insert(request);
+        }
+    }
+    for mined in &evidence.mined {
+        if let Some(request) = mined.request.as_deref().filter(|request| forbidden.contains(request)) {
+            found.push(format!("{request} is not allowed, and was mined at nonce {}", mined.nonce));
+        }
+    }
+    found
 }

@@ -1,36 +1,112 @@
-//! Submitters that have work, do not move, and do not say so.
+//! Submitters that have work, do not move, and do not show it.
 
 use super::super::{Evidence, Sample};
 
-/// So long may anybody stand still without a word.
+/// So long may anybody stand still without a state that says why, and without an event.
 const LONGEST_SILENCE_S: f64 = 10.0;
+/// Workers count for their gauges every 10 s, and a look at them comes up to 2 s later.
+const LONGEST_UNMEASURED_S: f64 = LONGEST_SILENCE_S + 12.0;
 /// Nobody could look for so long, because the database was away: what was before does not count.
 const LONGEST_GAP_S: f64 = 3.0;
 
+/// Nobody can say anything of a submitter that has no owner: each takeover excuses the time of a lease (2 s), its skew and a claim. But
+/// another owner is no movement, and owners that come and go for ever excuse no more than this.
+const TAKEOVER_S: f64 = 3.0;
+const MOST_EXCUSED_S: f64 = 20.0;
+
+/// A reason that the API gives, the metrics of which one must show it, and the events of which one must have told it.
+const SHOWN_BY: [(&str, &[&str], &[&str]); 11] = [
+    ("PROTECT", &["protected_submitters"], &["submitter.protected"]),
+    ("SUSPECT", &["suspect_submitters"], &["submitter.suspect"]),
+    ("STUCK", &["stuck_transactions"], &["tx.stuck"]),
+    ("BLOCKED funds", &["lane_blocked_seconds funds"], &["submitter.blocked"]),
+    ("BLOCKED fee", &["lane_blocked_seconds fee"], &["submitter.blocked"]),
+    ("BLOCKED node", &["lane_blocked_seconds node"], &["submitter.blocked"]),
+    ("BLOCKED signer", &["lane_blocked_seconds signer"], &["submitter.blocked"]),
+    ("IN_FLIGHT waiting_node", NODE, &["submitter.blocked"]),
+    ("SUBMITTED waiting_node", NODE, &["submitter.blocked"]),
+    ("TRACKING waiting_node", NODE, &["submitter.blocked"]),
+    // A shared key is never stopped; that others use it is told when it is final.
+    ("SUBMITTED nonce_used", &["suspect_submitters"], &["submitter.suspect"]),
+];
+const NODE: &[&str] = &["rpc_node_healthy", "lane_blocked_seconds node"];
+
+/// A way in which a stall can be seen.
+struct Channel {
+    words: &'static str,
+    longest_s: f64,
+    /// `None`: it could not be looked at.
+    shows: fn(&Sample) -> Option<bool>,
+}
+
+const CHANNELS: [Channel; 3] = [
+    Channel { words: "no state says why", longest_s: LONGEST_SILENCE_S, shows: by_state },
+    Channel { words: "no metric shows it", longest_s: LONGEST_UNMEASURED_S, shows: by_metric },
+    Channel { words: "no event told of it", longest_s: LONGEST_SILENCE_S, shows: by_event },
+];
+
+fn by_state(sample: &Sample) -> Option<bool> {
+    sample.reasons.as_ref().map(|reasons| !reasons.is_empty())
+}
+
+fn by_metric(sample: &Sample) -> Option<bool> {
+    let (reasons, metrics) = (sample.reasons.as_ref()?, sample.metrics.as_ref()?);
+    let shown = |wanted: &[&str]| metrics.iter().any(|metric| wanted.contains(&metric.as_str()));
+    Some(SHOWN_BY.iter().any(|(reason, wanted, _)| has(reasons, reason) && shown(wanted)))
+}
+
+fn by_event(sample: &Sample) -> Option<bool> {
+    let reasons = sample.reasons.as_ref()?;
+    let told = |wanted: &[&str]| sample.events.iter().any(|event| wanted.contains(&event.as_str()));
+    Some(SHOWN_BY.iter().any(|(reason, _, wanted)| has(reasons, reason) && told(wanted)))
+}
+
+fn has(reasons: &[String], wanted: &str) -> bool {
+    reasons.iter().any(|reason| reason == wanted)
+}
+
 pub(super) fn silent(evidence: &Evidence) -> Vec<String> {
+    let pairs = evidence.submitters.iter().flat_map(|one| CHANNELS.iter().map(move |channel| (one, channel)));
+    pairs.flat_map(|(submitter, channel)| silences(evidence, submitter, channel)).collect()
+}
+
+fn excused(first: &Sample, now: &Sample) -> f64 {
+    (now.token.saturating_sub(first.token) as f64 * TAKEOVER_S).min(MOST_EXCUSED_S)
+}
+
+fn silences(evidence: &Evidence, submitter: &str, channel: &Channel) -> Vec<String> {
     let mut found = Vec::new();
-    for submitter in &evidence.submitters {
-        // The first sample of the present silence, and whether it has been reported.
-        let mut since: Option<(&Sample, bool)> = None;
-        let mut last_at = f64::NEG_INFINITY;
-        for sample in evidence.samples.iter().filter(|sample| sample.submitter == *submitter) {
-            let is_silent = sample.open > 0 && sample.reasons.is_empty();
-            let lasts = is_silent && sample.at - last_at <= LONGEST_GAP_S;
-            since = match since {
-                Some((first, told)) if lasts && first.progress == sample.progress => Some((first, told)),
-                _ => is_silent.then_some((sample, false)),
-            };
-            if let Some((first, told @ false)) = &mut since
-                && sample.at - first.at > LONGEST_SILENCE_S
-            {
-                *told = true;
-                found.push(format!(
-                    "{submitter}: {} open, nothing moved from {:.0} s to {:.0} s of the run, and no reason is given: {}",
-                    sample.open, first.at, sample.at, sample.progress
-                ));
-            }
-            last_at = sample.at;
+    // The first sample since which nothing moved and nothing was shown, and whether that has been reported.
+    let mut since: Option<(&Sample, bool)> = None;
+    let mut last: Option<&Sample> = None;
+    for sample in evidence.samples.iter().filter(|sample| sample.submitter == submitter) {
+        let shows = (channel.shows)(sample);
+        let lasts = last.is_some_and(|last| {
+            sample.at - last.at <= LONGEST_GAP_S && last.progress == sample.progress && last.open > 0
+        });
+        since = match since.filter(|_| lasts && shows != Some(true)) {
+            _ if sample.open == 0 => None,
+            Some(known) => Some(known),
+            None => Some((sample, false)),
+        };
+        if let Some((first, told @ false)) = &mut since
+            && shows == Some(false)
+            && sample.at - first.at > channel.longest_s + excused(first, sample)
+        {
+            *told = true;
+            found.push(format!(
+                "{submitter}: {} open, nothing moved from {:.0} s to {:.0} s of the run, and {}: {} {:?} {:?} {:?}",
+                sample.open,
+                first.at,
+                sample.at,
+                channel.words,
+                sample.progress,
+                sample.reasons.as_deref().unwrap_or_default(),
+                sample.metrics.as_deref().unwrap_or_default(),
+                sample.events
+            ));
         }
+        last = Some(sample);
     }
     found
 }
