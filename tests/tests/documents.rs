@@ -112,6 +112,8 @@ fn missing(root: &Path, home: &Path, page: &str) -> Vec<String> {
             missing.push(format!("{name}]"));
         }
     }
+    missing.sort();
+    missing.dedup();
     missing
 }
 
