@@ -121,13 +121,19 @@ fn a_fork_below_what_counts_as_final_is_found_out() {
     caught(Sabotage::DeepFork, &ended);
 }
 
-/// One of these is said.
+/// One of these is said, if not of the first history that ends badly then of a later one.
 fn caught(sabotage: Sabotage, problems: &[&str]) {
-    let Ran { histories, failure, .. } = Simulation::start(sabotage).run(0..ENOUGH, THREADS, LONGEST);
-    let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} was not found in {histories} histories"));
-    eprintln!("{sabotage:?} was found by seed {}: {:?}", failure.seed, failure.problems);
+    let simulation = Simulation::start(sabotage);
     let is_named = |found: &String| problems.iter().any(|problem| found.contains(problem));
-    assert!(failure.problems.iter().any(is_named), "{failure}");
+    let mut first = 0;
+    loop {
+        let failure = simulation.run(first..ENOUGH, THREADS, LONGEST).failure;
+        let failure = failure.unwrap_or_else(|| panic!("{sabotage:?} was not found as any of {problems:?}"));
+        if failure.problems.iter().any(is_named) {
+            return eprintln!("{sabotage:?} was found by seed {}: {:?}", failure.seed, failure.problems);
+        }
+        first = failure.seed + 1;
+    }
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -71,7 +71,7 @@ impl std::fmt::Display for Failure {
 }
 
 /// What has to happen in some history, in the words of its log: what never happens is not tried.
-pub const MARKS: [&str; 20] = [
+pub const MARKS: [&str; 24] = [
     "Unsigned: Taken",
     "Signed: Taken",
     "): Taken",
@@ -92,6 +92,10 @@ pub const MARKS: [&str; 20] = [
     "adopt with OurOwn: ",
     "release with no transaction: released",
     "of the other backend",
+    "the other backend: Some(EmptyFork(",
+    "the other backend: Some(FullFork(",
+    "estimates: Refused",
+    "estimates: Unwilling",
 ];
 
 /// What became of some histories.

@@ -36,12 +36,14 @@ pub(in crate::sim) struct Features {
 
 impl Features {
     pub(super) fn choose(dice: &mut Dice, sabotage: Sabotage) -> Features {
+        // A placeholder that is sent while its nonce is held makes a history that never ends.
+        let may_have_callers = sabotage != Sabotage::SendBeforeCommit;
         Features {
             is_varied: true,
             is_shared: dice.one_in(5) || sabotage == Sabotage::UnrecordedStrangers,
             has_policy: dice.one_in(5) || sabotage == Sabotage::NoPolicy,
             has_contract: dice.one_in(3) || sabotage == Sabotage::FalseReverts,
-            has_callers: dice.one_in(3) || sabotage == Sabotage::LostAnswers,
+            has_callers: (dice.one_in(3) && may_have_callers) || sabotage == Sabotage::LostAnswers,
             has_backends: dice.one_in(3) || sabotage == Sabotage::DeepFork,
             has_strangers: dice.one_in(4),
         }
