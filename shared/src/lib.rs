@@ -6,6 +6,8 @@
 pub mod bell;
 pub mod chain;
 pub mod config;
+#[cfg(feature = "contract")]
+pub mod contract;
 pub mod domain;
 pub mod embed;
 pub mod events;

@@ -3,6 +3,9 @@
 //! It also is the harness's own worker, which is wrong on purpose.
 
 mod clock;
+// The example of the worker's crate, as a process of the stack.
+#[path = "../../worker/examples/custom_worker/adapters/mod.rs"]
+mod adapters;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +31,11 @@ enum Part {
         config: PathBuf,
     },
     Worker {
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// The worker of the example `custom_worker`.
+    CustomWorker {
         #[arg(long)]
         config: PathBuf,
     },
@@ -63,6 +71,11 @@ async fn main() -> anyhow::Result<ExitCode> {
         Part::Worker { config } => {
             let (config, _log) = load(config)?;
             gapless_worker::run(config, gapless::shutdown::stop_signal()).await?;
+        }
+        Part::CustomWorker { config } => {
+            let (config, _log) = load(config)?;
+            let worker = adapters::with_adapters(gapless_worker::Worker::builder(config));
+            worker.run(gapless::shutdown::stop_signal()).await?;
         }
         Part::PlainWorker { config, way } => {
             let log = gapless::config::Log::default();

@@ -22,6 +22,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) enum Part {
     Api,
     Worker,
+    /// With adapters of its own.
+    CustomWorker,
     /// The harness's own worker, for negative controls.
     PlainWorker,
 }
@@ -31,6 +33,7 @@ impl Part {
         match self {
             Part::Api => "api",
             Part::Worker => "worker",
+            Part::CustomWorker => "custom-worker",
             Part::PlainWorker => "plain-worker",
         }
     }
@@ -39,7 +42,7 @@ impl Part {
     fn role(self) -> &'static str {
         match self {
             Part::Api => "gapless_api",
-            Part::Worker | Part::PlainWorker => "gapless_worker",
+            Part::Worker | Part::CustomWorker | Part::PlainWorker => "gapless_worker",
         }
     }
 
@@ -47,7 +50,7 @@ impl Part {
     fn started(self) -> &'static str {
         match self {
             Part::Api => "the API is listening",
-            Part::Worker | Part::PlainWorker => "worker started",
+            Part::Worker | Part::CustomWorker | Part::PlainWorker => "worker started",
         }
     }
 }
@@ -67,7 +70,8 @@ impl<'a> ServiceBuilder<'a> {
     pub(crate) fn new(stack: &'a Stack, part: Part) -> ServiceBuilder<'a> {
         let mut settings = stack.settings().clone();
         settings.set("database.url", stack.database_url_as(part.role()));
-        let metrics_port = (part == Part::Worker).then(|| Port::claim().expect("a free port"));
+        let metrics_port =
+            matches!(part, Part::Worker | Part::CustomWorker).then(|| Port::claim().expect("a free port"));
         match &metrics_port {
             None if part == Part::Api => settings.set("api.bind", "127.0.0.1:0"),
             None => {}

@@ -3,16 +3,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gapless::chain::evm::EvmClient;
 use gapless::chain::fees::FeeSource;
 use gapless::chain::{ChainConnector, ChainIdentity, MempoolInspector, RpcError};
 use gapless::config::ChainConfig;
-use gapless::domain::stuck::{Always, StuckPolicy};
+use gapless::domain::bump::GasBumpPolicy;
+use gapless::domain::stuck::StuckPolicy;
 use gapless::domain::{Finality, NodeId};
 use gapless::store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::builder::ChainPorts;
 use crate::watcher::{WatchTask, Watcher};
 
 /// How often the nodes of a chain are asked who they are and how they do.
@@ -27,7 +28,8 @@ pub(crate) struct Chain {
     pub(crate) connector: Arc<dyn ChainConnector>,
     pub(crate) watcher: Arc<Watcher>,
     pub(crate) fees: FeeSource,
-    pub(crate) stuck: Box<dyn StuckPolicy>,
+    pub(crate) gas_bump: Arc<dyn GasBumpPolicy>,
+    pub(crate) stuck: Arc<dyn StuckPolicy>,
     /// Only where `mempool.diagnose` is on.
     pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
     /// Why nothing may be sent. Starts as "not checked yet": lanes wait for the first check.
@@ -39,35 +41,31 @@ pub(crate) struct Chain {
 impl Chain {
     pub(crate) fn start(
         config: &ChainConfig,
+        ports: ChainPorts,
         store: &Store,
         node: &NodeId,
         duty_duration: Duration,
         stop: &CancellationToken,
-    ) -> anyhow::Result<Arc<Chain>> {
-        let client = EvmClient::new(config)?;
-        let inspector = config.mempool.diagnose.enabled.then(|| client.inspector(config));
-        let inspector = inspector.map(|inspector| Arc::new(inspector) as Arc<dyn MempoolInspector>);
-        let chain = Chain::new(config, Arc::new(client), inspector);
+    ) -> Arc<Chain> {
+        let chain = Chain::new(config, ports);
         let task = WatchTask::new(chain.watcher.clone(), store.clone(), node.clone(), duty_duration);
         tokio::spawn(watch_once_checked(chain.clone(), task, stop.clone()));
         tokio::spawn(guard_identity(chain.clone(), store.clone(), stop.clone()));
-        Ok(chain)
+        chain
     }
 
     /// Halted until its identity is checked, and watched by nobody yet.
-    fn new(
-        config: &ChainConfig,
-        connector: Arc<dyn ChainConnector>,
-        inspector: Option<Arc<dyn MempoolInspector>>,
-    ) -> Arc<Chain> {
+    fn new(config: &ChainConfig, ports: ChainPorts) -> Arc<Chain> {
+        let ChainPorts { connector, fees, gas_bump, stuck, inspector } = ports;
         let watcher =
             Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
         Arc::new(Chain {
             config: config.clone(),
             connector,
             watcher,
-            fees: FeeSource::new(&config.fees),
-            stuck: Box::new(Always(config.stuck.policy)),
+            fees,
+            gas_bump,
+            stuck,
             inspector,
             halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
             unreachable: Mutex::new(None),
@@ -80,7 +78,7 @@ impl Chain {
         config: &ChainConfig,
         connector: Arc<dyn ChainConnector>,
     ) -> (Arc<Chain>, WatchTask) {
-        let chain = Chain::new(config, connector, None);
+        let chain = Chain::new(config, ChainPorts::built_in(config, connector));
         settle(&chain, None);
         (chain.clone(), WatchTask::unsaved(chain.watcher.clone()))
     }

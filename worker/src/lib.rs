@@ -1,5 +1,6 @@
 //! The worker: owns submitters by lease and carries their intents to the chain.
 
+mod builder;
 #[cfg(feature = "by-hand")]
 pub mod by_hand;
 mod chains;
@@ -13,232 +14,18 @@ mod port;
 mod pulse;
 mod reader;
 mod receipts;
+mod run;
 mod share;
 mod steps;
 mod watcher;
 mod writer;
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+pub use builder::{Worker, WorkerBuilder};
 
-use anyhow::Context;
-use gapless::bell::{Bell, hear};
 use gapless::config::Config;
-use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
-use gapless::events;
-use gapless::signer::SignerSet;
-use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_remarks};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::chains::Chain;
-use crate::fleet::Fleet;
-use crate::lane::Shared;
-use crate::reader::Reader;
-use crate::writer::Writer;
-
-/// Beyond this a stop no longer waits: leases that were not given back expire.
-const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
-
-/// Runs until `stop`, then hands every lease over.
+/// Runs until `stop`, then hands every lease over. With code of one's own: `Worker::builder`.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    let config = Arc::new(config);
-    remark(&config);
-    let node = node_id(&config);
-    let timeouts =
-        Timeouts { statement: config.lease.database_timeout(), acquire: config.lease.database_timeout() };
-    let open = |role: &str, connections: u32| -> Result<Store, StoreError> {
-        Store::new(&config.database.url, &format!("gapless-worker {role}"), connections, timeouts)
-    };
-    // Separate pools: a burst of reads must not keep the writers or the renewal waiting for a connection.
-    let writers = config.worker.writers;
-    let write_store = open("writer", u32::try_from(writers)?)?;
-    let read_store = open("reader", 2)?;
-    let fleet_store = open("fleet", 3)?;
-
-    let health = health::Health::new(fleet_store.clone());
-    let served = health.clone().serve(config.worker.metrics_bind, stop.clone());
-    if !wait_for_database(&fleet_store, &stop).await? {
-        return Ok(());
-    }
-    let signers = Arc::new(SignerSet::load(&config.signer).await);
-    health.watch_signers(signers.clone());
-    anyhow::ensure!(
-        !signers.is_empty() || signers.may_grow(),
-        "no key could be loaded: set signer.keystore, signer.raw_key_env or a remote signer"
-    );
-    let mut chains = HashMap::new();
-    for chain in config.chains.values() {
-        anyhow::ensure!(!chain.urls.is_empty(), "configuration: chain.{}.rpc.urls: missing", chain.name);
-        let started = Chain::start(chain, &fleet_store, &node, config.lease.duration, &stop)
-            .with_context(|| format!("chain {}", chain.name))?;
-        chains.insert(chain.id, started);
-    }
-    health.watch_chains(chains.values().cloned().collect());
-    if !announce_all(&fleet_store, &chains, &signers, &stop).await.context("announcing submitters")? {
-        return Ok(());
-    }
-
-    let shared = Arc::new(Shared {
-        node: node.clone(),
-        writer: Writer::start(
-            Arc::new(write_store),
-            writers,
-            Bell::start(fleet_store.clone(), Channel::Final),
-            node.clone(),
-        ),
-        reader: Reader::start(read_store),
-        events: events::publisher(config.events.mode),
-        linger: config.worker.linger,
-    });
-    let (fleet, endings) = Fleet::new(
-        config.clone(),
-        fleet_store.clone(),
-        open("lease", 1)?,
-        shared,
-        chains.clone(),
-        signers.clone(),
-    );
-    let renewing = CancellationToken::new();
-    tokio::spawn(fleet.clone().collect(endings));
-    tokio::spawn(fleet.clone().renew(renewing.clone()));
-    tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
-    tokio::spawn(discover(fleet.clone(), fleet_store.clone(), chains.clone(), signers.clone(), stop.clone()));
-    duties::start(&config, &fleet_store, &node, &fleet, chains, &stop);
-    tracing::info!(node.id = %node, signers = signers.len(), "worker started");
-
-    fleet.clone().run(stop.clone()).await;
-    tracing::info!(node.id = %node, "worker stopping: handing leases over");
-    // First the word, then the leases: whoever claims them must not leave a share for us.
-    if let Err(error) = farewell(&fleet_store, &node).await {
-        tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
-    }
-    fleet.hand_over(HAND_OVER_LIMIT).await;
-    renewing.cancel();
-    let _ = served.await;
-    tracing::info!(node.id = %node, "worker stopped");
-    Ok(())
-}
-
-/// What about the ways to database, nodes and signers is not as it should be.
-fn remark(config: &Config) {
-    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
-        tracing::warn!(remark, "not secure");
-    }
-}
-
-async fn farewell(store: &Store, node: &NodeId) -> Result<(), StoreError> {
-    store.drop_duties(node).await?;
-    store.leave(node).await
-}
-
-fn node_id(config: &Config) -> NodeId {
-    if !config.worker.node_id.is_empty() {
-        return NodeId(config.worker.node_id.clone());
-    }
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    // The random part: a container that restarts has the same host name and process id.
-    NodeId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
-}
-
-/// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
-async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
-    let mut pause = Duration::from_millis(200);
-    loop {
-        // Sessions first: through a pooler that shares them nothing else can be asked.
-        let checked = async {
-            store.check_session().await?;
-            store.check_schema().await
-        };
-        match checked.await {
-            Ok(()) => return Ok(true),
-            Err(error) if error.is_for_people() => return Err(error.into()),
-            Err(error) if error.is_connection() => {
-                tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
-            }
-            Err(error) => return Err(error.into()),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(false),
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
-        }
-    }
-}
-
-/// Announces every key that is there from the start, however slow the database is. False: told to stop meanwhile.
-async fn announce_all(
-    store: &Store,
-    chains: &HashMap<ChainId, Arc<Chain>>,
-    signers: &SignerSet,
-    stop: &CancellationToken,
-) -> Result<bool, StoreError> {
-    while let Err(error) = announce(store, chains, signers, &signers.addresses()).await {
-        if !error.is_connection() {
-            return Err(error);
-        }
-        tracing::warn!(error = %error, "submitters could not be announced yet; trying on");
-        tokio::select! {
-            () = stop.cancelled() => return Ok(false),
-            () = tokio::time::sleep(Duration::from_millis(500)) => {}
-        }
-    }
-    Ok(true)
-}
-
-async fn announce(
-    store: &Store,
-    chains: &HashMap<ChainId, Arc<Chain>>,
-    signers: &SignerSet,
-    addresses: &[Address],
-) -> Result<(), StoreError> {
-    let mut announced = Vec::new();
-    for (chain_id, chain) in chains {
-        for address in addresses {
-            announced.push(Announced {
-                key: SubmitterKey { chain_id: *chain_id, address: *address },
-                signer: signers.get(address).map_or("unknown", |signer| signer.kind()),
-                shared: chain.config.is_shared(address),
-                low_level: chain.config.is_low_level(address),
-            });
-        }
-    }
-    for (key, shared) in store.announce(&announced).await? {
-        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), shared,
-            "the configuration says otherwise than before whether others use this key");
-    }
-    Ok(())
-}
-
-/// Announces the addresses of remote signers as these answer, and tries on while the database is away.
-async fn discover(
-    fleet: Arc<Fleet>,
-    store: Store,
-    chains: HashMap<ChainId, Arc<Chain>>,
-    signers: Arc<SignerSet>,
-    stop: CancellationToken,
-) {
-    let (found, mut addresses) = mpsc::unbounded_channel::<Vec<Address>>();
-    let announcing = async {
-        while let Some(new) = addresses.recv().await {
-            while let Err(error) = announce(&store, &chains, &signers, &new).await {
-                tracing::warn!(error = %error, "addresses of a remote signer could not be announced; trying on");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            tracing::info!(signers = signers.len(), "addresses of a remote signer are announced");
-            fleet.wake.notify_one();
-        }
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        ((), ()) = async { tokio::join!(signers.discover(found), announcing) } => {}
-    }
-}
-
-/// Hears of new work sooner than the next poll would. Polling is the truth: a lost notification costs a second.
-async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = hear(store, Channel::Work, |_| fleet.hear_of_work()) => {}
-    }
+    Worker::builder(config).run(stop).await
 }

@@ -7,6 +7,7 @@ use ethers_core::types::{Address, U256};
 use serde::Deserialize;
 
 use super::ChainTable;
+use super::adapters::Adapters;
 use super::fees::Fees;
 use super::load::ConfigError;
 use super::secret::Secret;
@@ -37,6 +38,7 @@ pub struct ChainConfig {
     pub gasbump: GasBump,
     pub mempool: Mempool,
     pub confirmations: Confirmations,
+    pub adapters: Adapters,
     /// Wei; below it the balance duty warns.
     pub low_balance: Option<U256>,
     /// What is set for single submitters.
@@ -147,6 +149,7 @@ impl ChainConfig {
             gasbump: table.gasbump,
             mempool: table.mempool,
             confirmations: table.confirmations,
+            adapters: table.adapters,
             low_balance,
             submitters,
             policies,

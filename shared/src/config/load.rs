@@ -12,7 +12,7 @@ use super::secret::Secret;
 use super::{ChainTable, Config, File, quiet};
 
 /// Sections that a `[chain.NAME]` table may override key by key.
-const PER_CHAIN: [&str; 11] = [
+const PER_CHAIN: [&str; 12] = [
     "rpc",
     "nonce",
     "fees",
@@ -23,6 +23,7 @@ const PER_CHAIN: [&str; 11] = [
     "mempool",
     "confirmations",
     "balance",
+    "adapters",
     "submitter",
 ];
 

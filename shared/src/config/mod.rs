@@ -1,10 +1,11 @@
 //! One TOML file, every key overridable from the environment, unknown keys are errors.
 //!
 //! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
-//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `queue`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance` and
-//! `submitter` are defaults for every chain;
+//! The sections `rpc`, `nonce`, `fees`, `resubmit`, `queue`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance`,
+//! `adapters` and `submitter` are defaults for every chain;
 //! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
 
+mod adapters;
 mod api;
 mod chain;
 mod cloud_keys;
@@ -20,6 +21,7 @@ mod sections;
 mod submitter;
 mod text;
 
+pub use adapters::Adapters;
 pub use api::{Api, ApiTls};
 pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
@@ -76,6 +78,7 @@ struct File {
     mempool: Mempool,
     confirmations: Confirmations,
     balance: Balance,
+    adapters: Adapters,
     submitter: BTreeMap<String, SubmitterSettings>,
     chain: BTreeMap<String, ChainTable>,
 }
@@ -105,6 +108,8 @@ struct ChainTable {
     confirmations: Confirmations,
     #[serde(default)]
     balance: Balance,
+    #[serde(default)]
+    adapters: Adapters,
     #[serde(default)]
     submitter: BTreeMap<String, SubmitterSettings>,
 }

@@ -397,11 +397,13 @@ pub struct MempoolDiagnose {
     /// before, and then nobody is asked anything.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
+    /// Lets the answer bring forward what would be done later anyway: a resend, a look for what consumed the nonce, a higher price.
+    pub act: bool,
 }
 
 impl Default for MempoolDiagnose {
     fn default() -> Self {
-        MempoolDiagnose { enabled: false, interval: Duration::from_secs(60) }
+        MempoolDiagnose { enabled: false, interval: Duration::from_secs(60), act: false }
     }
 }
 

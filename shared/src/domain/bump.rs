@@ -1,8 +1,62 @@
 //! The price of a replacement. Pools take one only if it adds at least a tenth to the tip and to the cap, rounded up.
 
+use std::time::Duration;
+
 use ethers_core::types::U256;
 
 use super::unsigned::Fees;
+
+/// What is known when an attempt is to be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BumpFacts {
+    /// The highest price that was offered for this nonce.
+    pub previous: Fees,
+    /// What the fee policy would offer now.
+    pub market: Fees,
+    /// Attempts for this nonce beyond the first.
+    pub replacements: u32,
+    /// Since its nonce was given.
+    pub age: Duration,
+    /// No price above this: the client's cap or the chain's, whichever is lower.
+    pub limit: Option<U256>,
+}
+
+/// The port: the price of a replacement. A pure function, asked each time a replacement is due. `None`: no replacement now; the
+/// old attempt is sent again. Whatever it answers, `fitted` holds it to what pools accept and to the limit.
+pub trait GasBumpPolicy: Send + Sync + std::fmt::Debug {
+    fn fees(&self, facts: &BumpFacts) -> Option<Fees>;
+}
+
+/// `gasbump.multiplier` times the previous price, and at least the market's.
+#[derive(Clone, Copy, Debug)]
+pub struct Multiply(pub f64);
+
+impl GasBumpPolicy for Multiply {
+    fn fees(&self, facts: &BumpFacts) -> Option<Fees> {
+        replacement_fees(facts.previous, facts.market, self.0, facts.limit)
+    }
+}
+
+/// What a policy answered, raised to the least that pools accept. `None`: above the limit, beyond 256 bits, or of another type
+/// of transaction.
+pub fn fitted(wanted: Fees, facts: &BumpFacts) -> Option<Fees> {
+    let fits = |cap: U256| facts.limit.is_none_or(|limit| cap <= limit);
+    match (facts.previous, wanted) {
+        (Fees::Legacy { gas_price: previous }, Fees::Legacy { gas_price }) => {
+            let gas_price = gas_price.max(a_tenth_more(previous)?);
+            fits(gas_price).then_some(Fees::Legacy { gas_price })
+        }
+        (
+            Fees::Eip1559 { max_fee_per_gas: old_cap, max_priority_fee_per_gas: old_tip },
+            Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas },
+        ) => {
+            let max_priority_fee_per_gas = max_priority_fee_per_gas.max(a_tenth_more(old_tip)?);
+            let max_fee_per_gas = max_fee_per_gas.max(a_tenth_more(old_cap)?).max(max_priority_fee_per_gas);
+            fits(max_fee_per_gas).then_some(Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas })
+        }
+        _ => None,
+    }
+}
 
 /// A tenth more, rounded up: the least a pool accepts. `None`: that much cannot be written.
 fn a_tenth_more(value: U256) -> Option<U256> {
@@ -74,6 +128,33 @@ mod tests {
             Some(eip1559(1_120, 150))
         );
         assert_eq!(replacement_fees(eip1559(1_000, 100), eip1559(0, 0), 1.5, Some(1_099.into())), None);
+    }
+
+    #[test]
+    fn a_policy_is_held_to_what_pools_accept_and_to_the_limit() {
+        let facts = |limit| BumpFacts {
+            previous: eip1559(1_000, 100),
+            market: eip1559(0, 0),
+            replacements: 0,
+            age: Duration::ZERO,
+            limit,
+        };
+        assert_eq!(fitted(eip1559(5, 5), &facts(None)), Some(eip1559(1_100, 110)), "too little is raised");
+        assert_eq!(
+            fitted(eip1559(9_000, 9_500), &facts(None)),
+            Some(eip1559(9_500, 9_500)),
+            "a tip is no more than its cap"
+        );
+        assert_eq!(
+            fitted(eip1559(2_000, 500), &facts(Some(1_999.into()))),
+            None,
+            "above the limit there is none"
+        );
+        assert_eq!(
+            fitted(Fees::Legacy { gas_price: 9_000.into() }, &facts(None)),
+            None,
+            "another type of transaction"
+        );
     }
 
     #[test]

@@ -8,18 +8,33 @@ use std::time::Duration;
 use futures::FutureExt;
 use uuid::Uuid;
 
-use super::context::{NonceContext, Wanted};
+use super::context::{HandlerAnswer, NonceContext};
 use super::error::{EmbedError, WithNonceError};
 use super::held::{Ask, Asked, Held};
 use super::{DEFAULT_HOLD, DEFAULT_WAIT, Gapless};
 use crate::domain::{SubmitterKey, TxId, Via};
 
+/// Between two runs of a handler that asked for another.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// What the worker is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct Accepted<T = ()> {
     pub tx_id: TxId,
     /// The request id was used before: this handler did not run. The intent is the earlier one.
     pub repeated: bool,
+    /// What the handler returned beside its transaction. `None`: it did not run.
+    pub value: Option<T>,
+}
+
+/// Why a handler of `run_retrying` has no transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure<E> {
+    /// Not now. The nonce stays reserved, and the handler runs again while the hold and the number of tries last.
+    Retry(E),
+    /// Never. The placeholder consumes the nonce at once.
+    GiveUp(E),
 }
 
 /// A call of `with_nonce` that has not begun.
@@ -56,16 +71,43 @@ impl<'a> Call<'a> {
     }
 
     /// Runs the handler once it has a nonce. See `Gapless::with_nonce`.
-    pub async fn run<H, F, W, E>(self, handler: H) -> Result<Accepted, WithNonceError<E>>
+    pub async fn run<H, F, A, E>(self, handler: H) -> Result<Accepted<A::Value>, WithNonceError<E>>
     where
         H: FnOnce(NonceContext) -> F,
-        F: Future<Output = Result<W, E>>,
-        W: Into<Wanted>,
+        F: Future<Output = Result<A, E>>,
+        A: HandlerAnswer,
+        E: Display,
+    {
+        let mut handler = Some(handler);
+        let once = |context| {
+            // It runs once: a first failure is the last.
+            let running = handler.take().map(|handler| handler(context));
+            async move {
+                match running {
+                    Some(running) => running.await.map_err(Failure::GiveUp),
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        self.run_retrying(1, once).await
+    }
+
+    /// The same for a handler that may fail for now: after `Failure::Retry` it runs again at the same nonce, with growing pauses,
+    /// at most `tries` times and while the nonce is held. Nothing is sent meanwhile.
+    pub async fn run_retrying<H, F, A, E>(
+        self,
+        tries: u32,
+        handler: H,
+    ) -> Result<Accepted<A::Value>, WithNonceError<E>>
+    where
+        H: FnMut(NonceContext) -> F,
+        F: Future<Output = Result<A, Failure<E>>>,
+        A: HandlerAnswer,
         E: Display,
     {
         let mut held = match Held::ask(self.gapless, &self.ask).await? {
             Asked::New(held) => held,
-            Asked::Known(tx_id) => return Ok(Accepted { tx_id, repeated: true }),
+            Asked::Known(tx_id) => return Ok(Accepted { tx_id, repeated: true, value: None }),
         };
         let given = held.nonce(self.ask.wait).await?;
         let submitter = self.ask.submitter;
@@ -79,10 +121,10 @@ impl<'a> Call<'a> {
             signer: signers.and_then(|signers| signers.get(&submitter.address)),
         };
         // The handler is called inside, too: it may panic before it returns a future.
-        let running = AssertUnwindSafe(async { handler(context.clone()).await }).catch_unwind();
+        let running = AssertUnwindSafe(until_answered(tries, handler, &context)).catch_unwind();
         let tx_id = held.tx_id;
-        let wanted = match tokio::time::timeout(context.time_left(), running).await {
-            Ok(Ok(Ok(wanted))) => wanted.into(),
+        let (wanted, value) = match tokio::time::timeout(context.time_left(), running).await {
+            Ok(Ok(Ok(answer))) => answer.split(),
             Ok(Ok(Err(error))) => {
                 held.give_up(&format!("the handler failed: {error}")).await;
                 return Err(WithNonceError::Handler { tx_id, error });
@@ -105,9 +147,33 @@ impl<'a> Call<'a> {
             }
         };
         match held.answer(&answer, context.time_left()).await {
-            Ok(()) => Ok(Accepted { tx_id, repeated: false }),
+            Ok(()) => Ok(Accepted { tx_id, repeated: false, value: Some(value) }),
             Err(EmbedError::TooLate { tx_id, .. }) => Err(WithNonceError::HoldEnded { tx_id }),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Runs the handler until it answers, gives up, or has had all its tries.
+async fn until_answered<H, F, A, E>(tries: u32, mut handler: H, context: &NonceContext) -> Result<A, E>
+where
+    H: FnMut(NonceContext) -> F,
+    F: Future<Output = Result<A, Failure<E>>>,
+    E: Display,
+{
+    let (mut runs, mut pause) = (0, SHORTEST_PAUSE);
+    loop {
+        runs += 1;
+        match handler(context.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(Failure::GiveUp(error)) => return Err(error),
+            Err(Failure::Retry(error)) if runs >= tries => return Err(error),
+            Err(Failure::Retry(error)) => {
+                tracing::debug!(tx.id = %context.tx_id, %error, runs, retry_in = ?pause,
+                    "the handler asks to run again; its nonce stays reserved");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
         }
     }
 }

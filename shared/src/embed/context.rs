@@ -44,6 +44,40 @@ impl From<Bytes> for Wanted {
     }
 }
 
+/// What a handler may return: a transaction, or a transaction and a value that the call hands back.
+pub trait HandlerAnswer {
+    type Value;
+    fn split(self) -> (Wanted, Self::Value);
+}
+
+impl HandlerAnswer for Wanted {
+    type Value = ();
+    fn split(self) -> (Wanted, ()) {
+        (self, ())
+    }
+}
+
+impl HandlerAnswer for RequestedTx {
+    type Value = ();
+    fn split(self) -> (Wanted, ()) {
+        (self.into(), ())
+    }
+}
+
+impl HandlerAnswer for Bytes {
+    type Value = ();
+    fn split(self) -> (Wanted, ()) {
+        (self.into(), ())
+    }
+}
+
+impl<W: Into<Wanted>, T> HandlerAnswer for (W, T) {
+    type Value = T;
+    fn split(self) -> (Wanted, T) {
+        (self.0.into(), self.1)
+    }
+}
+
 /// Why a handler has no signature.
 #[derive(Debug, thiserror::Error)]
 pub enum SignProblem {

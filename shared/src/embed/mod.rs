@@ -14,8 +14,8 @@ mod low_level;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use call::{Accepted, Call};
-pub use context::{NonceContext, SignProblem, Wanted};
+pub use call::{Accepted, Call, Failure};
+pub use context::{HandlerAnswer, NonceContext, SignProblem, Wanted};
 pub use error::{EmbedError, WithNonceError};
 pub use low_level::Allocation;
 
@@ -74,15 +74,15 @@ impl Gapless {
     /// Gives the handler the submitter's next nonce, and carries what it returns to the chain. Returns when the worker is
     /// bound to that; follow the `tx_id` to its end. A handler that fails, panics or takes too long, a caller that is
     /// killed, and a transaction that can never be sent all end alike: a placeholder consumes the nonce.
-    pub async fn with_nonce<H, F, W, E>(
+    pub async fn with_nonce<H, F, A, E>(
         &self,
         submitter: SubmitterKey,
         handler: H,
-    ) -> Result<Accepted, WithNonceError<E>>
+    ) -> Result<Accepted<A::Value>, WithNonceError<E>>
     where
         H: FnOnce(NonceContext) -> F,
-        F: Future<Output = Result<W, E>>,
-        W: Into<Wanted>,
+        F: Future<Output = Result<A, E>>,
+        A: HandlerAnswer,
         E: std::fmt::Display,
     {
         self.call(submitter).run(handler).await

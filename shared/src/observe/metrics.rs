@@ -96,6 +96,7 @@ pub const RPC_NODE_LAG_BLOCKS: &str = "rpc_node_lag_blocks";
 pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "tx_submit_unknown_total";
 /// Worker. `verdict`: where an unmined transaction seemed to be.
 pub const MEMPOOL_DIAGNOSES_TOTAL: &str = "mempool_diagnoses_total";
+pub const MEMPOOL_ACTIONS_TOTAL: &str = "mempool_actions_total";
 /// Worker. `signer`: kind of remote signer; `result`: signed, refused, different (from what was asked), unavailable.
 pub const SIGNER_REQUESTS_TOTAL: &str = "signer_requests_total";
 /// Worker. `signer`: kind of remote signer. From asking to the checked answer, waiting for a turn included.
@@ -216,6 +217,7 @@ fn describe() {
     describe_gauge!(RPC_NODE_LAG_BLOCKS, Unit::Count, "Blocks a node is behind the best one of its chain");
     describe_counter!(TX_SUBMIT_UNKNOWN_TOTAL, "Answers to a broadcast that no pattern knows");
     describe_counter!(MEMPOOL_DIAGNOSES_TOTAL, "Looks for unmined transactions by verdict");
+    describe_counter!(MEMPOOL_ACTIONS_TOTAL, "What a mempool diagnosis brought forward, by action");
     describe_counter!(SIGNER_REQUESTS_TOTAL, "Requests to remote signers by kind and result");
     describe_histogram!(SIGNER_REQUEST_SECONDS, Unit::Seconds, "Requests to remote signers by kind");
 }

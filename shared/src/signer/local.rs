@@ -5,8 +5,10 @@ use ethers_core::types::Signature;
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer as _};
 
+use super::keystore::{self, KeystoreError};
 use super::signature::{is_signature_of, v};
 use super::{Signer, SignerError};
+use crate::config::Secret;
 use crate::domain::{Address, H256, SignedDraft, UnsignedTx};
 
 /// Holds the key until dropped, which wipes it.
@@ -29,8 +31,14 @@ impl LocalSigner {
         LocalSigner { wallet, kind: "keystore" }
     }
 
+    #[cfg(test)]
     pub(super) fn from_raw_key(wallet: LocalWallet) -> Self {
         LocalSigner { wallet, kind: "raw_key" }
+    }
+
+    /// A private key as 64 hexadecimal digits, with or without `0x`.
+    pub fn new(key: &Secret) -> Result<Self, KeystoreError> {
+        Ok(LocalSigner { wallet: keystore::wallet_from_hex(key)?, kind: "raw_key" })
     }
 
     fn refused(&self, reason: impl Into<String>) -> SignerError {

@@ -6,7 +6,7 @@ use futures::StreamExt;
 use zeroize::Zeroizing;
 
 use super::LocalSigner;
-use super::keystore::{self, KeystoreError};
+use super::keystore;
 use super::set::SignerSet;
 use crate::config::{self, Secret};
 
@@ -69,9 +69,7 @@ fn variable(name: &str) -> Result<Secret, String> {
 }
 
 fn raw_key(name: &str) -> Result<LocalSigner, String> {
-    let wallet =
-        keystore::wallet_from_hex(&variable(name)?).map_err(|error: KeystoreError| error.to_string())?;
-    Ok(LocalSigner::from_raw_key(wallet))
+    LocalSigner::new(&variable(name)?).map_err(|error| error.to_string())
 }
 
 /// Regular files in name order. Hidden ones are editors' and mounts'; the password may lie beside the keys.

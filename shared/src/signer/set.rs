@@ -138,8 +138,17 @@ impl SignerSet {
         hex::encode(digest.finalize())
     }
 
+    /// Adds a signer of the program's own. False: the address has one already, and keeps it.
+    pub fn add(&self, signer: Arc<dyn Signer>) -> bool {
+        self.insert_shared("the program's own signer", signer)
+    }
+
     /// False: the address has a signer already, and keeps it.
     pub(super) fn insert(&self, source: &str, signer: impl Signer + 'static) -> bool {
+        self.insert_shared(source, Arc::new(signer))
+    }
+
+    fn insert_shared(&self, source: &str, signer: Arc<dyn Signer>) -> bool {
         let address = signer.address();
         let mut known = self.change();
         if known.signers.contains_key(&address) {
@@ -147,7 +156,7 @@ impl SignerSet {
             self.report(source, format!("{address:#x} has been read before"));
             return false;
         }
-        known.signers.insert(address, Arc::new(signer));
+        known.signers.insert(address, signer);
         true
     }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gapless::config::Config;
 use gapless::domain::{H256, TxId, TxState};
 use gapless_cli::localnet::{Postgres, Settings};
 use nix::sys::signal::Signal;
@@ -115,6 +116,12 @@ impl Stack {
         &self.audit_config
     }
 
+    /// As a program of this stack reads it.
+    pub fn config(&self) -> Config {
+        let file = self.settings.write(&self.dir().join("read-by-a-test.toml")).unwrap();
+        Config::load(Some(&file)).unwrap()
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -147,6 +154,11 @@ impl Stack {
     /// A worker with settings, environment or a failpoint of its own.
     pub fn worker(&self) -> ServiceBuilder<'_> {
         ServiceBuilder::new(self, Part::Worker)
+    }
+
+    /// The worker of the example `custom_worker`: what the chain's `adapters` may name.
+    pub fn custom_worker(&self) -> ServiceBuilder<'_> {
+        ServiceBuilder::new(self, Part::CustomWorker)
     }
 
     pub fn api(&self) -> ServiceBuilder<'_> {

@@ -39,6 +39,7 @@ mod observe;
 mod openapi;
 mod payloads;
 mod policy;
+mod ports;
 mod protect;
 mod replacement;
 mod reserve_crash;

@@ -240,3 +240,78 @@ async fn without_the_switch_nobody_is_asked_and_nothing_is_said() {
     stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.finish().await;
 }
+
+/// As `diagnosing`, and what the nodes show is acted on.
+fn acting() -> StackBuilder {
+    diagnosing().set("mempool.diagnose.act", true)
+}
+
+/// Nothing is sent again by a timer here: the diagnosis alone brings the evicted bytes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_it_acts_what_is_probably_lost_is_sent_again() {
+    let stack = acting().proxied().up().await;
+    let to = Address::repeat_byte(0xd7);
+    let tx_id = stack.create(stack.submitter(0), "evicted", &payload(to, 1)).await;
+    wait_verdict(&stack, tx_id, "in_mempool").await;
+    let hash = stack.row(tx_id).await.tx_hash.unwrap();
+    stack.anvil().drop_transaction(hash).await;
+    stack.wait_pooled(hash).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert!(stack.workers()[0].metric("mempool_actions_total", &["resend"]).await >= 1.0);
+    let sent = stack.proxy().sent();
+    assert!(sent.len() >= 2 && sent.iter().all(|raw| *raw == sent[0]), "the same bytes");
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// A stranger at the same nonce has the evidence looked for at once, and nothing ends: while it is unmined there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends() {
+    let stack = acting().proxied().start().await;
+    stack.proxy().show_pool();
+    stack.start_api().await;
+    stack.start_worker().await;
+    let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd8));
+    let tx_id = stack.create(submitter, "outbid", &payload(to, 1)).await;
+    wait_verdict(&stack, tx_id, "in_mempool").await;
+    let stranger = submitter.spend_outside(stack.anvil(), Some(0)).await;
+    wait_verdict(&stack, tx_id, "probably_replaced").await;
+    let worker = stack.workers().remove(0);
+    eventually("the evidence is looked for", async || {
+        let looks = worker.metric("mempool_actions_total", &["look_up"]).await;
+        if looks >= 1.0 { Ok(()) } else { Err(looks) }
+    })
+    .await;
+    assert_eq!(stack.row(tx_id).await.state, TxState::Submitted);
+    // The stranger goes; ours comes back by the diagnosis, and has its effect.
+    stack.anvil().drop_transaction(stranger).await;
+    stack.wait_pooled(stack.row(tx_id).await.tx_hash.unwrap()).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}
+
+/// The base fee rises above what was offered. The bytes are in the pool and cannot be mined: the price is raised long before
+/// `gasbump.min_interval` would.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_it_acts_what_is_below_the_base_fee_gets_a_higher_price() {
+    let stack = acting().set("gasbump.enabled", true).set("gasbump.min_interval", "1h").up().await;
+    let to = Address::repeat_byte(0xd9);
+    let tx_id = stack.create(stack.submitter(0), "cheap", &payload(to, 1)).await;
+    wait_verdict(&stack, tx_id, "in_mempool").await;
+    stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!(["0x174876e800"])).await;
+    stack.anvil().mine(1).await;
+    let attempts = stack.wait_attempts(tx_id, 2).await;
+    assert_eq!(attempts[1].kind, "REPLACEMENT");
+    assert!(stack.workers()[0].metric("mempool_actions_total", &["bump"]).await >= 1.0);
+    eventually("it is mined", async || {
+        stack.anvil().mine(1).await;
+        let row = stack.row(tx_id).await;
+        if row.state == TxState::Confirmed { Ok(()) } else { Err(row) }
+    })
+    .await;
+    assert_eq!(stack.anvil().balance(to).await, 1.into());
+    stack.finish().await;
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use gapless::config::{Secret, Signer as SignerConfig};
 use gapless::domain::{Fees, RequestedTx, ReservationState, TxKind};
-use gapless::embed::{Accepted, EmbedError, NonceContext, Wanted, WithNonceError};
+use gapless::embed::{Accepted, EmbedError, Failure, NonceContext, Wanted, WithNonceError};
 use gapless::signer::{SignerSet, keystore};
 use gapless_tests::{Address, Stack, TxId, TxState, U256, payload};
 use serde_json::json;
@@ -399,5 +399,52 @@ async fn many_callers_and_requests_share_one_gapless_sequence() {
     stack.wait_all_terminal().await;
     assert_eq!(stack.anvil().count(submitter.address(), "latest").await, 18);
     assert_eq!(stack.anvil().balance(to).await, 608.into());
+    stack.finish().await;
+}
+
+/// The handler fails twice for now: its nonce stays reserved, nothing is sent, and the third run's transaction is sent at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_asks_to_run_again_keeps_its_nonce() {
+    let stack = stack().up().await;
+    let to = Address::repeat_byte(0xb1);
+    let gapless = stack.gapless().await;
+    let runs = AtomicU32::new(0);
+    let call = gapless.call(stack.key(0)).hold(PATIENT);
+    let accepted = call
+        .run_retrying(3, async |context: NonceContext| {
+            assert_eq!(context.nonce.0, 0);
+            assert_eq!(stack.row(context.tx_id).await.sub_state.as_deref(), Some("reserved"));
+            match runs.fetch_add(1, SeqCst) {
+                2 => Ok((transfer(to, 7), "the third run")),
+                run => Err(Failure::Retry(format!("run {run} has no price yet"))),
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!((runs.load(SeqCst), accepted.value), (3, Some("the third run")));
+    let row = stack.wait_for(accepted.tx_id, TxState::Confirmed).await;
+    assert_eq!((row.nonce, stack.anvil().balance(to).await), (Some(0), 7.into()));
+    stack.finish().await;
+}
+
+/// The number of tries bounds it, and a failure for good does at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_asks_to_run_again_too_often_leaves_a_placeholder() {
+    let stack = stack().up().await;
+    let gapless = stack.gapless().await;
+    for (tries, first, runs) in [(2, Failure::Retry("not yet"), 2), (9, Failure::GiveUp("never"), 1)] {
+        let seen = AtomicU32::new(0);
+        let call = gapless.call(stack.key(0)).hold(PATIENT);
+        let ended = call
+            .run_retrying(tries, async |_: NonceContext| {
+                seen.fetch_add(1, SeqCst);
+                Err::<RequestedTx, _>(first.clone())
+            })
+            .await
+            .unwrap_err();
+        let WithNonceError::Handler { tx_id, error } = ended else { panic!("{ended:?}") };
+        assert_eq!(seen.load(SeqCst), runs);
+        failed_by_placeholder(&stack, tx_id, error).await;
+    }
     stack.finish().await;
 }

@@ -1,11 +1,13 @@
 //! Where what stays unmined seems to be: the nodes' pools are looked into beside the lane's work, and what they show is
-//! kept for people. No other step reads it, and nothing waits for it.
+//! kept for people. Where `mempool.diagnose.act` is on it brings forward what would be done later anyway. It never ends anything,
+//! and nothing waits for it.
 
-use gapless::domain::mempool::{Diagnosis, diagnose};
+use gapless::domain::mempool::{Diagnosis, Verdict, diagnose};
 use gapless::domain::{H256, Nonce, TxId};
 use gapless::observe::metrics as m;
 use tokio::time::Instant;
 
+use super::replace;
 use crate::lane::{Lane, OpenTx};
 use crate::watcher::News;
 
@@ -65,12 +67,53 @@ pub(crate) fn found(lane: &mut Lane, found: Vec<(TxId, Diagnosis)>) {
     lane.looks.under_way = false;
     for (tx_id, diagnosis) in found {
         metrics::counter!(m::MEMPOOL_DIAGNOSES_TOTAL, "verdict" => diagnosis.verdict.as_str()).increment(1);
-        let open = lane.open.iter_mut().filter(|tx| tx.is_unmined());
-        let Some(tx) = open.into_iter().find(|tx: &&mut OpenTx| tx.intent.tx_id == tx_id) else { continue };
+        let sought = |tx: &OpenTx| tx.is_unmined() && tx.intent.tx_id == tx_id;
+        let Some(index) = lane.open.iter().position(sought) else { continue };
+        act(lane, index, diagnosis.verdict);
+        let tx = &mut lane.open[index];
         if tx.diagnosed(diagnosis.clone()) {
             tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                 tx.id = %tx_id, tx.hash = ?tx.intent.tx_hash, verdict = diagnosis.verdict.as_str(),
                 reason = diagnosis.explanation(), "mempool diagnosis");
         }
     }
+}
+
+/// What the picture brings forward, where that is wanted. Nodes may be blind or lie: each of these is harmless if the verdict is wrong.
+fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
+    if !lane.chain.config.mempool.diagnose.act || !lane.open[index].is_on_its_way() {
+        return;
+    }
+    let action = match verdict {
+        // The same bytes cannot be mined before the base fee falls, and pools drop them: sending them again helps nobody.
+        Verdict::InMempool | Verdict::ProbablyLost
+            if replace::may_raise(lane, index) && is_below_base_fee(lane, index) =>
+        {
+            lane.open[index].speed_up = true;
+            "bump"
+        }
+        // The same bytes again, before the timer.
+        Verdict::ProbablyLost => {
+            lane.open[index].send_all_now(Instant::now());
+            "resend"
+        }
+        // The chain's count and its blocks decide, as always; they are only asked now. A shared key is watched anyway.
+        Verdict::ProbablyReplaced if !lane.key.is_doubted() => {
+            lane.key.look_anew();
+            "look_up"
+        }
+        _ => return,
+    };
+    metrics::counter!(m::MEMPOOL_ACTIONS_TOTAL, "action" => action).increment(1);
+    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+        fencing_token = lane.lease.token().0, tx.id = %lane.open[index].intent.tx_id, verdict = verdict.as_str(), action,
+        "mempool diagnosis acted on");
+}
+
+/// Whether the highest price that was offered is below the base fee of the head.
+fn is_below_base_fee(lane: &Lane, index: usize) -> bool {
+    let tx = &lane.open[index];
+    let offered = tx.intent.attempts.iter().map(|attempt| attempt.fees().cap()).max();
+    let base_fee = lane.chain.watcher.pricing_head().base_fee;
+    tx.underpriced || offered.zip(base_fee).is_some_and(|(offered, base_fee)| offered < base_fee)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gapless::chain::fees::scale;
 use gapless::chain::{CallOutcome, SubmitClass};
-use gapless::domain::bump::replacement_fees;
+use gapless::domain::bump::{BumpFacts, fitted, replacement_fees};
 use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxError, TxState, U256, UnsignedTx};
 use gapless::store::{AskedBy, Attempt, AttemptKind, DoneAction};
 use tokio::time::Instant;
@@ -110,6 +110,16 @@ fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
     let sendable = tx.is_taken || tx.underpriced;
     let may = bump.enabled && sendable && replacements(tx) < bump.max_attempts as usize;
     (oldest && may).then(|| tx.last_attempt_at + bump.min_interval)
+}
+
+/// Whether the price of this intent may be raised without anybody asking for it, the time since the last attempt aside.
+pub(super) fn may_raise(lane: &Lane, index: usize) -> bool {
+    let (tx, bump) = (&lane.open[index], &lane.chain.config.gasbump);
+    lane.may_replace()
+        && bump.enabled
+        && tx.intent.ending.is_none()
+        && lane.open.iter().position(is_unmined) == Some(index)
+        && replacements(tx) < bump.max_attempts as usize
 }
 
 /// Attempts beyond the first.
@@ -291,8 +301,11 @@ async fn price(
     // A placeholder that was kept back while others followed is in no pool: there is nothing to outbid.
     let skipped = tx.kept_back().min(tx.intent.attempts.len().saturating_sub(1));
     let previous = tx.intent.attempts.iter().skip(skipped).map(Attempt::fees).max_by_key(Fees::cap);
-    let multiplier = lane.chain.config.gasbump.multiplier;
-    let fees = previous.and_then(|previous| replacement_fees(previous, market, multiplier, limit));
+    let fees = previous.and_then(|previous| {
+        let replacements = u32::try_from(replacements(tx)).unwrap_or(u32::MAX);
+        let facts = BumpFacts { previous, market, replacements, age: tx.prepared_at.elapsed(), limit };
+        lane.chain.gas_bump.fees(&facts).and_then(|wanted| fitted(wanted, &facts))
+    });
     if fees.is_some() || kind != AttemptKind::Placeholder {
         return Ok(fees);
     }

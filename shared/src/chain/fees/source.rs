@@ -43,7 +43,7 @@ impl From<u64> for Head {
 
 #[derive(Debug)]
 pub struct FeeSource {
-    policy: Box<dyn FeePolicy>,
+    policy: Arc<dyn FeePolicy>,
     kind: FeePolicyKind,
     limit: Option<U256>,
     history_blocks: u64,
@@ -93,17 +93,17 @@ impl Known {
 impl FeeSource {
     pub fn new(config: &config::Fees) -> Self {
         let own = config.clone();
-        let policy: Box<dyn FeePolicy> = match config.policy {
-            FeePolicyKind::History => Box::new(FeeHistoryPolicy::new(own)),
-            FeePolicyKind::GasPrice => Box::new(GasPricePolicy::new(own)),
-            FeePolicyKind::Fixed => Box::new(FixedPolicy::new(own)),
-            FeePolicyKind::GasStation => Box::new(GasStationPolicy::new(own)),
+        let policy: Arc<dyn FeePolicy> = match config.policy {
+            FeePolicyKind::History => Arc::new(FeeHistoryPolicy::new(own)),
+            FeePolicyKind::GasPrice => Arc::new(GasPricePolicy::new(own)),
+            FeePolicyKind::Fixed => Arc::new(FixedPolicy::new(own)),
+            FeePolicyKind::GasStation => Arc::new(GasStationPolicy::new(own)),
         };
         FeeSource::with_policy(config, policy)
     }
 
     /// `policy` prices; `config.policy` still says what is read for it.
-    pub fn with_policy(config: &config::Fees, policy: Box<dyn FeePolicy>) -> Self {
+    pub fn with_policy(config: &config::Fees, policy: Arc<dyn FeePolicy>) -> Self {
         let asked = BySpeed::each(|speed| config.percentile_of(speed));
         let mut percentiles = vec![asked.slow, asked.normal, asked.fast];
         percentiles.sort_by(f64::total_cmp);

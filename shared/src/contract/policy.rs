@@ -1,0 +1,116 @@
+//! The contracts of the policies: pure functions, the same answer to the same facts, within their limits.
+
+use std::time::Duration;
+
+use ethers_core::types::{Address, U256};
+
+use super::Findings;
+use crate::chain::fees::{BySpeed, FeePolicy, Market};
+use crate::domain::bump::{BumpFacts, GasBumpPolicy, fitted};
+use crate::domain::stuck::{StuckFacts, StuckPolicy};
+use crate::domain::{Fees, Payload, TxKind};
+
+/// The same decision for the same facts, for any facts.
+pub fn stuck_policy(policy: &dyn StuckPolicy) -> Vec<String> {
+    let mut found = Findings::default();
+    for age in [0, 1, 60, 3_600, u64::MAX] {
+        for sends in [0, 1, u32::MAX] {
+            for (taken, replacements) in [(false, 0), (true, 0), (true, 3), (true, u32::MAX)] {
+                let facts = StuckFacts { age: Duration::from_secs(age), sends, taken, replacements };
+                let (first, second) = (policy.decide(facts), policy.decide(facts));
+                found.expect(first == second, format!("{facts:?}: {first:?}, and then {second:?}"));
+            }
+        }
+    }
+    found.0
+}
+
+/// Prices from nothing to the top of 256 bits.
+fn prices() -> [U256; 5] {
+    [U256::zero(), 1.into(), 1_000_000_000.into(), U256::from(10).pow(24.into()), U256::MAX]
+}
+
+/// The same price for the same facts; at least what pools accept; never above the limit; the same type of transaction.
+pub fn gas_bump_policy(policy: &dyn GasBumpPolicy) -> Vec<String> {
+    let mut found = Findings::default();
+    for previous in prices() {
+        for market in prices() {
+            for limit in [None, Some(U256::from(50_000_000_000_u64))] {
+                for legacy in [false, true] {
+                    let facts = BumpFacts {
+                        previous: fees(previous, legacy),
+                        market: fees(market, legacy),
+                        replacements: 1,
+                        age: Duration::from_secs(60),
+                        limit,
+                    };
+                    judge_bump(&mut found, policy, &facts);
+                }
+            }
+        }
+    }
+    found.0
+}
+
+fn judge_bump(found: &mut Findings, policy: &dyn GasBumpPolicy, facts: &BumpFacts) {
+    let (first, second) = (policy.fees(facts), policy.fees(facts));
+    found.expect(first == second, format!("{facts:?}: {first:?}, and then {second:?}"));
+    if let Some(wanted) = first {
+        // The worker raises what is too low and drops what is too high; a policy that relies on that is wrong.
+        found.expect(
+            fitted(wanted, facts) == Some(wanted),
+            format!("{facts:?}: {wanted:?} is refused by pools, above the limit, or of another type"),
+        );
+    }
+}
+
+fn fees(price: U256, legacy: bool) -> Fees {
+    if legacy {
+        Fees::Legacy { gas_price: price }
+    } else {
+        Fees::Eip1559 { max_fee_per_gas: price, max_priority_fee_per_gas: price / 10 }
+    }
+}
+
+/// The same price for the same market; the type that the payload asks for; a tip within its cap; the client's own prices kept.
+pub fn fee_policy(policy: &dyn FeePolicy) -> Vec<String> {
+    let mut found = Findings::default();
+    let markets = prices().into_iter().flat_map(|price| {
+        let tips = BySpeed::each(|_| vec![price / 10]);
+        [
+            Market::default(),
+            Market { next_base_fee: Some(price), tips: tips.clone(), ..Market::default() },
+            Market { gas_price: Some(price), ..Market::default() },
+        ]
+    });
+    for market in markets {
+        for kind in [TxKind::Eip1559, TxKind::Legacy] {
+            for own in [None, Some(U256::from(7))] {
+                let transfer = Payload::transfer(Address::repeat_byte(1), U256::one());
+                judge_price(&mut found, policy, &market, &Payload { kind, max_fee_per_gas: own, ..transfer });
+            }
+        }
+    }
+    found.0
+}
+
+fn judge_price(found: &mut Findings, policy: &dyn FeePolicy, market: &Market, payload: &Payload) {
+    let (first, second) = (policy.price(market, payload), policy.price(market, payload));
+    found.expect(first == second, format!("{market:?}: {first:?}, and then {second:?}"));
+    let fits = match (payload.kind, first) {
+        (TxKind::Legacy, Fees::Legacy { .. }) => true,
+        (TxKind::Eip1559, Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas }) => {
+            max_priority_fee_per_gas <= max_fee_per_gas
+        }
+        _ => false,
+    };
+    found.expect(
+        fits,
+        format!("{:?}: {first:?} is of another type, or its tip is above its cap", payload.kind),
+    );
+    let own = payload.max_fee_per_gas;
+    found.expect(
+        own.is_none_or(|own| first.cap() <= own),
+        format!("the client's cap is {own:?}, and the price {first:?}"),
+    );
+}

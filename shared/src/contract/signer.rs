@@ -1,0 +1,48 @@
+//! The contract of `Signer`.
+
+use std::time::Duration;
+
+use ethers_core::types::U256;
+use ethers_core::utils::keccak256;
+
+use super::Findings;
+use crate::domain::{ChainId, Fees, Nonce, Payload, TxKind, UnsignedTx};
+use crate::signer::{Signer, read_signed};
+
+/// A signer that signs at the moment. Both types of transactions: the bytes are exactly what was asked for, by its address.
+pub async fn signer(signer: &dyn Signer, chain_id: ChainId, limit: Duration) -> Vec<String> {
+    let mut found = Findings::default();
+    found.expect(!signer.kind().is_empty(), "kind: empty");
+    for kind in [TxKind::Eip1559, TxKind::Legacy] {
+        let asked = unsigned(signer, chain_id, kind);
+        let Some(draft) = found.value("sign", limit, signer.sign(&asked)).await else { continue };
+        found.expect(draft.nonce == asked.nonce, "sign: another nonce");
+        found.expect(draft.fees == asked.fees, "sign: another price");
+        found.expect(draft.gas_limit == asked.gas_limit, "sign: another gas limit");
+        found.expect(Some(draft.max_cost) == asked.max_cost(), "sign: another cost");
+        found.expect(draft.tx_hash.0 == keccak256(&draft.raw), "sign: the hash is not that of the bytes");
+        match read_signed(chain_id, signer.address(), asked.nonce, &draft.raw) {
+            Ok(read) => found.expect(
+                read.payload.to == asked.payload.to && read.payload.value == asked.payload.value,
+                "sign: another transaction",
+            ),
+            Err(problem) => found.expect(false, format!("sign: {problem}")),
+        }
+    }
+    found.0
+}
+
+fn unsigned(signer: &dyn Signer, chain_id: ChainId, kind: TxKind) -> UnsignedTx {
+    let price = U256::from(1_000_000_000);
+    UnsignedTx {
+        chain_id,
+        from: signer.address(),
+        nonce: Nonce(7),
+        gas_limit: 21_000.into(),
+        fees: match kind {
+            TxKind::Legacy => Fees::Legacy { gas_price: price },
+            TxKind::Eip1559 => Fees::Eip1559 { max_fee_per_gas: price, max_priority_fee_per_gas: price },
+        },
+        payload: Payload { kind, ..Payload::transfer(signer.address(), U256::zero()) },
+    }
+}

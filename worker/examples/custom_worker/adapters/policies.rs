@@ -1,0 +1,60 @@
+//! Decisions of one's own. Pure functions of the facts they are given.
+
+use std::time::Duration;
+
+use gapless::chain::{FeePolicy, Market};
+use gapless::domain::bump::{BumpFacts, GasBumpPolicy, fitted};
+use gapless::domain::stuck::{StuckAction, StuckFacts, StuckPolicy};
+use gapless::domain::{Fees, Payload, TxKind, U256};
+
+/// Gas costs nothing.
+#[derive(Debug)]
+pub(crate) struct Free;
+
+impl FeePolicy for Free {
+    fn price(&self, _: &Market, payload: &Payload) -> Fees {
+        let zero = U256::zero();
+        match payload.kind {
+            TxKind::Legacy => Fees::Legacy { gas_price: zero },
+            TxKind::Eip1559 => Fees::Eip1559 { max_fee_per_gas: zero, max_priority_fee_per_gas: zero },
+        }
+    }
+}
+
+/// Doubles the price each time, as far as the limit allows.
+#[derive(Debug)]
+pub(crate) struct Steep;
+
+impl GasBumpPolicy for Steep {
+    fn fees(&self, facts: &BumpFacts) -> Option<Fees> {
+        let doubled = |price: U256| {
+            let doubled = price.saturating_mul(2.into());
+            facts.limit.map_or(doubled, |limit| doubled.min(limit))
+        };
+        let wanted = match facts.previous {
+            Fees::Legacy { gas_price } => Fees::Legacy { gas_price: doubled(gas_price) },
+            Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas } => Fees::Eip1559 {
+                max_fee_per_gas: doubled(max_fee_per_gas),
+                max_priority_fee_per_gas: doubled(max_priority_fee_per_gas),
+            },
+        };
+        // What pools accept and the limit leaves, or nothing.
+        fitted(wanted, facts)
+    }
+}
+
+/// Sends again what no node has taken, raises the price of what is old, and leaves the rest to a person.
+#[derive(Debug)]
+pub(crate) struct Patient;
+
+const OLD: Duration = Duration::from_secs(3_600);
+
+impl StuckPolicy for Patient {
+    fn decide(&self, facts: StuckFacts) -> StuckAction {
+        match facts {
+            StuckFacts { taken: false, .. } => StuckAction::Rebroadcast,
+            StuckFacts { replacements: 0, age, .. } if age < OLD => StuckAction::Bump,
+            _ => StuckAction::Escalate,
+        }
+    }
+}

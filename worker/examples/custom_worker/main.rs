@@ -1,0 +1,37 @@
+//! A worker with adapters of its own: a connector for a chain without gas prices, and policies for what stays unmined.
+//!
+//! ```sh
+//! cargo run -p gapless-worker --example custom_worker -- --config my.toml
+//! ```
+//!
+//! The chain's table in the configuration names what it uses:
+//!
+//! ```toml
+//! [chain.consortium.adapters]
+//! connector = "zero_price"
+//! fee_policy = "free"
+//! gas_bump_policy = "steep"
+//! stuck_policy = "patient"
+//! ```
+
+mod adapters;
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use gapless::config::Config;
+use gapless_worker::Worker;
+
+#[derive(Debug, Parser)]
+struct Args {
+    #[arg(long, env = "GAPLESS_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let config = Config::load(args.config.as_deref())?;
+    let _log = gapless::observe::init_logging(&config.log)?;
+    adapters::with_adapters(Worker::builder(config)).run(gapless::shutdown::stop_signal()).await
+}

@@ -1,0 +1,246 @@
+//! A worker with code of one's own in place of what Gapless brings: nodes, signers, prices, decisions, events.
+//!
+//! Adapters are registered by name, and a chain's configuration names those that it uses (`adapters.*`). What every adapter
+//! must keep is written at its trait, and `gapless::contract` tests it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
+
+use anyhow::Context;
+use gapless::chain::evm::EvmClient;
+use gapless::chain::fees::FeeSource;
+use gapless::chain::{ChainConnector, FeePolicy, MempoolInspector};
+use gapless::config::{ChainConfig, Config};
+use gapless::domain::bump::{GasBumpPolicy, Multiply};
+use gapless::domain::stuck::{Always, StuckPolicy};
+use gapless::events::{self, EventPublisher};
+use gapless::signer::Signer;
+use tokio_util::sync::CancellationToken;
+
+/// The worker: owns submitters by lease and carries their intents to the chain.
+#[derive(Debug)]
+pub struct Worker;
+
+impl Worker {
+    /// A worker as this configuration describes it. Nothing starts before `run`.
+    pub fn builder(config: Config) -> WorkerBuilder {
+        WorkerBuilder { config, signers: Vec::new(), events: None, registry: Registry::default() }
+    }
+}
+
+#[derive(Debug)]
+pub struct WorkerBuilder {
+    config: Config,
+    signers: Vec<Arc<dyn Signer>>,
+    events: Option<Arc<dyn EventPublisher>>,
+    registry: Registry,
+}
+
+impl WorkerBuilder {
+    /// Connectors for chains with `adapters.connector = name`; one is made for each such chain when the worker starts.
+    pub fn chain<F>(mut self, name: &str, make: F) -> Self
+    where
+        F: Fn(&ChainConfig) -> anyhow::Result<Arc<dyn ChainConnector>> + Send + Sync + 'static,
+    {
+        self.registry.connectors.insert(name.to_owned(), Factory(Box::new(make)));
+        self
+    }
+
+    /// One more key, beside those of the configuration. For an address that both have, the configuration's signer is used.
+    pub fn signer(mut self, signer: Arc<dyn Signer>) -> Self {
+        self.signers.push(signer);
+        self
+    }
+
+    /// For chains with `adapters.fee_policy = name`. `fees.policy` still says what is read from the nodes for it, and
+    /// `fees.max_fee_per_gas` still limits its answer.
+    pub fn fee_policy(mut self, name: &str, policy: Arc<dyn FeePolicy>) -> Self {
+        self.registry.fee_policies.insert(name.to_owned(), policy);
+        self
+    }
+
+    /// For chains with `adapters.gas_bump_policy = name`.
+    pub fn gas_bump_policy(mut self, name: &str, policy: Arc<dyn GasBumpPolicy>) -> Self {
+        self.registry.gas_bump_policies.insert(name.to_owned(), policy);
+        self
+    }
+
+    /// For chains with `adapters.stuck_policy = name`.
+    pub fn stuck_policy(mut self, name: &str, policy: Arc<dyn StuckPolicy>) -> Self {
+        self.registry.stuck_policies.insert(name.to_owned(), policy);
+        self
+    }
+
+    /// For chains with `adapters.mempool_inspector = name`, where `mempool.diagnose.enabled`.
+    pub fn mempool_inspector<F>(mut self, name: &str, make: F) -> Self
+    where
+        F: Fn(&ChainConfig) -> anyhow::Result<Arc<dyn MempoolInspector>> + Send + Sync + 'static,
+    {
+        self.registry.inspectors.insert(name.to_owned(), Factory(Box::new(make)));
+        self
+    }
+
+    /// Takes the place of `events.mode`.
+    pub fn event_publisher(mut self, publisher: Arc<dyn EventPublisher>) -> Self {
+        self.events = Some(publisher);
+        self
+    }
+
+    /// Runs until `stop`, then hands every lease over. Fails at once where a chain names an adapter that is not registered.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut ports = BTreeMap::new();
+        for chain in self.config.chains.values() {
+            self.registry.check(chain)?;
+        }
+        // Connectors start tasks of their own: none before every name is known.
+        for (name, chain) in &self.config.chains {
+            ports.insert(name.clone(), self.registry.ports(chain)?);
+        }
+        let events = self.events.unwrap_or_else(|| events::publisher(self.config.events.mode));
+        crate::run::run(self.config, Ports { chains: ports, signers: self.signers, events }, stop).await
+    }
+}
+
+/// What a worker reaches the world through.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    /// By the chain's name.
+    pub(crate) chains: BTreeMap<String, ChainPorts>,
+    /// Beside those of the configuration.
+    pub(crate) signers: Vec<Arc<dyn Signer>>,
+    pub(crate) events: Arc<dyn EventPublisher>,
+}
+
+/// What one chain is reached and decided by.
+#[derive(Debug)]
+pub(crate) struct ChainPorts {
+    pub(crate) connector: Arc<dyn ChainConnector>,
+    pub(crate) fees: FeeSource,
+    pub(crate) gas_bump: Arc<dyn GasBumpPolicy>,
+    pub(crate) stuck: Arc<dyn StuckPolicy>,
+    /// Only where `mempool.diagnose` is on.
+    pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
+}
+
+impl ChainPorts {
+    /// This connector, and for the rest what Gapless brings.
+    #[cfg(feature = "by-hand")]
+    pub(crate) fn built_in(config: &ChainConfig, connector: Arc<dyn ChainConnector>) -> ChainPorts {
+        ChainPorts {
+            connector,
+            fees: FeeSource::new(&config.fees),
+            gas_bump: Arc::new(Multiply(config.gasbump.multiplier)),
+            stuck: Arc::new(Always(config.stuck.policy)),
+            inspector: None,
+        }
+    }
+}
+
+/// Makes one adapter for one chain.
+type Make<T> = dyn Fn(&ChainConfig) -> anyhow::Result<Arc<T>> + Send + Sync;
+
+struct Factory<T: ?Sized>(Box<Make<T>>);
+
+impl<T: ?Sized> Debug for Factory<T> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Factory")
+    }
+}
+
+/// The adapters of this program, by name.
+#[derive(Debug, Default)]
+struct Registry {
+    connectors: BTreeMap<String, Factory<dyn ChainConnector>>,
+    fee_policies: BTreeMap<String, Arc<dyn FeePolicy>>,
+    gas_bump_policies: BTreeMap<String, Arc<dyn GasBumpPolicy>>,
+    stuck_policies: BTreeMap<String, Arc<dyn StuckPolicy>>,
+    inspectors: BTreeMap<String, Factory<dyn MempoolInspector>>,
+}
+
+impl Registry {
+    /// Whether every adapter that this chain names is there.
+    fn check(&self, chain: &ChainConfig) -> anyhow::Result<()> {
+        let named = &chain.adapters;
+        selected(chain, "connector", &named.connector, &self.connectors)?;
+        selected(chain, "fee_policy", &named.fee_policy, &self.fee_policies)?;
+        selected(chain, "gas_bump_policy", &named.gas_bump_policy, &self.gas_bump_policies)?;
+        selected(chain, "stuck_policy", &named.stuck_policy, &self.stuck_policies)?;
+        selected(chain, "mempool_inspector", &named.mempool_inspector, &self.inspectors)?;
+        Ok(())
+    }
+
+    fn ports(&self, chain: &ChainConfig) -> anyhow::Result<ChainPorts> {
+        let named = &chain.adapters;
+        let (connector, client) = match self.connectors.get(&named.connector) {
+            Some(factory) => {
+                let connector = (factory.0)(chain).with_context(|| format!("chain {}", chain.name))?;
+                anyhow::ensure!(
+                    connector.chain_id() == chain.id,
+                    "chain {}: its connector serves chain {}, configured is {}",
+                    chain.name,
+                    connector.chain_id(),
+                    chain.id
+                );
+                (connector, None)
+            }
+            None => {
+                let client = Arc::new(evm_client(chain)?);
+                (client.clone() as Arc<dyn ChainConnector>, Some(client))
+            }
+        };
+        let inspector = chain.mempool.diagnose.enabled.then(|| self.inspector(chain, client)).transpose()?;
+        let fees = match self.fee_policies.get(&named.fee_policy) {
+            Some(policy) => FeeSource::with_policy(&chain.fees, policy.clone()),
+            None => FeeSource::new(&chain.fees),
+        };
+        let gas_bump = self.gas_bump_policies.get(&named.gas_bump_policy).cloned();
+        let stuck = self.stuck_policies.get(&named.stuck_policy).cloned();
+        Ok(ChainPorts {
+            connector,
+            fees,
+            gas_bump: gas_bump.unwrap_or_else(|| Arc::new(Multiply(chain.gasbump.multiplier))),
+            stuck: stuck.unwrap_or_else(|| Arc::new(Always(chain.stuck.policy))),
+            inspector,
+        })
+    }
+
+    /// The built-in inspector asks `rpc.urls`, whatever connector the chain has.
+    fn inspector(
+        &self,
+        chain: &ChainConfig,
+        client: Option<Arc<EvmClient>>,
+    ) -> anyhow::Result<Arc<dyn MempoolInspector>> {
+        if let Some(factory) = self.inspectors.get(&chain.adapters.mempool_inspector) {
+            return (factory.0)(chain).with_context(|| format!("chain {}", chain.name));
+        }
+        let inspector = match client {
+            Some(client) => client.inspector(chain),
+            None => evm_client(chain)?.inspector(chain),
+        };
+        Ok(Arc::new(inspector))
+    }
+}
+
+fn evm_client(chain: &ChainConfig) -> anyhow::Result<EvmClient> {
+    anyhow::ensure!(!chain.urls.is_empty(), "configuration: chain.{}.rpc.urls: missing", chain.name);
+    EvmClient::new(chain).with_context(|| format!("chain {}", chain.name))
+}
+
+/// An empty name is what Gapless brings; any other has to be registered.
+fn selected<T>(
+    chain: &ChainConfig,
+    port: &str,
+    name: &str,
+    registered: &BTreeMap<String, T>,
+) -> anyhow::Result<()> {
+    if name.is_empty() || registered.contains_key(name) {
+        return Ok(());
+    }
+    let known: Vec<&str> = registered.keys().map(String::as_str).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    anyhow::bail!(
+        "configuration: chain.{}.adapters.{port}: this program has no adapter `{name}` (registered: {known})",
+        chain.name
+    )
+}
