@@ -12,8 +12,8 @@ use super::lease::{Fence, Lease};
 use super::policy_audit::PolicyNote;
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
-    AttemptId, Ending, Event, FencingToken, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, TxError,
-    TxId, TxState,
+    AttemptId, Ending, Event, FencingToken, FinalConfirmations, Nonce, Payload, Receipt, SignedDraft,
+    SubmitterKey, TxError, TxId, TxState,
 };
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
@@ -27,6 +27,8 @@ pub struct Move {
     pub tx_hash: Option<H256>,
     pub last_error: Option<TxError>,
     pub receipt: Option<Receipt>,
+    /// What made it final, if it was mined.
+    pub confirmations: Option<FinalConfirmations>,
     /// The attempt that took the nonce instead of the first, once that is decided.
     pub replaced_by: Option<H256>,
     /// How it ends if a placeholder takes its nonce.
@@ -49,6 +51,7 @@ impl Move {
             tx_hash: None,
             last_error: None,
             receipt: None,
+            confirmations: None,
             replaced_by: None,
             ending: None,
             sends: 0,

@@ -5,6 +5,7 @@
 
 use sqlx::Row;
 
+use super::confirmed::confirmations_json;
 use super::cursor::{Cursor, Query, bind_cursors, cursors};
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
@@ -58,6 +59,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 last_error = u.last_error,
                 error = u.error,
                 receipt = u.receipt,
+                confirmations = u.confirmations,
                 replaced_by_hash = u.replaced_by,
                 ending = u.ending,
                 ending_reason = u.ending_reason,
@@ -91,10 +93,10 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 updated_at = clock_timestamp()
             FROM unnest($15::UUID[], $16::TEXT[], $17::BIGINT[], $18::TEXT[], $19::TEXT[], $20::TEXT[], $21::BIGINT[], $22::TEXT[],
                         $23::TEXT[], $24::JSONB[], $25::BIGINT[], $26::TEXT[], $27::INT[], $28::FLOAT8[],
-                        $29::TEXT[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[])
+                        $29::TEXT[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[], $34::JSONB[])
               AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
                     last_error, receipt, block_number, block_hash, sends, resubmit_in,
-                    replaced_by, ending, ending_reason, error, ending_code)
+                    replaced_by, ending, ending_reason, error, ending_code, confirmations)
             WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state
             RETURNING 1
         ), attempts AS (
@@ -104,8 +106,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                    -- The lease is held: nobody else adds an attempt until the commit. This is their order; no time is.
                    coalesce((SELECT max(a.ordinal) FROM tx_attempt a WHERE a.tx_id = u.tx_id), 0) + 1,
                    u.chain_id, u.submitter, u.nonce, u.kind, u.raw_tx, u.tx_hash, u.gas_params, u.token
-            FROM unnest($34::UUID[], $35::UUID[], $36::BIGINT[], $37::TEXT[], $38::BIGINT[], $39::TEXT[], $40::BYTEA[], $41::TEXT[],
-                        $42::JSONB[], $43::BIGINT[])
+            FROM unnest($35::UUID[], $36::UUID[], $37::BIGINT[], $38::TEXT[], $39::BIGINT[], $40::TEXT[], $41::BYTEA[], $42::TEXT[],
+                        $43::JSONB[], $44::BIGINT[])
               AS u (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, token)
             RETURNING 1
         )
@@ -122,7 +124,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     ensure_rows("write_lanes: attempts", attempts.len(), written(2)?)
 }
 
-/// Nineteen columns.
+/// Twenty columns.
 fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
     let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
         moves.iter().map(|(_, change)| get(change)).collect()
@@ -162,6 +164,7 @@ fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
                 .collect::<Vec<_>>(),
         )
         .bind(text(|change| change.ending.as_ref().map(|ending| ending.code.to_string())))
+        .bind(moves.iter().map(|(_, change)| confirmations_json(change)).collect::<Vec<_>>())
 }
 
 fn block_number(receipt: &Receipt) -> i64 {

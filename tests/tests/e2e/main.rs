@@ -26,6 +26,7 @@ mod funds;
 mod harness;
 mod hostile;
 mod ingest;
+mod kept;
 mod late_answers;
 mod lease;
 mod limits;
