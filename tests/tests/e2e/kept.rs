@@ -61,6 +61,7 @@ async fn cell(stack: &Stack, tx_id: TxId) -> Option<Value> {
     sqlx::query_scalar(query).bind(tx_id.0).fetch_one(stack.db()).await.unwrap()
 }
 
+/// Scenario 45.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_of_a_final_transaction_stays_when_its_blocks_are_pruned() {
     let stack = stack().mining(Mining::Manual).confirmations(3).set("events.mode", "log").up().await;
@@ -93,7 +94,7 @@ async fn the_list_of_a_final_transaction_stays_when_its_blocks_are_pruned() {
     stack.finish().await;
 }
 
-/// `finalized` lags behind by more than what is kept. Not known is not said; what was counted is there in the end.
+/// Scenarios 45 and 49. `finalized` lags behind by more than what is kept. Not known is not said; what was counted is there in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pruned_block_is_no_fork_where_finalized_lags() {
     let stack = stack()
@@ -124,23 +125,19 @@ async fn a_pruned_block_is_no_fork_where_finalized_lags() {
 
     stack.anvil().mine(640 - count + 1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    let seen = after(&stack, tx_id, &list[2]["hash"]).await;
-    assert_eq!(
-        told(&seen),
-        (&json!(641), &blocks(&stack, block + 3, block + 63).await, &json!(false)),
-        "{seen}"
-    );
-    assert_eq!((&seen["finalityTag"], &seen["confirmationsRequired"]), (&json!("finalized"), &Value::Null));
     let cell = cell(&stack, tx_id).await.unwrap();
-    assert_eq!(
-        (&cell["rule"], &cell["count"], &cell["finalBlock"]),
-        (&json!("finalized"), &json!(641), &json!(block))
-    );
+    assert_eq!((&cell["rule"], &cell["finalBlock"]), (&json!("finalized"), &json!(block)), "{cell}");
     assert_eq!(cell["above"].as_array().unwrap().len(), 63, "{cell}");
+    // The chain may have been asked what is final before its newest blocks were seen.
+    assert!((count..=641).contains(&cell["count"].as_u64().unwrap()), "{cell}");
+    let seen = after(&stack, tx_id, &list[2]["hash"]).await;
+    let rest = blocks(&stack, block + 3, block + 63).await;
+    assert_eq!(told(&seen), (&cell["count"], &rest, &json!(false)), "{seen}");
+    assert_eq!((&seen["finalityTag"], &seen["confirmationsRequired"]), (&json!("finalized"), &Value::Null));
     stack.finish().await;
 }
 
-/// The control: a block that was seen replaced is a fork, and is told as one.
+/// Scenario 45, the control: a block that was seen replaced is a fork, and is told as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_block_is_still_told_as_a_fork() {
     let stack = stack().mining(Mining::Manual).confirmations(20).up().await;
@@ -179,6 +176,7 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     stack.finish().await;
 }
 
+/// Scenario 49.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_final_transaction_shows_what_was_counted_and_not_the_setting_of_today() {
     let stack = stack().mining(Mining::Manual).confirmations(3).up().await;

@@ -24,6 +24,7 @@ mod fence;
 mod finality;
 mod funds;
 mod harness;
+mod history;
 mod hostile;
 mod ingest;
 mod kept;

@@ -244,7 +244,7 @@ impl OpenTx {
         self.draft.as_ref()
     }
 
-    /// Whether it is final by these bytes: that they were sent needs no word any more.
+    /// Whether it is final by these bytes: that they were sent needs no row of its own any more.
     pub(crate) fn ends_by(&self, attempt: AttemptId) -> bool {
         let mined = self.intent.receipt.as_ref().filter(|_| self.state().is_terminal());
         mined.is_some_and(|receipt| {
@@ -409,6 +409,7 @@ impl OpenTx {
             confirmations: self.counted.clone(),
             replaced_by: self.replaced_by(),
             ending: self.intent.ending.clone(),
+            mined_send: None,
             sends: self.claimed,
             resubmit_in: self.resubmit_in,
         }

@@ -4,6 +4,7 @@
 //! Every send is claimed in the database first; one claim is for all attempts of an intent. N+1 is sent for the first time only after a node took N.
 
 use gapless::chain::{SubmitClass, SubmitOutcome};
+use gapless::domain::words::storable;
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{Attempt, SentNote};
@@ -142,6 +143,7 @@ fn says_more_than_a_price(class: SubmitClass) -> bool {
 /// One attempt to the nodes. `None`: there was no answer.
 async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<SubmitOutcome> {
     lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
+    let at = Instant::now();
     let answer = lane.chain.connector.broadcast(attempt).await;
     failpoint::hit("sent");
     match answer {
@@ -153,15 +155,34 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => outcome.class.as_str()).increment(1);
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
             lane.open[index].note_outcome(attempt_id, outcome.class.as_str());
-            lane.sent_notes.push(SentNote { tx_id, attempt_id, outcome: outcome.class.as_str() });
+            let taken = matches!(outcome.class, SubmitClass::Accepted | SubmitClass::AlreadyKnown);
+            let answer = (!taken).then(|| storable(&outcome.message));
+            let outcome_noted = Some(outcome.class.as_str());
+            note_sent(lane, SentNote { tx_id, attempt_id, outcome: outcome_noted, answer, at, sends: 1 });
             Some(outcome)
         }
         Err(error) => {
             metrics::counter!(m::TX_SUBMIT_TOTAL, "result" => "no_answer").increment(1);
+            let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
+            note_sent(lane, SentNote { tx_id, attempt_id, outcome: None, answer: None, at, sends: 1 });
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
             put_off(lane, index, Some(WAITING_NODE), error);
             None
         }
+    }
+}
+
+/// To be written with the next commit. One note for each attempt: a second send before that adds to it.
+fn note_sent(lane: &mut Lane, note: SentNote) {
+    match lane.sent_notes.iter_mut().find(|known| known.attempt_id == note.attempt_id) {
+        Some(known) => {
+            known.sends = known.sends.saturating_add(note.sends);
+            known.at = note.at;
+            if note.outcome.is_some() {
+                (known.outcome, known.answer) = (note.outcome, note.answer);
+            }
+        }
+        None => lane.sent_notes.push(note),
     }
 }
 
