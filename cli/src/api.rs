@@ -80,6 +80,11 @@ impl Api {
         self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}"), &[])?).await
     }
 
+    /// Its attempts and states.
+    pub async fn attempts(&self, tx_id: &str) -> Result<Value> {
+        self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}/attempts"), &[])?).await
+    }
+
     pub async fn transaction_by_request(
         &self,
         submitter: &str,

@@ -59,7 +59,8 @@ pub enum Command {
     Submit(Box<Submit>),
     /// Show a transaction
     #[command(
-        after_help = "Examples:\n  gapless status 0190a5c2-…\n  gapless status --from 0xAb… --request-id order-17"
+        after_help = "Examples:\n  gapless status 0190a5c2-…\n  gapless status --from 0xAb… --request-id order-17\n  \
+                      gapless status 0190a5c2-… --attempts"
     )]
     Status(Status),
     /// Follow a transaction until it is final
@@ -229,6 +230,9 @@ pub struct Status {
     /// Chain id of --request-id
     #[arg(long, value_name = "ID")]
     pub chain: Option<u64>,
+    /// Also every attempt with its sends and answers, and every state with its time
+    #[arg(long)]
+    pub attempts: bool,
 }
 
 #[derive(Debug, Args)]

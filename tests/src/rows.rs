@@ -134,7 +134,7 @@ type RawAttempt = (i64, String, String, i64, bool, bool, Option<String>);
 /// In the order they were made.
 pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>, sqlx::Error> {
     let raw: Vec<RawAttempt> = sqlx::query_as(
-        "SELECT nonce, kind, tx_hash, fencing_token, first_sent_at IS NOT NULL, displaced_at IS NOT NULL,
+        "SELECT nonce, kind, tx_hash, fencing_token, last_outcome IS NOT NULL, displaced_at IS NOT NULL,
                 last_outcome
          FROM tx_attempt
          WHERE tx_id = $1

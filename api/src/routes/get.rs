@@ -1,6 +1,7 @@
 //! `GET /api/v1/tx/{txId}`.
 
 use gapless::domain::{H256, TxId};
+use gapless::store::ConfirmingBlocks;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};
@@ -31,7 +32,7 @@ impl Get {
         wait: Query<Option<String>>,
         /// The hash of the last of `confirmationBlocks` you have. The answer then has only the blocks that came on top of it
         /// (`newFork` is false: append), or, if that block is not in the chain any more, all of them (`newFork` is true:
-        /// replace).
+        /// replace). Neither is there while the server does not know: keep what you have.
         after: Query<Option<String>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let wait = parse_wait(wait.0.as_deref(), app.max_wait)?;
@@ -68,15 +69,24 @@ pub(super) async fn told_in_full(
     view: gapless::store::TxView,
     after: Option<H256>,
 ) -> Result<Tx, ApiError> {
-    let chain_id = view.submitter.chain_id;
-    let place = view.block_number.zip(view.block_hash).zip(app.chains.required_confirmations(chain_id));
-    let tx = told(app, view);
-    let Some(((number, hash), required)) = place else {
+    let (chain_id, head) = (view.submitter.chain_id, view.head);
+    let place = view.block_number.zip(view.block_hash);
+    // What made it final is in its row, whatever has become of the blocks.
+    let kept = match (&view.counted, place) {
+        (Some(counted), _) => {
+            ConfirmingBlocks::Listed { blocks: counted.blocks.clone(), whole: counted.is_whole() }
+        }
         // In no block (any more): whoever has blocks of it has to forget them.
-        return Ok(if after.is_some() { tx.with_confirmations(&[], after) } else { tx });
+        (None, None) if after.is_some() => ConfirmingBlocks::Replaced,
+        (None, None) => ConfirmingBlocks::NotKept,
+        (None, Some((number, hash))) => match app.chains.required_confirmations(chain_id) {
+            Some(required) => {
+                app.store.confirmation_blocks(chain_id, number, hash, required.listed(), head).await?
+            }
+            None => ConfirmingBlocks::NotKept,
+        },
     };
-    let blocks = app.store.confirmation_blocks(chain_id, number, hash, required.listed()).await?;
-    Ok(tx.with_confirmations(&blocks, after))
+    Ok(told(app, view).with_confirmations(&kept, after))
 }
 
 pub(super) fn told(app: &App, view: gapless::store::TxView) -> Tx {

@@ -2,6 +2,7 @@
 //! what they need from the request.
 
 mod ask;
+mod attempts;
 mod batch;
 mod by_request;
 mod create;
@@ -24,6 +25,7 @@ pub(crate) type Routes = (
     simulate::Simulate,
     by_request::ByRequest,
     get::Get,
+    attempts::Attempts,
     ask::Ask,
     stuck::Stuck,
     submitters::Submitters,
@@ -61,6 +63,7 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
         simulate::Simulate,
         by_request::ByRequest,
         get::Get,
+        attempts::Attempts,
         ask::Ask,
         stuck::Stuck,
         submitters::Submitters,

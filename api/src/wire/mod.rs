@@ -3,6 +3,7 @@
 
 mod ask;
 mod body;
+mod history;
 mod mempool;
 mod operator;
 mod problem;
@@ -16,6 +17,7 @@ pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
 #[cfg(feature = "hostile")]
 pub(crate) use body::parse;
+pub(crate) use history::TxHistory;
 pub(crate) use operator::{ActionResult, ActionStatus, AdoptReason, OperatorReason};
 pub(crate) use problem::Problem;
 #[cfg(feature = "hostile")]

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use gapless::domain::{self, Confirmation, Finality, H256};
-use gapless::store::TxView;
+use gapless::store::{ConfirmingBlocks, TxView};
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
@@ -60,14 +60,14 @@ pub(crate) struct Tx {
     pub(crate) tx_hash: Option<String>,
     /// The hash of the transaction that took its place.
     pub(crate) replaced_by_hash: Option<String>,
-    /// Blocks that confirm it, its own included.
+    /// Blocks that confirm it, its own included. Of a final transaction: as many as were counted when it became final.
     pub(crate) confirmations: Option<u64>,
-    /// Confirmations that make it final. Absent where the chain itself says so (`finalityTag`).
+    /// Confirmations that make it final, or that did. Absent where the chain itself says so (`finalityTag`).
     pub(crate) confirmations_required: Option<u64>,
     /// It is final when the chain calls its block so.
     pub(crate) finality_tag: Option<FinalityTag>,
-    /// The blocks that confirm it, its own first, as far as they are kept: at most as many as are required, and 64. Absent
-    /// in lists, and while it is in no block.
+    /// The blocks that confirm it, its own first: at most as many as are required, and 64. Those of a final transaction stay.
+    /// Absent in lists, while it is in no block, and while the server does not know them: keep what you have.
     pub(crate) confirmation_blocks: Option<Vec<ConfirmationBlock>>,
     /// How to take `confirmationBlocks`: true, they replace what you have; false, they come on top of it (see the parameter
     /// `after`).
@@ -154,13 +154,14 @@ pub(crate) struct BatchResult {
 impl Tx {
     /// `required`: unknown for a chain that is no longer configured; its finished transactions can still be read.
     pub(crate) fn new(view: TxView, required: Option<Finality>) -> Tx {
+        let rule = view.rule(required);
         Tx {
             tx_id: view.tx_id.0,
             chain_id: view.submitter.chain_id.0,
             submitter: view.submitter.address_text(),
-            confirmations: required.and_then(|required| view.confirmations(required)),
-            confirmations_required: required.and_then(Finality::blocks),
-            finality_tag: match required {
+            confirmations: view.confirmations(),
+            confirmations_required: rule.and_then(Finality::blocks),
+            finality_tag: match rule {
                 Some(Finality::Safe) => Some(FinalityTag::Safe),
                 Some(Finality::Finalized) => Some(FinalityTag::Finalized),
                 Some(Finality::Blocks(_)) | None => None,
@@ -187,9 +188,18 @@ impl Tx {
     }
 
     /// Adds the blocks that confirm it. Whoever names the last block they know of hears only what came on top of it; if it
-    /// is not among them the chain has changed, and they hear all.
-    pub(crate) fn with_confirmations(self, blocks: &[Confirmation], after: Option<H256>) -> Tx {
+    /// is not among them the chain has changed, and they hear all. What is not kept is no evidence of a change: then they hear
+    /// nothing, and keep what they have.
+    pub(crate) fn with_confirmations(self, kept: &ConfirmingBlocks, after: Option<H256>) -> Tx {
+        let (blocks, whole): (&[Confirmation], bool) = match kept {
+            ConfirmingBlocks::Listed { blocks, whole } => (blocks, *whole),
+            ConfirmingBlocks::Replaced => (&[], true),
+            ConfirmingBlocks::NotKept => return self,
+        };
         let known = after.and_then(|hash| blocks.iter().position(|block| block.hash == hash));
+        if known.is_none() && after.is_some() && !whole {
+            return self;
+        }
         let news = known.map_or(blocks, |index| &blocks[index + 1..]);
         let block = |block: &Confirmation| ConfirmationBlock {
             number: block.number,
@@ -314,18 +324,33 @@ mod tests {
         Confirmation { number, hash: H256::from_low_u64_be(number) }
     }
 
+    /// What an answer says to somebody who has the blocks up to one of them: their numbers, and whether they replace.
+    fn told(kept: ConfirmingBlocks) -> impl Fn(Option<u64>) -> Option<(Vec<u64>, bool)> {
+        move |after| {
+            let tx = Tx::example().with_confirmations(&kept, after.map(H256::from_low_u64_be));
+            let numbers = |blocks: Vec<ConfirmationBlock>| blocks.iter().map(|block| block.number).collect();
+            tx.confirmation_blocks.map(numbers).zip(tx.new_fork)
+        }
+    }
+
     #[test]
     fn whoever_knows_a_block_hears_what_came_on_top_of_it_and_after_a_fork_all() {
-        let chain = [block(7), block(8), block(9)];
-        let told = |after: Option<u64>| {
-            let tx = Tx::example().with_confirmations(&chain, after.map(H256::from_low_u64_be));
-            let numbers: Vec<u64> =
-                tx.confirmation_blocks.unwrap().iter().map(|block| block.number).collect();
-            (numbers, tx.new_fork.unwrap())
-        };
-        assert_eq!(told(None), (vec![7, 8, 9], true));
-        assert_eq!(told(Some(8)), (vec![9], false));
-        assert_eq!(told(Some(9)), (vec![], false));
-        assert_eq!(told(Some(1)), (vec![7, 8, 9], true));
+        let told = told(ConfirmingBlocks::Listed { blocks: vec![block(7), block(8), block(9)], whole: true });
+        assert_eq!(told(None), Some((vec![7, 8, 9], true)));
+        assert_eq!(told(Some(8)), Some((vec![9], false)));
+        assert_eq!(told(Some(9)), Some((vec![], false)));
+        assert_eq!(told(Some(1)), Some((vec![7, 8, 9], true)));
+    }
+
+    #[test]
+    fn what_is_not_kept_is_no_fork_and_what_is_replaced_is() {
+        let pruned = told(ConfirmingBlocks::NotKept);
+        assert_eq!((pruned(None), pruned(Some(7))), (None, None));
+        let beginning = told(ConfirmingBlocks::Listed { blocks: vec![block(7), block(8)], whole: false });
+        assert_eq!(beginning(Some(9)), None, "it may be one of those that are missing");
+        assert_eq!(beginning(Some(7)), Some((vec![8], false)));
+        assert_eq!(beginning(None), Some((vec![7, 8], true)));
+        let replaced = told(ConfirmingBlocks::Replaced);
+        assert_eq!((replaced(None), replaced(Some(7))), (Some((vec![], true)), Some((vec![], true))));
     }
 }

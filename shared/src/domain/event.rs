@@ -22,8 +22,16 @@ pub enum EventKind {
     /// The blocks that confirm it: all of them if `new_fork` (replace what you have), else those that came on top (append).
     #[serde(rename = "tx.confirmations")]
     Confirmations { blocks: Vec<Confirmation>, new_fork: bool },
+    /// Final. `confirmations` blocks were counted; `blocks` lists them from the first on, whole, so that `new_fork` is true
+    /// (replace what you have).
     #[serde(rename = "tx.confirmed")]
-    Confirmed { tx_hash: H256, block_number: u64, confirmations: u64 },
+    Confirmed {
+        tx_hash: H256,
+        block_number: u64,
+        confirmations: u64,
+        blocks: Vec<Confirmation>,
+        new_fork: bool,
+    },
     #[serde(rename = "tx.failed")]
     Failed { code: ErrorCode, reason: String },
     #[serde(rename = "tx.cancelled")]

@@ -96,6 +96,26 @@ pub struct Confirmation {
     pub hash: super::H256,
 }
 
+/// What made an intent final, as it was counted then. Kept with the intent: blocks are kept for a while only, and settings change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinalConfirmations {
+    /// The rule that was met.
+    pub rule: Finality,
+    /// Blocks from the transaction's own to the head of that moment.
+    pub count: u64,
+    /// The chain's `safe` or `finalized` block of that moment; `None` where the rule is a depth.
+    pub final_block: Option<u64>,
+    /// The blocks counted, the transaction's own first: at most `rule.listed()`, and fewer if no node showed them.
+    pub blocks: Vec<Confirmation>,
+}
+
+impl FinalConfirmations {
+    /// Nothing that was counted is missing from the list, but for what is beyond its limit.
+    pub fn is_whole(&self) -> bool {
+        self.blocks.len() as u64 >= self.count.min(self.rule.listed())
+    }
+}
+
 /// What a consumer who was told `before` has to hear to know `now`.
 ///
 /// The first notice, and any in which a hash has changed, is the full list, with the order to replace (`true`). Growth is
@@ -143,6 +163,12 @@ mod tests {
         assert_eq!(Finality::Blocks(20).listed(), 20);
         assert_eq!(Finality::Blocks(1_000).listed(), MOST_LISTED);
         assert_eq!(Finality::Safe.listed(), MOST_LISTED);
+        let counted = |rule, count, listed: &[u64]| {
+            FinalConfirmations { rule, count, final_block: None, blocks: blocks(listed) }.is_whole()
+        };
+        assert!(counted(Finality::Blocks(3), 3, &[1, 2, 3]) && counted(Finality::Blocks(3), 9, &[1, 2, 3]));
+        assert!(!counted(Finality::Blocks(3), 3, &[1, 2]) && !counted(Finality::Safe, 70, &[1, 2, 3]));
+        assert!(counted(Finality::Safe, 2, &[1, 2]));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub mod words;
 pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
 pub use blocked::BlockedReason;
 pub use event::{Event, EventKind};
-pub use finality::{Confirmation, Finality};
+pub use finality::{Confirmation, FinalConfirmations, Finality};
 pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};
 pub use intent::{RequestedAccess, RequestedTx};
 pub use nonce_bounds::{Below, CountAt, NonceBounds};

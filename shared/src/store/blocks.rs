@@ -8,6 +8,17 @@ use super::pool::Store;
 use super::row::{self, Cell, hash_text};
 use crate::domain::{BlockRef, ChainId, Confirmation};
 
+/// What the kept blocks say of a mined transaction. Blocks that are not kept say nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfirmingBlocks {
+    /// Its own block first. `whole`: up to the newest block, or to the limit; otherwise some are not kept.
+    Listed { blocks: Vec<Confirmation>, whole: bool },
+    /// Another block is canonical at its height.
+    Replaced,
+    /// No block at its height is kept: below the window, or not saved yet.
+    NotKept,
+}
+
 impl Store {
     /// Remembers the genesis of a chain at first sight; returns the one remembered.
     pub async fn remember_genesis(&self, chain: ChainId, genesis: H256) -> Result<H256, StoreError> {
@@ -39,15 +50,16 @@ impl Store {
         known.map(|known| row::hash(cell(), &known)).transpose()
     }
 
-    /// The canonical blocks that confirm what is in a block, that block first, at most so many. Empty if the block is not
-    /// canonical, or no longer kept.
+    /// The canonical blocks that confirm what is in a block, that block first, at most so many. `head`: the newest
+    /// block that was seen before this was asked.
     pub async fn confirmation_blocks(
         &self,
         chain: ChainId,
         number: u64,
         hash: H256,
         most: u64,
-    ) -> Result<Vec<Confirmation>, StoreError> {
+        head: Option<u64>,
+    ) -> Result<ConfirmingBlocks, StoreError> {
         let as_i64 = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let rows: Vec<(i64, String, String)> = sqlx::query_as(
             "-- confirmation_blocks
@@ -62,7 +74,8 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("confirmation_blocks"))?;
-        let mut blocks: Vec<Confirmation> = Vec::with_capacity(rows.len());
+        let found = rows.len();
+        let mut blocks: Vec<Confirmation> = Vec::with_capacity(found);
         for (number_at, hash_at, parent) in rows {
             let id = format!("{chain}/{number_at}");
             let cell = |column| Cell { table: "chain_block", column, id: &id };
@@ -71,16 +84,20 @@ impl Store {
                 hash: row::hash(cell("hash"), &hash_at)?,
             };
             // What was kept before a pause may not reach up to what was seen after it: one piece of chain, no more.
-            let fits = match blocks.last() {
-                Some(below) => row::hash(cell("parent_hash"), &parent)? == below.hash,
-                None => (block.number, block.hash) == (number, hash),
-            };
-            if !fits {
-                break;
+            match blocks.last() {
+                Some(below) if row::hash(cell("parent_hash"), &parent)? != below.hash => break,
+                None if block.number != number => return Ok(ConfirmingBlocks::NotKept),
+                None if block.hash != hash => return Ok(ConfirmingBlocks::Replaced),
+                Some(_) | None => blocks.push(block),
             }
-            blocks.push(block);
         }
-        Ok(blocks)
+        match blocks.last().map(|last| last.number) {
+            None => Ok(ConfirmingBlocks::NotKept),
+            Some(last) => Ok(ConfirmingBlocks::Listed {
+                whole: blocks.len() == found && (found as u64 == most || Some(last) >= head),
+                blocks,
+            }),
+        }
     }
 
     /// Makes `blocks` (ascending, contiguous) the canonical ones from the first of them on, and forgets blocks

@@ -99,15 +99,21 @@ async fn note_sent(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreEr
     let done = sqlx::query(
         "-- note_sent
         UPDATE tx_attempt a
-        SET first_sent_at = coalesce(a.first_sent_at, clock_timestamp()),
-            last_sent_at = clock_timestamp(),
-            last_outcome = u.outcome
-        FROM unnest($1::UUID[], $2::UUID[], $3::TEXT[]) AS u (tx_id, attempt_id, outcome)
+        SET first_sent_at = coalesce(a.first_sent_at, clock_timestamp() - make_interval(secs => u.ago)),
+            last_sent_at = clock_timestamp() - make_interval(secs => u.ago),
+            sends = coalesce(a.sends, 0) + u.sends,
+            last_outcome = coalesce(u.outcome, a.last_outcome),
+            last_answer = CASE WHEN u.outcome IS NULL THEN a.last_answer ELSE u.answer END
+        FROM unnest($1::UUID[], $2::UUID[], $3::TEXT[], $4::TEXT[], $5::FLOAT8[], $6::INT[])
+          AS u (tx_id, attempt_id, outcome, answer, ago, sends)
         WHERE a.tx_id = u.tx_id AND a.attempt_id = u.attempt_id",
     )
     .bind(notes.iter().map(|note| note.tx_id.0).collect::<Vec<_>>())
     .bind(notes.iter().map(|note| note.attempt_id.0).collect::<Vec<_>>())
     .bind(notes.iter().map(|note| note.outcome).collect::<Vec<_>>())
+    .bind(notes.iter().map(|note| note.answer.clone()).collect::<Vec<_>>())
+    .bind(notes.iter().map(|note| note.at.elapsed().as_secs_f64()).collect::<Vec<_>>())
+    .bind(notes.iter().map(|note| i32::try_from(note.sends).unwrap_or(i32::MAX)).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await
     .map_err(StoreError::db("note_sent"))?;

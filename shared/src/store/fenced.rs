@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ethers_core::types::H256;
+use tokio::time::Instant;
 
 use super::attempt::{Attempt, AttemptKind};
 use super::evidence::Evidence;
@@ -12,8 +13,8 @@ use super::lease::{Fence, Lease};
 use super::policy_audit::PolicyNote;
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
-    AttemptId, Ending, Event, FencingToken, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, TxError,
-    TxId, TxState,
+    AttemptId, Ending, Event, FencingToken, FinalConfirmations, Nonce, Payload, Receipt, SignedDraft,
+    SubmitterKey, TxError, TxId, TxState,
 };
 
 /// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
@@ -27,10 +28,14 @@ pub struct Move {
     pub tx_hash: Option<H256>,
     pub last_error: Option<TxError>,
     pub receipt: Option<Receipt>,
+    /// What made it final, if it was mined.
+    pub confirmations: Option<FinalConfirmations>,
     /// The attempt that took the nonce instead of the first, once that is decided.
     pub replaced_by: Option<H256>,
     /// How it ends if a placeholder takes its nonce.
     pub ending: Option<Ending>,
+    /// A send of the mined bytes that was not noted before.
+    pub mined_send: Option<MinedSend>,
     /// Sends claimed by this write; they happen only after it is committed.
     pub sends: u32,
     /// When the same bytes are due again; `None` leaves the time as it is.
@@ -49,8 +54,10 @@ impl Move {
             tx_hash: None,
             last_error: None,
             receipt: None,
+            confirmations: None,
             replaced_by: None,
             ending: None,
+            mined_send: None,
             sends: 0,
             resubmit_in: None,
         }
@@ -74,12 +81,27 @@ pub struct CursorWrite {
     pub delegated: bool,
 }
 
-/// How a node answered a send of an attempt.
+/// A send of an attempt, and how a node answered it.
 #[derive(Clone, Debug)]
 pub struct SentNote {
     pub tx_id: TxId,
     pub attempt_id: AttemptId,
-    pub outcome: &'static str,
+    /// Class of the answer; `None`: there was no answer, and what was answered before stays.
+    pub outcome: Option<&'static str>,
+    /// The answer in the node's words, if it did not take the bytes. Can be stored as it is.
+    pub answer: Option<String>,
+    pub at: Instant,
+    /// More than one if several were made before one could be noted.
+    pub sends: u32,
+}
+
+/// The last send of bytes that were mined, where the intent is final before that is noted: it goes with the intent's own
+/// write. A row of `tx_attempt` would have to be written for it alone.
+#[derive(Clone, Copy, Debug)]
+pub struct MinedSend {
+    /// Of the answer: the node took the bytes.
+    pub class: &'static str,
+    pub at: Instant,
 }
 
 /// Which row asked: an operator's about a submitter, or a client's about an intent.

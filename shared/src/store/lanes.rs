@@ -5,6 +5,7 @@
 
 use sqlx::Row;
 
+use super::confirmed::confirmations_json;
 use super::cursor::{Cursor, Query, bind_cursors, cursors};
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
@@ -58,6 +59,24 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 last_error = u.last_error,
                 error = u.error,
                 receipt = u.receipt,
+                confirmations = u.confirmations,
+                mined_send_class = u.mined_send_class,
+                mined_send_at = clock_timestamp() - make_interval(secs => u.mined_send_ago),
+                -- The straight way has columns, which cost eight bytes each; whatever leaves it is listed after them.
+                submitted_at = CASE
+                    WHEN u.from_state = 'IN_FLIGHT' AND u.to_state = 'SUBMITTED' AND t.history IS NULL THEN clock_timestamp()
+                    ELSE t.submitted_at END,
+                tracking_at = CASE
+                    WHEN u.from_state <> 'TRACKING' AND u.to_state = 'TRACKING' AND t.history IS NULL
+                    THEN coalesce(t.tracking_at, clock_timestamp())
+                    ELSE t.tracking_at END,
+                history = CASE
+                    WHEN u.to_state IN (u.from_state, 'CONFIRMED', 'FAILED', 'CANCELLED') THEN t.history
+                    WHEN t.history IS NULL AND (u.to_state = 'IN_FLIGHT'
+                        OR (u.from_state = 'IN_FLIGHT' AND u.to_state = 'SUBMITTED')
+                        OR (u.to_state = 'TRACKING' AND t.tracking_at IS NULL)) THEN NULL
+                    ELSE CASE WHEN jsonb_array_length(t.history) >= 64 THEN t.history - 0 ELSE coalesce(t.history, '[]') END
+                         || jsonb_build_array(jsonb_build_array(u.to_state, clock_timestamp())) END,
                 replaced_by_hash = u.replaced_by,
                 ending = u.ending,
                 ending_reason = u.ending_reason,
@@ -91,10 +110,12 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 updated_at = clock_timestamp()
             FROM unnest($15::UUID[], $16::TEXT[], $17::BIGINT[], $18::TEXT[], $19::TEXT[], $20::TEXT[], $21::BIGINT[], $22::TEXT[],
                         $23::TEXT[], $24::JSONB[], $25::BIGINT[], $26::TEXT[], $27::INT[], $28::FLOAT8[],
-                        $29::TEXT[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[])
+                        $29::TEXT[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[], $34::JSONB[],
+                        $35::TEXT[], $36::FLOAT8[])
               AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
                     last_error, receipt, block_number, block_hash, sends, resubmit_in,
-                    replaced_by, ending, ending_reason, error, ending_code)
+                    replaced_by, ending, ending_reason, error, ending_code, confirmations,
+                    mined_send_class, mined_send_ago)
             WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state
             RETURNING 1
         ), attempts AS (
@@ -104,8 +125,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                    -- The lease is held: nobody else adds an attempt until the commit. This is their order; no time is.
                    coalesce((SELECT max(a.ordinal) FROM tx_attempt a WHERE a.tx_id = u.tx_id), 0) + 1,
                    u.chain_id, u.submitter, u.nonce, u.kind, u.raw_tx, u.tx_hash, u.gas_params, u.token
-            FROM unnest($34::UUID[], $35::UUID[], $36::BIGINT[], $37::TEXT[], $38::BIGINT[], $39::TEXT[], $40::BYTEA[], $41::TEXT[],
-                        $42::JSONB[], $43::BIGINT[])
+            FROM unnest($37::UUID[], $38::UUID[], $39::BIGINT[], $40::TEXT[], $41::BIGINT[], $42::TEXT[], $43::BYTEA[], $44::TEXT[],
+                        $45::JSONB[], $46::BIGINT[])
               AS u (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, token)
             RETURNING 1
         )
@@ -122,7 +143,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     ensure_rows("write_lanes: attempts", attempts.len(), written(2)?)
 }
 
-/// Nineteen columns.
+/// Twenty-two columns.
 fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
     let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
         moves.iter().map(|(_, change)| get(change)).collect()
@@ -162,6 +183,14 @@ fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
                 .collect::<Vec<_>>(),
         )
         .bind(text(|change| change.ending.as_ref().map(|ending| ending.code.to_string())))
+        .bind(moves.iter().map(|(_, change)| confirmations_json(change)).collect::<Vec<_>>())
+        .bind(text(|change| change.mined_send.map(|send| send.class.to_owned())))
+        .bind(
+            moves
+                .iter()
+                .map(|(_, change)| change.mined_send.map(|send| send.at.elapsed().as_secs_f64()))
+                .collect::<Vec<_>>(),
+        )
 }
 
 fn block_number(receipt: &Receipt) -> i64 {

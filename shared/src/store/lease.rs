@@ -180,7 +180,8 @@ impl Store {
                 fencing_token = l.fencing_token + 1,
                 lease_id = gen_random_uuid(),
                 expires_at = clock_timestamp() + make_interval(secs => $4),
-                wake_at = NULL
+                wake_at = NULL,
+                updated_at = clock_timestamp()
             FROM free f
             WHERE l.chain_id = f.chain_id AND l.submitter = f.submitter
             RETURNING l.chain_id, l.submitter, l.fencing_token, l.lease_id, f.expired",
@@ -233,7 +234,7 @@ impl Store {
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET expires_at = clock_timestamp() + make_interval(secs => $4)
+            SET expires_at = clock_timestamp() + make_interval(secs => $4), updated_at = clock_timestamp()
             FROM mine m
             WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id
             RETURNING l.lease_id",
@@ -270,7 +271,8 @@ impl Store {
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity', wake_at = NULL, wake_pause_seconds = 0
+            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity', wake_at = NULL, wake_pause_seconds = 0,
+                updated_at = clock_timestamp()
             FROM mine m
             WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id",
         )

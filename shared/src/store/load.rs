@@ -356,7 +356,7 @@ impl Store {
             "-- load_attempts
             SELECT attempt_id, tx_id, nonce, kind, raw_tx, tx_hash, gas_params,
                    extract(epoch FROM clock_timestamp() - created_at)::FLOAT8 AS age,
-                   first_sent_at IS NOT NULL AS sent, last_outcome
+                   last_outcome IS NOT NULL AS sent, last_outcome
             FROM tx_attempt
             WHERE tx_id = ANY($1) AND displaced_at IS NULL
             ORDER BY tx_id, ordinal",

@@ -5,12 +5,15 @@ use ethers_core::types::H256;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
+use super::confirmed::read_confirmations;
 use super::diagnosis::DiagnosisView;
 use super::error::StoreError;
 use super::pool::Store;
 use super::receipt::{Mined, read_receipt};
 use super::row::{self, Cell};
-use crate::domain::{ChainId, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState};
+use crate::domain::{
+    ChainId, FinalConfirmations, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
+};
 
 /// An intent as a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct TxView {
     pub canonical_hash: Option<H256>,
     /// The chain's newest known block.
     pub head: Option<u64>,
+    /// What made it final. In lists it has the first of its blocks alone.
+    pub counted: Option<FinalConfirmations>,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
     pub confirmed_at: Option<DateTime<Utc>>,
@@ -42,19 +47,26 @@ pub struct TxView {
 }
 
 impl TxView {
-    /// Blocks that confirm it, its own included. Counts on while it is tracked; once the intent is final the number
-    /// rests at what was required, so that a finished transaction always reads the same. Where no number was required
-    /// there is none to rest at.
-    pub fn confirmations(&self, required: Finality) -> Option<u64> {
+    /// Blocks that confirm it, its own included. Counts on while it is tracked; once the intent is final it is what was
+    /// counted then, whatever is configured today. Rows that were final before that was written have none.
+    pub fn confirmations(&self) -> Option<u64> {
         let block = self.block_number?;
         if self.state.is_terminal() {
-            return required.blocks();
+            return self.counted.as_ref().map(|counted| counted.count);
         }
         if self.canonical_hash.is_some() && self.canonical_hash != self.block_hash {
             // Its block was replaced, and its lane is about to say so.
             return Some(0);
         }
         Some((self.head? + 1).saturating_sub(block))
+    }
+
+    /// The rule that made it final, or that will: `today` is what is configured.
+    pub fn rule(&self, today: Option<Finality>) -> Option<Finality> {
+        match (self.state.is_terminal(), self.block_number) {
+            (true, Some(_)) => self.counted.as_ref().map(|counted| counted.rule),
+            _ => today,
+        }
     }
 }
 
@@ -94,15 +106,17 @@ struct TxRow {
     block_hash: Option<String>,
     canonical_hash: Option<String>,
     head: Option<i64>,
+    confirmations: Option<serde_json::Value>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     confirmed_at: Option<DateTime<Utc>>,
     finished_at: Option<DateTime<Utc>>,
 }
 
-/// Every read of this file starts with this list; the head of the chain is one step at the end of an index.
+/// Every read of this file starts with this list; the head of the chain is one step at the end of an index. `$kept` is what is read
+/// of the blocks that made it final: in lists without their hashes.
 macro_rules! select_tx {
-    ($name:literal, $rest:literal) => {
+    ($name:literal, $kept:literal, $rest:literal) => {
         concat!(
             "-- ",
             $name,
@@ -112,7 +126,10 @@ macro_rules! select_tx {
                    t.receipt, t.block_number, t.block_hash, t.created_at, t.updated_at, t.confirmed_at, t.finished_at,
                    (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
                        AS canonical_hash,
-                   (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head
+                   (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head,
+                   ",
+            $kept,
+            " AS confirmations
             FROM managed_tx t
             ",
             $rest
@@ -122,11 +139,12 @@ macro_rules! select_tx {
 
 impl Store {
     pub async fn get_tx(&self, tx_id: TxId) -> Result<Option<TxView>, StoreError> {
-        let row: Option<TxRow> = sqlx::query_as(select_tx!("get_tx", "WHERE t.tx_id = $1"))
-            .bind(tx_id.0)
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(StoreError::db("get_tx"))?;
+        let row: Option<TxRow> =
+            sqlx::query_as(select_tx!("get_tx", "t.confirmations", "WHERE t.tx_id = $1"))
+                .bind(tx_id.0)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(StoreError::db("get_tx"))?;
         row.map(TxView::try_from).transpose()
     }
 
@@ -137,6 +155,7 @@ impl Store {
     ) -> Result<Option<TxView>, StoreError> {
         let row: Option<TxRow> = sqlx::query_as(select_tx!(
             "get_tx_by_request",
+            "t.confirmations",
             "WHERE t.chain_id = $1 AND t.submitter = $2 AND t.request_id = $3"
         ))
         .bind(submitter.chain_id.as_i64())
@@ -150,7 +169,8 @@ impl Store {
 
     /// Newest first. Built from parts, because a parameter that may be null would keep the planner from the index.
     pub async fn list_tx(&self, filter: &TxFilter) -> Result<Vec<TxView>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new(select_tx!("list_tx", "WHERE TRUE"));
+        let mut query =
+            QueryBuilder::<Postgres>::new(select_tx!("list_tx", "t.confirmations - 'above'", "WHERE TRUE"));
         match &filter.among {
             None => push_conditions(&mut query, filter),
             // The newest of each, by its index, and of those the newest: what others have is not read.
@@ -242,6 +262,11 @@ impl TryFrom<TxRow> for TxView {
             block_hash: row.block_hash.as_deref(),
         };
         let receipt = row.receipt.map(|receipt| read_receipt(cell("receipt"), receipt, mined)).transpose()?;
+        let block_number = number("block_number", row.block_number)?;
+        let block_hash = hash("block_hash", row.block_hash)?;
+        let counted = row.confirmations.zip(block_number.zip(block_hash));
+        let counted =
+            counted.map(|(kept, own)| read_confirmations(cell("confirmations"), kept, own)).transpose()?;
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
@@ -256,10 +281,11 @@ impl TryFrom<TxRow> for TxView {
             submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
             last_submit_at: row.last_submit_at,
             receipt,
-            block_number: number("block_number", row.block_number)?,
-            block_hash: hash("block_hash", row.block_hash)?,
+            block_number,
+            block_hash,
             canonical_hash: hash("canonical_hash", row.canonical_hash)?,
             head: number("head", row.head)?,
+            counted,
             created_at: row.created_at,
             updated_at: row.updated_at,
             confirmed_at: row.confirmed_at,
@@ -293,6 +319,7 @@ mod tests {
             block_hash: None,
             canonical_hash: None,
             head,
+            counted: None,
             created_at: now,
             updated_at: now,
             confirmed_at: None,
@@ -302,15 +329,29 @@ mod tests {
 
     #[test]
     fn confirmations_count_the_own_block_and_rest_when_final() {
-        let three = Finality::Blocks(3);
-        assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(three), None);
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(three), Some(1));
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(three), Some(2));
+        assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(), None);
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(), Some(1));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(), Some(2));
         // The chain got shorter and the lane has not noticed yet.
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(three), Some(0));
-        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(three), Some(3));
-        assert_eq!(mined(TxState::Tracking, Some(9), Some(99)).confirmations(Finality::Safe), Some(91));
-        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(Finality::Safe), None);
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(), Some(0));
+        assert_eq!(mined(TxState::Tracking, Some(9), Some(99)).confirmations(), Some(91));
+        assert_eq!(
+            mined(TxState::Confirmed, Some(9), Some(99)).confirmations(),
+            None,
+            "of an earlier version"
+        );
+    }
+
+    #[test]
+    fn what_is_final_has_the_rule_and_the_count_of_then() {
+        let today = Some(Finality::Blocks(3));
+        let mut view = mined(TxState::Confirmed, Some(9), Some(99));
+        assert_eq!(view.rule(today), None, "of an earlier version: nobody knows");
+        let rule = Finality::Finalized;
+        view.counted = Some(FinalConfirmations { rule, count: 70, final_block: Some(9), blocks: vec![] });
+        assert_eq!((view.rule(today), view.confirmations()), (Some(rule), Some(70)));
+        assert_eq!(mined(TxState::Tracking, Some(9), None).rule(today), today);
+        assert_eq!(mined(TxState::Cancelled, None, None).rule(today), today, "it was never mined");
     }
 
     #[test]
@@ -318,8 +359,8 @@ mod tests {
         let mut view = mined(TxState::Tracking, Some(9), Some(10));
         view.block_hash = Some(H256::repeat_byte(1));
         view.canonical_hash = Some(H256::repeat_byte(1));
-        assert_eq!(view.confirmations(Finality::Blocks(3)), Some(2));
+        assert_eq!(view.confirmations(), Some(2));
         view.canonical_hash = Some(H256::repeat_byte(2));
-        assert_eq!(view.confirmations(Finality::Blocks(3)), Some(0));
+        assert_eq!(view.confirmations(), Some(0));
     }
 }

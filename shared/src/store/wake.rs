@@ -32,7 +32,8 @@ impl Store {
                 blocked_seq = (
                     SELECT t.seq FROM managed_tx t
                     WHERE t.chain_id = l.chain_id AND t.submitter = l.submitter AND t.queued
-                    ORDER BY t.seq DESC LIMIT 1)
+                    ORDER BY t.seq DESC LIMIT 1),
+                updated_at = clock_timestamp()
             FROM mine m
             WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id",
         )
@@ -79,7 +80,7 @@ impl Store {
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET wake_at = NULL, wake_pause_seconds = 0
+            SET wake_at = NULL, wake_pause_seconds = 0, updated_at = clock_timestamp()
             FROM asleep a
             WHERE l.chain_id = a.chain_id AND l.submitter = a.submitter",
         )

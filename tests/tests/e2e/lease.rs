@@ -387,3 +387,29 @@ async fn a_bad_row_in_a_batch_parks_its_lane_and_not_the_batch() {
     stack.wait_confirmed(bad).await;
     stack.finish().await;
 }
+
+/// For people who look at the table: every change of a lease is dated, and nothing else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_says_when_it_was_taken_renewed_and_given_back() {
+    let stack = stack().mining(Mining::Manual).start().await;
+    stack.start_api().await;
+    let worker = stack.start_worker().await;
+    keep_busy(&stack, Address::repeat_byte(0xa9)).await;
+    let changed = async || {
+        let query = "SELECT extract(epoch FROM updated_at)::FLOAT8, owner_node FROM submitter_lease";
+        sqlx::query_as::<_, (f64, Option<String>)>(query).fetch_one(stack.db()).await.unwrap()
+    };
+    let (taken, _) = changed().await;
+    let (renewed, _) = eventually("it is renewed", async || {
+        let now = changed().await;
+        if now.0 > taken { Ok(now) } else { Err(now) }
+    })
+    .await;
+    worker.stop_sigterm().await;
+    let (released, owner) = changed().await;
+    assert!(released > renewed && owner.is_none(), "{renewed} {released} {owner:?}");
+    stack.start_worker().await;
+    stack.anvil().mine(1).await;
+    stack.wait_all_terminal().await;
+    stack.finish().await;
+}

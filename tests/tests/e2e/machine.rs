@@ -117,6 +117,9 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("23514", "UPDATE managed_tx SET state = 'FAILED'"),
         ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
         ("23514", "UPDATE managed_tx SET fencing_token = NULL"),
+        // What made it final, before it is; and its last send.
+        ("23514", "UPDATE managed_tx SET confirmations = '{\"rule\": \"1\", \"count\": 1}'"),
+        ("23514", "UPDATE managed_tx SET mined_send_at = now(), mined_send_class = 'accepted'"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
         ("23514", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
         ("23514", "UPDATE submitter_nonce_cursor SET open_from = next_nonce"),
@@ -132,10 +135,16 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     stack.wait_for(first, TxState::Confirmed).await;
     assert_eq!(
         stack
-            .refusal("UPDATE managed_tx SET state = 'SUBMITTED', finished_at = NULL, confirmed_at = NULL")
+            .refusal(
+                "UPDATE managed_tx SET state = 'SUBMITTED', finished_at = NULL, confirmed_at = NULL, confirmations = NULL,
+                     mined_send_at = NULL, mined_send_class = NULL"
+            )
             .await,
         "GL002"
     );
+    let endless = "UPDATE managed_tx SET confirmations =
+        jsonb_build_object('rule', '64', 'count', 64, 'above', to_jsonb(array_fill('0x'::TEXT, ARRAY[64])))";
+    assert_eq!(stack.refusal(endless).await, "23514", "with its own block that is one too many");
     stack.finish().await;
 }
 

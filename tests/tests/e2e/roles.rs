@@ -73,6 +73,7 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
     for statement in [
         QUEUED,
         "SELECT * FROM managed_tx",
+        "SELECT kind, tx_hash, sends, last_answer FROM tx_attempt",
         "UPDATE submitter SET status = 'PAUSED', status_reason = 'x'",
         "UPDATE api_key SET last_used_at = now()",
     ] {

@@ -2,7 +2,7 @@
 
 use gapless::domain::{FencingToken, TxState};
 use gapless::observe::metrics as m;
-use gapless::store::{CursorWrite, FencedWrite, PolicyDecision, SentNote};
+use gapless::store::{CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, SentNote};
 use tokio::time::Instant;
 
 use super::error::StepError;
@@ -112,7 +112,7 @@ impl Lane {
     fn to_write(&self) -> FencedWrite {
         let mut write = FencedWrite::new(&self.lease);
         for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
-            write.change(tx.to_move());
+            write.change(Move { mined_send: self.mined_send(tx), ..tx.to_move() });
             record(&mut write, tx);
             if tx.state() == TxState::Queued {
                 write.displace(tx.intent.tx_id);
@@ -124,7 +124,7 @@ impl Lane {
             }
         }
         self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
-        let told = |note: &&SentNote| self.open.iter().any(|tx| tx.ends_by(note.attempt_id));
+        let told = |note: &&SentNote| self.open.iter().any(|tx| goes_with_move(tx, note));
         self.sent_notes.iter().filter(|note| !told(note)).for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         self.seen_requests.iter().for_each(|number| write.request_seen(*number));
@@ -153,6 +153,12 @@ impl Lane {
             });
         }
         write
+    }
+
+    /// The send of the bytes that ended it, if it is not noted yet: it needs no row of its own.
+    fn mined_send(&self, tx: &OpenTx) -> Option<MinedSend> {
+        let note = self.sent_notes.iter().find(|note| goes_with_move(tx, note))?;
+        note.outcome.map(|class| MinedSend { class, at: note.at })
     }
 
     /// Finished intents, and displaced ones that are back in the queue, are no longer ours to follow.
@@ -256,6 +262,11 @@ impl Lane {
             );
         }
     }
+}
+
+/// The one send of bytes that a node took and that were mined. Anything else has more to say than fits beside the move.
+fn goes_with_move(tx: &OpenTx, note: &SentNote) -> bool {
+    note.outcome.is_some() && note.answer.is_none() && note.sends == 1 && tx.ends_by(note.attempt_id)
 }
 
 /// Bytes that are new, and what is new about a held nonce: where both are, they belong together.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use gapless::config::ReleaseAt;
 use gapless::domain::mempool::Diagnosis;
 use gapless::domain::{
-    AttemptId, Confirmation, Ending, ErrorCode, H256, Receipt, SignedDraft, TxError, TxState, U256,
+    AttemptId, Confirmation, Ending, ErrorCode, FinalConfirmations, H256, Receipt, SignedDraft, TxError,
+    TxState, U256,
 };
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 use tokio::time::Instant;
@@ -75,6 +76,8 @@ pub(crate) struct OpenTx {
     pub(crate) sends_before: u32,
     /// The confirming blocks that consumers of events were told of by this lane.
     pub(crate) told_blocks: Vec<Confirmation>,
+    /// What made it final; written with the state.
+    pub(crate) counted: Option<FinalConfirmations>,
     /// When its nonce was first seen consumed by none of our hashes.
     pub(crate) suspected: Option<Instant>,
     /// Refused while it was not the oldest, and sent at once when it became so.
@@ -122,6 +125,7 @@ impl OpenTx {
             unmined_since: now.checked_sub(intent.age).unwrap_or(now),
             sends_before: 0,
             told_blocks: Vec::new(),
+            counted: None,
             suspected: None,
             was_first: false,
             shows_trouble: matches!(intent.state, TxState::Submitted | TxState::Tracking),
@@ -240,7 +244,7 @@ impl OpenTx {
         self.draft.as_ref()
     }
 
-    /// Whether it is final by these bytes: that they were sent needs no word any more.
+    /// Whether it is final by these bytes: that they were sent needs no row of its own any more.
     pub(crate) fn ends_by(&self, attempt: AttemptId) -> bool {
         let mined = self.intent.receipt.as_ref().filter(|_| self.state().is_terminal());
         mined.is_some_and(|receipt| {
@@ -402,8 +406,10 @@ impl OpenTx {
             tx_hash: (!queued).then_some(self.intent.tx_hash),
             last_error: self.intent.last_error.clone(),
             receipt: self.intent.receipt.clone(),
+            confirmations: self.counted.clone(),
             replaced_by: self.replaced_by(),
             ending: self.intent.ending.clone(),
+            mined_send: None,
             sends: self.claimed,
             resubmit_in: self.resubmit_in,
         }

@@ -4,6 +4,7 @@
 //! Every send is claimed in the database first; one claim is for all attempts of an intent. N+1 is sent for the first time only after a node took N.
 
 use gapless::chain::{RpcError, SubmitClass, SubmitOutcome};
+use gapless::domain::words::storable;
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{Attempt, SentNote};
@@ -144,6 +145,7 @@ fn says_more_than_a_price(class: SubmitClass) -> bool {
 /// One attempt to the nodes. `None`: there was no answer.
 async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<SubmitOutcome> {
     lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
+    let at = Instant::now();
     let answer = lane.chain.connector.broadcast(attempt).await;
     failpoint::hit("sent");
     count_send(attempt, &answer);
@@ -155,12 +157,17 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
                 "sent");
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
             lane.open[index].note_outcome(attempt_id, outcome.class.as_str());
-            lane.sent_notes.push(SentNote { tx_id, attempt_id, outcome: outcome.class.as_str() });
+            let taken = matches!(outcome.class, SubmitClass::Accepted | SubmitClass::AlreadyKnown);
+            let answer = (!taken).then(|| storable(&outcome.message));
+            let outcome_noted = Some(outcome.class.as_str());
+            note_sent(lane, SentNote { tx_id, attempt_id, outcome: outcome_noted, answer, at, sends: 1 });
             Some(outcome)
         }
         Err(error) => {
             // In memory alone: from now on these bytes were sent before.
             lane.open[index].note_outcome(attempt.id(), NO_ANSWER);
+            let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
+            note_sent(lane, SentNote { tx_id, attempt_id, outcome: None, answer: None, at, sends: 1 });
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
             put_off(lane, index, Some(WAITING_NODE), error);
             None
@@ -173,6 +180,20 @@ pub(super) fn count_send(attempt: &Attempt, answer: &Result<SubmitOutcome, RpcEr
     let send = if attempt.last_outcome().is_some() { "again" } else { "first" };
     let result = answer.as_ref().map_or(NO_ANSWER, |outcome| outcome.class.as_str());
     metrics::counter!(m::TX_SUBMIT_TOTAL, "send" => send, "result" => result).increment(1);
+}
+
+/// To be written with the next commit. One note for each attempt: a second send before that adds to it.
+fn note_sent(lane: &mut Lane, note: SentNote) {
+    match lane.sent_notes.iter_mut().find(|known| known.attempt_id == note.attempt_id) {
+        Some(known) => {
+            known.sends = known.sends.saturating_add(note.sends);
+            known.at = note.at;
+            if note.outcome.is_some() {
+                (known.outcome, known.answer) = (note.outcome, note.answer);
+            }
+        }
+        None => lane.sent_notes.push(note),
+    }
 }
 
 /// What the node said decides what comes next. It never decides to use another nonce.

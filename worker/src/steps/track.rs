@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use gapless::chain::{BlockId, BlockTag, CallOutcome, RpcError};
 use gapless::domain::finality::confirmations_news;
-use gapless::domain::{Ending, ErrorCode, EventKind, H256, Payload, Receipt, TxError, TxState};
+use gapless::domain::{
+    Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, TxError, TxState,
+};
 use gapless::observe::metrics as m;
 use gapless::store::AttemptKind;
 use tokio::time::Instant;
@@ -215,14 +217,21 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         lane.key.evidence.bounds.own_final(receipt.block_number);
     }
     let tx_id = tx.intent.tx_id;
-    if tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder) {
+    let is_placeholder = tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder);
+    let counted = count(lane, &receipt).await;
+    lane.open[index].counted = Some(counted.clone());
+    if is_placeholder {
         consumed_by_placeholder(lane, index);
     } else if receipt.succeeded {
-        let head = lane.chain.watcher.head().unwrap_or(receipt.block_number);
         lane.open[index].enter(TxState::Confirmed);
-        let confirmations = head.saturating_sub(receipt.block_number) + 1;
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
-        lane.tell(Some(tx_id), EventKind::Confirmed { tx_hash, block_number, confirmations });
+        let FinalConfirmations { count: confirmations, blocks, .. } = counted;
+        // Whole, for those who hear only this; so it replaces, and may be heard twice.
+        let new_fork = true;
+        lane.tell(
+            Some(tx_id),
+            EventKind::Confirmed { tx_hash, block_number, confirmations, blocks, new_fork },
+        );
     } else {
         let error = why_reverted(lane, index, &receipt).await;
         lane.tell(Some(tx_id), EventKind::ended(TxState::Failed, &error));
@@ -231,6 +240,48 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         tx.complain(Some("reverted"), Some(error));
     }
     Ok(())
+}
+
+/// What makes it final, to be kept with it. Its own block was compared with the chain just before.
+async fn count(lane: &Lane, receipt: &Receipt) -> FinalConfirmations {
+    let watcher = &lane.chain.watcher;
+    let rule = lane.chain.finality();
+    let head = watcher.head().unwrap_or(receipt.block_number);
+    let count = head.saturating_sub(receipt.block_number) + 1;
+    let listed = count.min(rule.listed());
+    let mut blocks = watcher.confirmations(receipt);
+    if blocks.is_empty() {
+        blocks = show_blocks(lane, receipt, listed).await;
+    }
+    // A block may have come since the head was read.
+    blocks.truncate(usize::try_from(listed).unwrap_or(usize::MAX));
+    let final_block = rule.blocks().is_none().then(|| watcher.final_height()).flatten();
+    FinalConfirmations { rule, count, final_block, blocks }
+}
+
+/// The blocks from a receipt's own on, as a node shows them: the watcher does not keep them (any more). Asked twice; what is
+/// missing then is missing in the list, and holds nothing up: the depth is what counts, and that is known.
+async fn show_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> Vec<Confirmation> {
+    let mut blocks = vec![Confirmation { number: receipt.block_number, hash: receipt.block_hash }];
+    for _ in 0..2 {
+        let next = receipt.block_number + blocks.len() as u64;
+        let numbers = next..receipt.block_number + most;
+        let asked = numbers.map(|number| lane.chain.connector.block(BlockTag::Number(number)));
+        for shown in futures::future::join_all(asked).await {
+            match (shown, blocks.last()) {
+                (Ok(Some(block)), Some(below)) if block.block.parent == below.hash => {
+                    blocks.push(Confirmation { number: block.block.number, hash: block.block.hash });
+                }
+                _ => break,
+            }
+        }
+    }
+    if (blocks.len() as u64) < most {
+        tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
+            tx.hash = ?receipt.tx_hash, shown = blocks.len(), wanted = most,
+            "no node shows all blocks that confirm it; its list is kept without them");
+    }
+    blocks
 }
 
 /// The placeholder won: the intent had no effect, and ends as it was meant to.

@@ -10,6 +10,7 @@ use gapless::store::{
 };
 use gapless_tests::{Address, H256, Stack, TxId, TxState, U256, eventually};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::stack;
 
@@ -184,5 +185,6 @@ pub(super) fn receipt_of(receipt: &Value) -> Receipt {
 
 /// A node's word that it has the first bytes of an intent.
 pub(super) fn sent(open: &OpenIntent) -> SentNote {
-    SentNote { tx_id: open.tx_id, attempt_id: open.attempts[0].id(), outcome: "accepted" }
+    let (tx_id, attempt_id) = (open.tx_id, open.attempts[0].id());
+    SentNote { tx_id, attempt_id, outcome: Some("accepted"), answer: None, at: Instant::now(), sends: 1 }
 }

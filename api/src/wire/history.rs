@@ -1,0 +1,162 @@
+//! Attempts and states of a transaction as clients see them: never the signed bytes, and nonces for admins only.
+
+use chrono::{DateTime, Utc};
+use gapless::domain::{Fees, TxId, U256};
+use gapless::store;
+use poem_openapi::{Enum, Object};
+use uuid::Uuid;
+
+use super::redact_nonces;
+use super::tx::TxState;
+
+/// The attempts and states of a transaction, as far as they are recorded.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase")]
+pub(crate) struct TxHistory {
+    pub(crate) tx_id: Uuid,
+    /// In the order in which they were recorded.
+    pub(crate) attempts: Vec<Attempt>,
+    /// In the order in which they were recorded; the times are the database's, and a clock may step. At most the newest 64
+    /// between the first two and the last.
+    pub(crate) state_changes: Vec<StateChange>,
+}
+
+/// A set of signed bytes. They are recorded before they are sent.
+#[derive(Clone, Debug, Object)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+pub(crate) struct Attempt {
+    /// 1, 2, …
+    pub(crate) ordinal: u64,
+    pub(crate) kind: AttemptKind,
+    pub(crate) tx_hash: String,
+    /// For admins only.
+    pub(crate) nonce: Option<u64>,
+    /// Decimal.
+    pub(crate) gas_limit: Option<String>,
+    /// Wei per gas, decimal.
+    pub(crate) max_fee_per_gas: Option<String>,
+    /// Wei per gas, decimal.
+    pub(crate) max_priority_fee_per_gas: Option<String>,
+    /// Of a legacy transaction: wei per gas, decimal.
+    pub(crate) gas_price: Option<String>,
+    pub(crate) committed_at: DateTime<Utc>,
+    pub(crate) first_sent_at: Option<DateTime<Utc>>,
+    pub(crate) last_sent_at: Option<DateTime<Utc>>,
+    /// How often it was sent, answered or not. Absent if that was not counted (recorded by an earlier version).
+    pub(crate) sends: Option<u64>,
+    /// Class of the last answer of a node, for example `accepted`, `already_known` or `underpriced`. Absent: none has answered.
+    pub(crate) last_answer_class: Option<String>,
+    /// That answer in the node's words. Absent if the node took the bytes.
+    pub(crate) last_answer: Option<String>,
+    /// It is the one that is in a block.
+    pub(crate) mined: bool,
+    /// When it was declared dead, because another transaction has its place for good.
+    pub(crate) displaced_at: Option<DateTime<Utc>>,
+}
+
+/// Why the bytes exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
+#[oai(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum AttemptKind {
+    /// What was asked for.
+    Original,
+    /// The same at another price.
+    Replacement,
+    /// Nothing, from the submitter to itself: it only takes the place of a transaction that shall not happen.
+    Placeholder,
+}
+
+/// A state, and when it was recorded.
+#[derive(Clone, Copy, Debug, Object)]
+pub(crate) struct StateChange {
+    pub(crate) state: TxState,
+    pub(crate) at: DateTime<Utc>,
+}
+
+impl TxHistory {
+    pub(crate) fn new(tx_id: TxId, history: store::TxHistory, for_admin: bool) -> TxHistory {
+        let change = |change: store::StateChange| StateChange { state: change.state.into(), at: change.at };
+        TxHistory {
+            tx_id: tx_id.0,
+            attempts: history.attempts.into_iter().map(|view| Attempt::new(view, for_admin)).collect(),
+            state_changes: history.changes.into_iter().map(change).collect(),
+        }
+    }
+}
+
+impl Attempt {
+    fn new(view: store::AttemptView, for_admin: bool) -> Attempt {
+        let wei = |price: U256| Some(price.to_string());
+        let (max_fee_per_gas, max_priority_fee_per_gas, gas_price) = match view.fees {
+            Some(Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas }) => {
+                (wei(max_fee_per_gas), wei(max_priority_fee_per_gas), None)
+            }
+            Some(Fees::Legacy { gas_price }) => (None, None, wei(gas_price)),
+            None => (None, None, None),
+        };
+        let told = |answer: String| if for_admin { answer } else { redact_nonces(&answer) };
+        Attempt {
+            ordinal: view.ordinal,
+            kind: view.kind.into(),
+            tx_hash: format!("{:#x}", view.tx_hash),
+            nonce: for_admin.then_some(view.nonce.0),
+            gas_limit: view.gas_limit.and_then(wei),
+            max_fee_per_gas,
+            max_priority_fee_per_gas,
+            gas_price,
+            committed_at: view.committed_at,
+            first_sent_at: view.first_sent_at,
+            last_sent_at: view.last_sent_at,
+            sends: view.sends,
+            last_answer_class: view.last_class,
+            last_answer: view.last_answer.map(told),
+            mined: view.mined,
+            displaced_at: view.displaced_at,
+        }
+    }
+}
+
+impl From<store::AttemptKind> for AttemptKind {
+    fn from(kind: store::AttemptKind) -> Self {
+        match kind {
+            store::AttemptKind::Original => AttemptKind::Original,
+            store::AttemptKind::Replacement => AttemptKind::Replacement,
+            store::AttemptKind::Placeholder => AttemptKind::Placeholder,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless::domain::{H256, Nonce};
+    use poem_openapi::types::ToJSON;
+
+    use super::*;
+
+    #[test]
+    fn only_admins_see_a_nonce_in_an_attempt_or_in_an_answer() {
+        let view = store::AttemptView {
+            ordinal: 1,
+            kind: store::AttemptKind::Original,
+            tx_hash: H256::repeat_byte(0xaa),
+            nonce: Nonce(41),
+            gas_limit: Some(21_000.into()),
+            fees: Some(Fees::Legacy { gas_price: 7.into() }),
+            committed_at: DateTime::UNIX_EPOCH,
+            first_sent_at: None,
+            last_sent_at: None,
+            sends: Some(2),
+            last_class: Some("nonce_too_low".into()),
+            last_answer: Some("nonce too low: next nonce 42, tx nonce 41".into()),
+            mined: false,
+            displaced_at: None,
+        };
+        let public = Attempt::new(view.clone(), false).to_json_string();
+        assert!(
+            !public.contains("41") && !public.contains("42") && !public.contains("\"nonce\""),
+            "{public}"
+        );
+        let admin = Attempt::new(view, true).to_json_string();
+        assert!(admin.contains("\"nonce\":41") && admin.contains("next nonce 42"), "{admin}");
+    }
+}
