@@ -1,6 +1,11 @@
 //! Nodes that cannot show what they know: silence is no evidence, and only a transaction that is shown by name decides.
 
-use gapless_tests::{Address, H256, Mining, Proxy, Stack, Submitter, TxId, TxState, eventually, payload};
+use std::time::Duration;
+
+use gapless_tests::{
+    Address, Fault, H256, Mining, Proxy, Stack, Submitter, TxId, TxState, eventually, eventually_within,
+    payload,
+};
 use serde_json::Value;
 
 use crate::stack;
@@ -307,5 +312,35 @@ async fn a_suspicion_that_comes_with_protection_is_told_too() {
     stack.wait_for(tx_id, TxState::Confirmed).await;
     let next = stack.create(submitter, "next", &payload(target(), 1)).await;
     assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(2));
+    stack.finish().await;
+}
+
+/// Scenario 66. A former owner has seen that the nonce is used, and owners come and go faster than blocks can be read: nobody came to a second look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubt_that_a_former_owner_left_is_shown_before_the_blocks_are_read() {
+    let (stack, tx_id) = mined_and_hidden().await;
+    let submitter = stack.submitter(0);
+    sqlx::query("UPDATE managed_tx SET sub_state = 'nonce_used' WHERE tx_id = $1")
+        .bind(tx_id.0)
+        .execute(stack.db())
+        .await
+        .unwrap();
+    for method in ["eth_getBlockByHash", "eth_getBlockReceipts"] {
+        stack.proxy().always(method, Fault::Hang);
+    }
+    // No look ends as long as this.
+    stack.proxy().show_blocks();
+    let worker = stack.worker().set("rpc.timeout", "100s").start().await;
+    eventually_within(Duration::from_secs(60), "the submitter is SUSPECT", async || {
+        let seen = seen(&stack, submitter).await;
+        if seen["state"] == "SUSPECT" { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    worker.kill9();
+    stack.proxy().clear();
+    stack.proxy().show_transactions();
+    stack.start_worker().await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    assert_eq!(stack.anvil().balance(target()).await, 1.into());
     stack.finish().await;
 }
