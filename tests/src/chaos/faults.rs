@@ -1,12 +1,14 @@
 //! How each kind of fault is carried out, and mended.
 
-use std::collections::BTreeMap;
+mod answers;
+
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
+pub(super) use self::answers::calls_invalid;
 use super::Arena;
 use super::history::Event;
 use super::schedule::{Kind, Planned, plan};
@@ -15,28 +17,6 @@ use crate::proxy::{Fault, Proxy};
 use crate::wire::Outage;
 
 const SEND: &str = "eth_sendRawTransaction";
-/// Data, not code: what nodes have been seen to say, by class.
-const NODE_ANSWERS: &str = include_str!("../../../shared/src/chain/node_answers.tsv");
-/// A node that calls a valid transaction invalid is believed, by design. Few transactions are called so, and the checker knows which.
-const BELIEVED: &str = "fatal";
-/// Calls about one transaction; a fault of these hits so many of them at the most.
-const ABOUT_TRANSACTION: [&str; 4] = [SEND, "eth_estimateGas", "eth_call", "*"];
-const MOST_CALLED_INVALID: u32 = 3;
-/// What workers ask.
-const METHODS: [&str; 12] = [
-    SEND,
-    "eth_estimateGas",
-    "eth_getTransactionCount",
-    "eth_getTransactionReceipt",
-    "eth_getTransactionByHash",
-    "eth_getBlockByNumber",
-    "eth_getBlockByHash",
-    "eth_getBlockReceipts",
-    "eth_feeHistory",
-    "eth_getBalance",
-    "eth_call",
-    "*",
-];
 /// How long a backend that lags is the one that answers.
 const FLAP: Duration = Duration::from_millis(150);
 /// How long a fault waits for somebody it can hit: a send whose answer is dropped, a database that is there.
@@ -84,12 +64,12 @@ async fn one(arena: &Arena, planned: Planned<Kind>) -> Option<String> {
         Kind::DropAnswers => drop_answers(arena).await,
         Kind::Reorg => reorg(arena, &mut dice).await,
         Kind::EmptyMempool => empty_mempool(arena).await,
-        Kind::WrongAnswers => Some(wrong_answers(arena, &mut dice).await),
+        Kind::WrongAnswers => Some(answers::wrong_answers(arena, &mut dice).await),
         Kind::HideTransactions => Some(hide_transactions(arena, &mut dice).await),
         Kind::LaggingNode => lagging_node(arena, &mut dice).await,
         Kind::PrunedNode => Some(pruned_node(arena, &mut dice).await),
         Kind::DisagreeingNodes => disagreeing_nodes(arena, &mut dice).await,
-        Kind::FatalAnswers => Some(fatal_answers(arena, &mut dice).await),
+        Kind::FatalAnswers => Some(answers::fatal_answers(arena, &mut dice).await),
     }
 }
 
@@ -236,63 +216,6 @@ async fn drop_answers(arena: &Arena) -> Option<String> {
     hit
 }
 
-/// One method answers every question with an error that some node has been seen to give: a class first, then a wording of it.
-/// Half of the sends are passed on all the same.
-async fn wrong_answers(arena: &Arena, dice: &mut StdRng) -> String {
-    let mut classes: BTreeMap<&str, Vec<(i64, &str)>> = BTreeMap::new();
-    for (class, code, wording) in wordings().filter(|(class, ..)| *class != BELIEVED) {
-        classes.entry(class).or_default().push((code, wording));
-    }
-    let (class, known) = classes.iter().nth(dice.random_range(0..classes.len())).expect("one of these");
-    let (code, wording) = known[dice.random_range(0..known.len())];
-    let method = METHODS[dice.random_range(0..METHODS.len())];
-    let message = wording.to_owned();
-    let fault = match method == SEND && dice.random() {
-        true => Fault::ErrorAfter { code, message },
-        false => Fault::Error { code, message },
-    };
-    let (whom, length) = (some_workers(arena, dice), some_ms(dice, 500, 5000));
-    let _alone = arena.nodes.lock().await;
-    whom.iter().for_each(|seat| seat.proxy.always(method, fault.clone()));
-    tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.clear());
-    format!("{}: {method} is {class} ({code}, {wording}) for {length:?}", names(&whom))
-}
-
-/// A method answers that the transaction is invalid. Where it is about a transaction, that is believed, and it happens a few times
-/// only; of anything else it means nothing, and must end nothing.
-async fn fatal_answers(arena: &Arena, dice: &mut StdRng) -> String {
-    let known: Vec<(i64, &str)> = wordings()
-        .filter(|(class, ..)| *class == BELIEVED)
-        .map(|(_, code, wording)| (code, wording))
-        .collect();
-    let (code, wording) = known[dice.random_range(0..known.len())];
-    let methods: &[&str] = if dice.random() { &ABOUT_TRANSACTION } else { &METHODS };
-    let method = methods[dice.random_range(0..methods.len())];
-    let (whom, length) = (some_workers(arena, dice), some_ms(dice, 500, 3000));
-    let (times, after) = (dice.random_range(1..=MOST_CALLED_INVALID), dice.random::<bool>());
-    let message = wording.to_owned();
-    let fault = match method == SEND && after {
-        true => Fault::ErrorAfter { code, message },
-        false => Fault::Error { code, message },
-    };
-    let _alone = arena.nodes.lock().await;
-    for seat in &whom {
-        match ABOUT_TRANSACTION.contains(&method) {
-            true => seat.proxy.next(times, method, fault.clone()),
-            false => seat.proxy.always(method, fault.clone()),
-        }
-    }
-    tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.clear());
-    format!("{}: {method} is {BELIEVED} ({code}, {wording}) for {length:?}", names(&whom))
-}
-
-/// Whether a node that says this calls a transaction invalid.
-pub(super) fn calls_invalid(message: &str) -> bool {
-    wordings().any(|(class, _, wording)| class == BELIEVED && wording == message)
-}
-
 /// One of them, or all.
 fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Seat> {
     let one = pick(&arena.workers, dice);
@@ -301,16 +224,6 @@ fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Seat> {
 
 fn names(seats: &[&Seat]) -> String {
     seats.iter().map(|seat| seat.name()).collect::<Vec<_>>().join(", ")
-}
-
-/// Class, code and words, as the table of nodes' answers has them.
-fn wordings() -> impl Iterator<Item = (&'static str, i64, &'static str)> {
-    NODE_ANSWERS.lines().skip(1).map(|line| {
-        let mut cells = line.splitn(4, '\t');
-        let mut cell = || cells.next().expect("four cells in a line");
-        let (class, _, code, wording) = (cell(), cell(), cell(), cell());
-        (class, code.parse().expect("a code is a number"), wording)
-    })
 }
 
 /// `null` for receipts and transactions by hash, and half of the time for blocks with their transactions as well.

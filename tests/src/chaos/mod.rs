@@ -1,7 +1,7 @@
 //! The nemesis: a whole stack under load, everything broken again and again, and a judge who was not there.
 //!
-//! `schedule` says what is broken when, `faults` breaks it, `clients` ask all the while, `history` records, `evidence` gathers
-//! what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::plain`)
+//! `schedule` says what is broken and done when, `faults` breaks it, `operations` and `operator` do what users and operators do, `clients` ask
+//! all the while, `sampler` looks on, `history` records, `evidence` gathers what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::plain`)
 //! shows that the judge can find something. docs/reliability.md says how to read it.
 
 pub mod checker;

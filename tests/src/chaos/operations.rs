@@ -196,7 +196,7 @@ async fn refill(arena: &Arena, address: Address) {
             let _ = set_balance(arena, address, full).await;
             since = Some(head);
         }
-        if head >= *since.get_or_insert(head) + arena.options.required + 1 {
+        if head > *since.get_or_insert(head) + arena.options.required {
             return;
         }
         tokio::time::sleep(POLL).await;

@@ -20,6 +20,7 @@ async fn a_short_storm_of_every_kind_of_fault_breaks_no_promise() {
     assert!(outcome.is_sound(), "{}", story(&outcome));
     assert!(outcome.settled.is_some(), "{}", story(&outcome));
     assert!(outcome.faults.values().all(|count| *count > 0), "{}", story(&outcome));
+    assert!(outcome.operations.values().sum::<usize>() > 0, "{}", story(&outcome));
     assert!(outcome.looks > 0, "nobody looked while it ran: {}", story(&outcome));
     assert!(outcome.requests >= 16, "each client got something in: {}", story(&outcome));
 }

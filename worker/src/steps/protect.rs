@@ -64,6 +64,12 @@ impl KeyState {
         KeyState { evidence, pending_use, reading: self.reading, ..KeyState::default() }
     }
 
+    /// The rows say that a nonce was found used and not explained, by a former owner or before the rows were read again: the next look
+    /// is not the first.
+    pub(crate) fn doubted_before(&mut self) {
+        self.doubted_since = Instant::now().checked_sub(RECHECK);
+    }
+
     pub(crate) fn recheck_at(&self) -> Option<Instant> {
         self.recheck_at
     }
@@ -127,6 +133,15 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         return explained(lane).await;
     }
     let since = *lane.key.doubted_since.get_or_insert_with(Instant::now);
+    if since.elapsed() >= RECHECK
+        && lane.key.evidence.suspicion.is_none()
+        && let Some(index) = unexplained(lane, latest).first()
+    {
+        // The look may take long; that there is something to look for is shown meanwhile.
+        let tx_id = lane.open[*index].intent.tx_id;
+        raise(lane, format!("the nonce of intent {tx_id} is consumed, and by what is being looked for"))
+            .await?;
+    }
     let counted = count_at_head(lane, next).await;
     let (mut reasons, mut named) = (Vec::new(), Vec::new());
     for index in unexplained(lane, latest) {

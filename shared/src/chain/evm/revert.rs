@@ -3,12 +3,16 @@
 use serde_json::Value;
 
 use super::wire::{ErrorObject, storable};
+use crate::chain::classify::{ErrorPatterns, SubmitClass, classify};
 use crate::domain::{Failure, RevertData};
 
 /// The failure of an execution, or `None` when the error is about something else than execution.
 pub(super) fn failure(error: &ErrorObject) -> Option<Failure> {
-    // Geth's code for a revert, and the code of nodes that follow Parity.
-    let by_code = matches!(error.code, 3 | -32015);
+    // Geth's code for a revert, and the code of nodes that follow Parity. zkSync gives it to every error: where nothing was
+    // returned, words that are known for something else are about that.
+    let is_known =
+        || classify(error.code, &error.message, None, &ErrorPatterns::default()) != SubmitClass::Unknown;
+    let by_code = matches!(error.code, 3 | -32015) && (has_bytes(error) || !is_known());
     if !by_code && !is_execution_failure(&error.message) {
         return None;
     }
@@ -16,6 +20,11 @@ pub(super) fn failure(error: &ErrorObject) -> Option<Failure> {
     // A contract that reverts may say anything, these words too.
     let out_of_gas = revert.is_none() && (text.contains("out of gas") || text.contains("outofgas"));
     Some(Failure { revert, message: storable(&error.message), out_of_gas })
+}
+
+fn has_bytes(error: &ErrorObject) -> bool {
+    let returned = error.data.as_ref().and_then(|data| returned_bytes(data, 0));
+    returned.or_else(|| bytes_in_text(&error.message)).is_some_and(|bytes| !bytes.is_empty())
 }
 
 /// `None` if it did not revert but broke off: then it returned nothing.

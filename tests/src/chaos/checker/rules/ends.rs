@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::super::{Evidence, Intent};
+use super::outside;
 use crate::chaos::history::{Asked, Event};
 
 /// The contract refused it: only what calls one that refuses.
@@ -48,6 +49,12 @@ pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
             // Some nodes call a transaction invalid by saying that it reverted.
             ("FAILED", Some(code)) if BY_CONTRACT.contains(&code) => {
                 what.doomed || called_invalid.contains(request)
+            }
+            // A caller decided for the nonce that it was shown, and somebody else took that one.
+            ("FAILED", Some("nonce_taken")) => {
+                let theirs = outside::consumed(evidence, &intent.submitter);
+                let mut own = evidence.attempts.iter().filter(|attempt| attempt.tx_id == intent.tx_id);
+                callers.contains_key(request) && own.any(|attempt| theirs.contains(&attempt.nonce))
             }
             ("FAILED", Some("handler_failed")) => callers.get(request) == Some(&false),
             ("FAILED", Some(code)) => BY_POLICY.contains(&code) && what.forbidden,

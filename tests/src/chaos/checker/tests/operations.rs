@@ -131,6 +131,22 @@ fn a_caller_whose_answer_was_taken_is_not_failed_and_one_that_gave_up_may_be() {
 }
 
 #[test]
+fn a_caller_whose_nonce_somebody_else_took_may_be_failed_and_nobody_else() {
+    let fail = |evidence: &mut Evidence| {
+        evidence.intents[1].state = "FAILED".into();
+        evidence.intents[1].code = Some("nonce_taken".into());
+    };
+    let mut lost = held(HoldPlan::Answer, true);
+    fail(&mut lost);
+    taken_outside(&mut lost, 1);
+    assert_eq!(found(&lost), []);
+    let mut kept = held(HoldPlan::Answer, true);
+    fail(&mut kept);
+    kept.mined[1].request = None;
+    assert_eq!(rules(&kept), [Rule::UnjustifiedEnd], "nobody took its nonce");
+}
+
+#[test]
 fn what_a_policy_forbids_and_happens_is_found_and_what_it_allows_is_not_failed_by_it() {
     let forbidden = Asked { forbidden: true, ..Asked::default() };
     let mut evidence = ended("CONFIRMED", None, forbidden);
