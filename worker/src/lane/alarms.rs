@@ -5,6 +5,7 @@ use gapless::domain::{ErrorCode, EventKind, TxError};
 use tokio::time::Instant;
 
 use super::{Lane, OpenTx, StepError};
+use crate::steps;
 use crate::steps::recover::WAITING_NODE;
 
 impl Lane {
@@ -55,6 +56,16 @@ impl Lane {
     fn first_waiting_for_node(&self) -> Option<&OpenTx> {
         let waits = |tx: &&OpenTx| tx.intent.sub_state.as_deref() == Some(WAITING_NODE);
         self.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
+    }
+
+    /// The same before the rows were read: whatever there is says why it does not move.
+    pub(super) async fn show_unread_waiting(&mut self, cause: &str) -> Result<(), StepError> {
+        let rows = self.shared.reader.lane(self.lease.key()).await?;
+        if rows.paused || rows.cursor.is_some_and(|cursor| cursor.protect.is_some()) {
+            return Ok(());
+        }
+        self.show_open_waiting(cause).await?;
+        steps::prepare::show_waiting_for_node(self, cause).await
     }
 
     /// A node could not be asked, and the turn ended before anything was sent. There is no room for another nonce, so that the queue has

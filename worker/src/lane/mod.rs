@@ -103,6 +103,8 @@ pub(crate) struct Lane {
     pub(crate) only_waits: Arc<AtomicBool>,
     /// What is on its way and waits for a node, as the rows say and as was told.
     told_waiting: Option<TxId>,
+    /// Since when the chain may not be used.
+    halted_since: Option<Instant>,
     reload: bool,
     /// News was lost: once the rows are read, what they say of blocks is looked at, too.
     missed_news: bool,
@@ -127,6 +129,8 @@ pub enum Next {
 
 /// A node or a database that is away for long is not asked more often than this by each lane.
 const LONGEST_RETRY: Duration = Duration::from_secs(15);
+/// A chain that may not be used for this long is said to be what its submitters wait for.
+const SHOW_HALT_AFTER: Duration = Duration::from_secs(2);
 /// How long a write that can wait waits for company. On most chains it is mined in less, and needs no write of its own.
 const LAZY: Duration = Duration::from_secs(1);
 
@@ -187,6 +191,7 @@ impl Lane {
             rests: Arc::default(),
             only_waits: Arc::default(),
             told_waiting: None,
+            halted_since: None,
             reload: true,
             missed_news: false,
             unsure: false,
@@ -281,6 +286,7 @@ impl Lane {
         let (has_room, stopped) = (self.has_room(), self.paused || self.is_protected());
         self.forget_everything();
         match (has_room, stopped) {
+            _ if self.reload => self.show_unread_waiting(cause).await,
             (true, false) => steps::prepare::show_waiting_for_node(self, cause).await,
             (false, false) => self.show_open_waiting(cause).await,
             (_, true) => Ok(()),
@@ -326,8 +332,14 @@ impl Lane {
         }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
-            return Ok(Turn::Wait(None));
+            let shown_at = *self.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
+            if Instant::now() < shown_at {
+                return Ok(Turn::Wait(Some(shown_at)));
+            }
+            // The first check takes a moment at every start. What lasts longer is shown like any other trouble of a node.
+            return Err(StepError::Node { cause: problem });
         }
+        self.halted_since = None;
         if self.unsure {
             // Whatever was not known to be committed holds the lease's row until it is decided: after the fence it is.
             self.shared.writer.commit(FencedWrite::new(&self.lease)).await?;

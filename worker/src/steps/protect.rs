@@ -139,8 +139,12 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
     {
         // The look may take long; that there is something to look for is shown meanwhile.
         let tx_id = lane.open[*index].intent.tx_id;
-        raise(lane, format!("the nonce of intent {tx_id} is consumed, and by what is being looked for"))
-            .await?;
+        raise(
+            lane,
+            Some(tx_id),
+            format!("the nonce of intent {tx_id} is consumed, and by what is being looked for"),
+        )
+        .await?;
     }
     let counted = count_at_head(lane, next).await;
     let (mut reasons, mut named) = (Vec::new(), Vec::new());
