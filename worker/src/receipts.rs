@@ -68,7 +68,7 @@ impl Receipts {
     }
 
     /// From the first node that shows one; see `ChainConnector::receipts_from_any_node`.
-    pub(crate) async fn from_any_node(
+    pub(crate) async fn of_any_node(
         &self,
         hashes: &[H256],
         block: Option<BlockId>,

@@ -256,7 +256,7 @@ async fn a_pruned_node_shows_external_use_as_well() {
     stack.finish().await;
 }
 
-/// A sequence that has begun, on a chain that mines when it is told to. Its lane is about to look again and again.
+/// A sequence that has begun, on a chain that mines when it is told to, and that nobody owns now.
 async fn begun() -> Stack {
     let stack = stack()
         .proxied()
@@ -270,6 +270,12 @@ async fn begun() -> Stack {
     stack.wait_for(first, TxState::Submitted).await;
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
+    // The next lane looks before it gives a nonce; one that runs on looks now and then.
+    eventually("the lane ends", async || match stack.lease(stack.submitter(0)).await {
+        Some(lease) if lease.owner.is_none() => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
     stack
 }
 

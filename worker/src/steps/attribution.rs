@@ -120,7 +120,7 @@ async fn shown(lane: &Lane, nonce: Nonce, hashes: &[H256]) -> Option<Consumer> {
 }
 
 async fn receipt(lane: &Lane, hashes: &[H256], block: Option<BlockId>) -> Option<Receipt> {
-    let found = lane.chain.watcher.receipts().from_any_node(hashes, block).await;
+    let found = lane.chain.watcher.receipts().of_any_node(hashes, block).await;
     found.unwrap_or_default().into_iter().find(|receipt| {
         let block = BlockId { number: receipt.block_number, hash: receipt.block_hash };
         !is_replaced(lane, block)
