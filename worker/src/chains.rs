@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::ChainPorts;
+use crate::receipts::Receipts;
 use crate::watcher::{WatchTask, Watcher};
 
 /// How often the nodes of a chain are asked who they are and how they do.
@@ -57,8 +58,9 @@ impl Chain {
     /// Halted until its identity is checked, and watched by nobody yet.
     fn new(config: &ChainConfig, ports: ChainPorts) -> Arc<Chain> {
         let ChainPorts { connector, fees, gas_bump, stuck, inspector } = ports;
-        let watcher =
-            Watcher::new(connector.clone(), config.rpc.poll_interval, config.confirmations.required);
+        let receipts = Receipts::new(connector.clone(), config);
+        let (poll_interval, finality) = (config.rpc.poll_interval, config.confirmations.required);
+        let watcher = Watcher::new(connector.clone(), receipts, poll_interval, finality);
         Arc::new(Chain {
             config: config.clone(),
             connector,

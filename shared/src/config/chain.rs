@@ -93,6 +93,9 @@ impl ChainConfig {
         if let Err((key, problem)) = table.fees.check() {
             return bad(key, problem);
         }
+        if table.confirmations.receipt_workers == 0 {
+            return bad("confirmations.receipt_workers", "must be at least 1".into());
+        }
         if table.nonce.max_in_flight == 0 {
             return bad("nonce.max_in_flight", "must be at least 1".into());
         }

@@ -251,6 +251,7 @@ mod tests {
         for (common, of_b, key) in [
             ("nonce.max_in_flight = 0", "", "chain.a.nonce.max_in_flight"),
             ("", "nonce.max_in_flight = 0", "chain.b.nonce.max_in_flight"),
+            ("confirmations.receipt_workers = 0", "", "chain.a.confirmations.receipt_workers"),
             ("lease.renew_interval = \"1h\"", "", "lease.renew_interval"),
             ("duties.prune = \"daily\"", "", "duties.prune"),
             ("api.header_timeout = \"0s\"", "", "api.header_timeout"),

@@ -16,6 +16,8 @@ mod policy;
 mod quiet;
 mod remarks;
 mod remote_signer;
+#[cfg(test)]
+mod sample_tests;
 mod secret;
 mod sections;
 mod submitter;

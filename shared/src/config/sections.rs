@@ -266,6 +266,9 @@ impl Default for NonceStrict {
 #[serde(default, deny_unknown_fields)]
 pub struct Nonce {
     pub strict: NonceStrict,
+    /// How old the chain's count may be when a nonce of a shared key is given. Zero: it is asked before every nonce.
+    #[serde(with = "humantime_serde")]
+    pub count_max_age: Duration,
     /// The chain's count a submitter must have at first use, unless an operator adopts it.
     pub start_from: u64,
     pub max_in_flight: u32,
@@ -300,6 +303,7 @@ impl Default for Nonce {
     fn default() -> Self {
         Nonce {
             strict: NonceStrict::default(),
+            count_max_age: Duration::ZERO,
             start_from: 0,
             max_in_flight: 1,
             release_at: ReleaseAt::Confirmed,
@@ -421,11 +425,17 @@ pub struct Confirmations {
     /// A mined intent that makes no progress for this long has its receipt read again.
     #[serde(with = "humantime_serde")]
     pub stale_receipt_timeout: Duration,
+    /// Receipt look-ups under way at once, of lanes and watcher together; each is a batch of up to `rpc.max_batch` receipts.
+    pub receipt_workers: usize,
 }
 
 impl Default for Confirmations {
     fn default() -> Self {
-        Confirmations { required: Finality::Blocks(20), stale_receipt_timeout: Duration::from_secs(60) }
+        Confirmations {
+            required: Finality::Blocks(20),
+            stale_receipt_timeout: Duration::from_secs(60),
+            receipt_workers: 10,
+        }
     }
 }
 

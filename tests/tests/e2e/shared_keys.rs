@@ -376,3 +376,27 @@ async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
     assert_eq!(stack.sql("UPDATE submitter SET shared = TRUE").await, 1);
     stack.finish_unsound("has its bytes").await;
 }
+
+/// A count that may be an hour old is asked for once. What others did since then is found when a node refuses the nonce, and nothing
+/// is lost by it. With the default the same nonce is stepped over at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn how_old_a_count_may_be_decides_whether_others_are_stepped_over_or_collided_with() {
+    for (age, cause) in [("0s", "stepped_over"), ("1h", "displaced")] {
+        let stack = shared_stack().set("nonce.count_max_age", age).set("worker.linger", "10m").up().await;
+        let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x67));
+        let first = send(&stack, "first", to).await;
+        stack.wait_for(first, TxState::Confirmed).await;
+        others_send(submitter, stack.anvil(), 1).await;
+        let second = send(&stack, "second", to).await;
+        assert_eq!(stack.wait_for(second, TxState::Confirmed).await.nonce, Some(2), "{age}");
+        let left = foreign(&stack, submitter).await;
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!((left[0].0, left[0].1, left[0].2.to_lowercase()), (1, 1, cause.to_owned()), "{age}");
+        // After a collision the chain is asked again, whatever the age.
+        others_send(submitter, stack.anvil(), 1).await;
+        let third = send(&stack, "third", to).await;
+        stack.wait_for(third, TxState::Confirmed).await;
+        assert_eq!(stack.anvil().balance(to).await, 3.into(), "one effect each");
+        stack.finish().await;
+    }
+}

@@ -69,6 +69,8 @@ pub(crate) struct Sharing {
     pub(crate) known: Vec<ForeignNonces>,
     /// Found, and not on disk yet.
     pub(crate) found: Vec<ForeignNonces>,
+    /// When the chain's counts were last asked for before a nonce was given, and believed.
+    pub(crate) counted_at: Option<Instant>,
     /// A count far beyond the sequence, and when it was first seen.
     pub(crate) far: Option<(u64, Instant)>,
     /// A nonce of others that the node knows nothing of, and since when.

@@ -68,6 +68,10 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
     if !lane.sharing.enabled {
         return Ok(true);
     }
+    if is_recent(lane) {
+        return Ok(true);
+    }
+    let asked_at = Instant::now();
     let counts = ask_counts(lane).await?;
     if !is_believable(lane, counts) {
         lane.hold_until = Some(Instant::now() + RECHECK);
@@ -79,7 +83,17 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
         lane.hold_until = Some(Instant::now() + RECHECK);
         return Ok(false);
     }
+    lane.sharing.counted_at = Some(asked_at);
     Ok(true)
+}
+
+/// Whether the counts are young enough to be believed once more (`nonce.count_max_age`). What others did since then is found when
+/// the node refuses the nonce; until then nothing is left to step over, because that was done when they were asked.
+fn is_recent(lane: &Lane) -> bool {
+    let sharing = &lane.sharing;
+    let settled = sharing.vacant.is_none() && sharing.free.is_none() && sharing.far.is_none();
+    let age = lane.chain.config.nonce.count_max_age;
+    settled && sharing.counted_at.is_some_and(|at| at.elapsed() < age)
 }
 
 /// A cursor never falls again, so a count far beyond it is believed only if it is still there a moment later.
@@ -178,6 +192,8 @@ async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
 
 /// A nonce of ours is used, and none of our hashes was found. Looked into at the second such answer.
 pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    // The count was too old, or somebody was faster: it is asked for before the next nonce.
+    lane.sharing.counted_at = None;
     let tx = &mut lane.open[index];
     match tx.suspected {
         None => {

@@ -64,11 +64,12 @@ pub(crate) struct Watcher {
 impl Watcher {
     pub(crate) fn new(
         connector: Arc<dyn ChainConnector>,
+        receipts: Receipts,
         poll_interval: Duration,
         finality: Finality,
     ) -> Arc<Self> {
         Arc::new(Watcher {
-            receipts: Receipts::new(connector.clone()),
+            receipts,
             connector,
             registry: Registry::default(),
             canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
