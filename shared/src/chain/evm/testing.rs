@@ -151,6 +151,7 @@ pub(super) fn config(nodes: &[&Node]) -> ChainConfig {
         queue: Default::default(),
         stuck: Stuck::default(),
         confirmations: Confirmations::default(),
+        adapters: Default::default(),
         low_balance: None,
         submitters: Default::default(),
         policies: Default::default(),
