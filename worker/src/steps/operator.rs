@@ -77,6 +77,10 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
     if protect::taken(lane).any(|tx| tx.intent.nonce.0 >= latest) {
         return Ok(Err("a protected nonce is not consumed any more; release instead".to_owned()));
     }
+    if let Some(tx) = too_far_ahead_of(lane, latest) {
+        let why = format!("intent {} is on its way and not final yet; ask again when it is", tx.intent.tx_id);
+        return Ok(Err(why));
+    }
     let displaced = displace(lane);
     let start = Sequence {
         start: Nonce(latest),
@@ -151,6 +155,14 @@ async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepErr
         return Ok(Err("the last transactions of others are not final yet; ask again later".to_owned()));
     }
     Ok(Ok(at.count))
+}
+
+/// The oldest open intent of ours, if the window does not reach from its nonce to the one that would come next.
+fn too_far_ahead_of(lane: &Lane, latest: u64) -> Option<&OpenTx> {
+    let given = lane.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
+    let oldest = lane.open.iter().find(|tx| tx.state() != TxState::Protect)?;
+    let reach = latest.saturating_sub(oldest.intent.nonce.0);
+    (latest > given && reach > u64::from(lane.window())).then_some(oldest)
 }
 
 fn displace(lane: &mut Lane) -> usize {
