@@ -275,17 +275,21 @@ async fn a_full_window_whose_count_no_node_tells_says_that_it_waits() {
 /// say that they wait for a node, and go on when one answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_cannot_check_its_chain_says_what_its_submitters_wait_for() {
-    let stack =
-        stack().proxied().submitters(2).set("events.mode", "mq_outbox").mining(Mining::Manual).start().await;
+    let stack = stack().proxied().submitters(3).confirmations(3).mining(Mining::Manual);
+    let stack = stack.set("events.mode", "mq_outbox").start().await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
+    let mined = stack.create(stack.submitter(2), "mined", &payload(target(), 1)).await;
+    stack.wait_for(mined, TxState::Submitted).await;
+    stack.anvil().mine(1).await;
+    stack.wait_for(mined, TxState::Tracking).await;
     let open = stack.create(stack.submitter(0), "open", &payload(target(), 1)).await;
     stack.wait_for(open, TxState::Submitted).await;
     worker.kill9();
     stack.proxy().always("*", Fault::Close);
     let queued = stack.create(stack.submitter(1), "queued", &payload(target(), 1)).await;
     stack.start_worker().await;
-    for tx_id in [open, queued] {
+    for tx_id in [mined, open, queued] {
         eventually("it says why it waits", async || match stack.row(tx_id).await {
             row if row.sub_state.as_deref() == Some("waiting_node") => Ok(()),
             row => Err(row),
@@ -295,7 +299,7 @@ async fn a_worker_that_cannot_check_its_chain_says_what_its_submitters_wait_for(
         assert_eq!(waits_told(&stack, tx_id).await, [blocked]);
     }
     stack.proxy().clear();
-    for tx_id in [open, queued] {
+    for tx_id in [mined, open, queued] {
         eventually("it is mined", async || {
             stack.anvil().mine(1).await;
             let row = stack.row(tx_id).await;
@@ -303,6 +307,6 @@ async fn a_worker_that_cannot_check_its_chain_says_what_its_submitters_wait_for(
         })
         .await;
     }
-    assert_eq!(stack.anvil().balance(target()).await, 2.into());
+    assert_eq!(stack.anvil().balance(target()).await, 3.into());
     stack.finish().await;
 }

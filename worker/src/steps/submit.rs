@@ -35,12 +35,22 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
         if earlier_waits && !lane.open[index].is_taken {
             break;
         }
-        send(lane, index).await?;
+        if !send(lane, index).await? {
+            return wait_for_a_node(lane, index).await;
+        }
         if lane.is_protected() {
             break;
         }
     }
     Ok(())
+}
+
+/// No node answered. The others would wait as long for their answers, one after the other: they go out together with this one, and that it
+/// waits is written at once.
+async fn wait_for_a_node(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    let again = lane.open[index].due;
+    lane.open.iter_mut().skip(index + 1).for_each(|tx| tx.due = tx.due.max(again));
+    lane.flush().await
 }
 
 /// What is not behind a nonce that a caller outside holds.
@@ -97,8 +107,8 @@ fn claim_due(lane: &mut Lane, now: Instant) {
 }
 
 /// Sends the newest attempt. If it is refused because it cannot be paid or is above a fee cap, those before it follow: an older
-/// price may still be one that can be mined.
-async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+/// price may still be one that can be mined. False: no node answered.
+async fn send(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
     let older_too = std::mem::take(&mut lane.open[index].resend_older);
     lane.open[index].may_send = false;
     let mut refused: Option<SubmitOutcome> = None;
@@ -110,26 +120,28 @@ async fn send(lane: &mut Lane, index: usize) -> Result<(), StepError> {
             });
         }
         if lane.chain.halted().is_some() {
-            return Ok(());
+            return Ok(true);
         }
-        let Some(outcome) = broadcast(lane, index, &attempt).await else { return Ok(()) };
+        let Some(outcome) = broadcast(lane, index, &attempt).await else { return Ok(false) };
         match (outcome.class, refused.take()) {
             (SubmitClass::Accepted | SubmitClass::AlreadyKnown, newest) => {
                 taken(lane, index, &attempt, newest);
-                return Ok(());
+                return Ok(true);
             }
             (class, None) if too_dear(class) || (older_too && class != SubmitClass::NonceTooLow) => {
                 refused = Some(outcome);
             }
-            (_, None) => return answered(lane, index, outcome).await,
+            (_, None) => return answered(lane, index, outcome).await.map(|()| true),
             // What says something about the nonce or the node, and not about a price.
-            (class, Some(_)) if says_more_than_a_price(class) => return answered(lane, index, outcome).await,
+            (class, Some(_)) if says_more_than_a_price(class) => {
+                return answered(lane, index, outcome).await.map(|()| true);
+            }
             (_, newest) => refused = newest,
         }
     }
     match refused {
-        Some(newest) => answered(lane, index, newest).await,
-        None => Ok(()),
+        Some(newest) => answered(lane, index, newest).await.map(|()| true),
+        None => Ok(true),
     }
 }
 
