@@ -124,8 +124,7 @@ pub(crate) struct ChainPorts {
 }
 
 impl ChainPorts {
-    /// This connector, and for the rest what Gapless brings.
-    #[cfg(feature = "by-hand")]
+    /// This connector, and for the rest what Gapless brings; no inspector.
     pub(crate) fn built_in(config: &ChainConfig, connector: Arc<dyn ChainConnector>) -> ChainPorts {
         ChainPorts {
             connector,
@@ -189,20 +188,20 @@ impl Registry {
                 (client.clone() as Arc<dyn ChainConnector>, Some(client))
             }
         };
-        let inspector = chain.mempool.diagnose.enabled.then(|| self.inspector(chain, client)).transpose()?;
-        let fees = match self.fee_policies.get(&named.fee_policy) {
-            Some(policy) => FeeSource::with_policy(&chain.fees, policy.clone()),
-            None => FeeSource::new(&chain.fees),
-        };
-        let gas_bump = self.gas_bump_policies.get(&named.gas_bump_policy).cloned();
-        let stuck = self.stuck_policies.get(&named.stuck_policy).cloned();
-        Ok(ChainPorts {
-            connector,
-            fees,
-            gas_bump: gas_bump.unwrap_or_else(|| Arc::new(Multiply(chain.gasbump.multiplier))),
-            stuck: stuck.unwrap_or_else(|| Arc::new(Always(chain.stuck.policy))),
-            inspector,
-        })
+        let mut ports = ChainPorts::built_in(chain, connector);
+        if chain.mempool.diagnose.enabled {
+            ports.inspector = Some(self.inspector(chain, client)?);
+        }
+        if let Some(policy) = self.fee_policies.get(&named.fee_policy) {
+            ports.fees = FeeSource::with_policy(&chain.fees, policy.clone());
+        }
+        if let Some(policy) = self.gas_bump_policies.get(&named.gas_bump_policy) {
+            ports.gas_bump = policy.clone();
+        }
+        if let Some(policy) = self.stuck_policies.get(&named.stuck_policy) {
+            ports.stuck = policy.clone();
+        }
+        Ok(ports)
     }
 
     /// The built-in inspector asks `rpc.urls`, whatever connector the chain has.

@@ -30,16 +30,10 @@ const HOUR_S: i64 = 3600;
 pub(super) async fn carry_out(arena: &Arena, kind: Kind) {
     let options = &arena.options;
     for planned in plan(options.seed, options.length, options.per_hour, kind) {
-        let until = arena.begun + planned.at;
-        tokio::select! {
-            () = tokio::time::sleep_until(until.into()) => {}
-            () = arena.over.cancelled() => return,
-        }
-        let begun = Instant::now();
+        let Some(begun) = arena.wait_until(planned.at).await else { return };
         // `None`: it could not be done, and does not count.
         if let Some(what) = one(arena, planned).await {
-            let lasted_ms = begun.elapsed().as_millis();
-            arena.history.note(Event::Fault { kind, what, lasted_ms });
+            arena.history.note(Event::Fault { kind, what, lasted_ms: begun.elapsed().as_millis() });
         }
     }
 }

@@ -165,6 +165,14 @@ struct Arena {
 }
 
 impl Arena {
+    /// The moment at which something that is planned begins. `None`: no more of it.
+    async fn wait_until(&self, at: Duration) -> Option<Instant> {
+        tokio::select! {
+            () = tokio::time::sleep_until((self.begun + at).into()) => Some(Instant::now()),
+            () = self.over.cancelled() => None,
+        }
+    }
+
     async fn open(options: Options) -> Arena {
         let stack = build(&options).await;
         if let Crew::Plain(_) = options.crew {

@@ -2,7 +2,7 @@
 //! fee that moves. What the operator does about it is in `operator`.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ethers_core::types::{Address, Bytes, U256};
 use gapless::config::Secret;
@@ -47,16 +47,10 @@ pub(super) async fn carry_out(arena: &Arena, kind: Operation) {
         return;
     }
     for planned in plan(options.seed, options.length, options.per_hour, kind) {
-        let until = arena.begun + planned.at;
-        tokio::select! {
-            () = tokio::time::sleep_until(until.into()) => {}
-            () = arena.over.cancelled() => return,
-        }
-        let begun = Instant::now();
+        let Some(begun) = arena.wait_until(planned.at).await else { return };
         // `None`: it could not be done, and does not count.
         if let Some(what) = one(arena, planned).await {
-            let lasted_ms = begun.elapsed().as_millis();
-            arena.history.note(Event::Operation { kind, what, lasted_ms });
+            arena.history.note(Event::Operation { kind, what, lasted_ms: begun.elapsed().as_millis() });
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gapless_tests::{
-    Address, Fault, H256, Mining, PENDING_COUNT, Proxy, Stack, Submitter, TxId, TxState, eventually,
-    eventually_within, payload,
+    Address, Fault, H256, Mining, Proxy, Stack, Submitter, TxId, TxState, eventually, eventually_within,
+    payload,
 };
 use serde_json::Value;
 
@@ -25,17 +25,17 @@ async fn mined_and_hidden() -> (Stack, TxId) {
     (stack, tx_id)
 }
 
-fn target() -> Address {
+pub(crate) fn target() -> Address {
     Address::repeat_byte(0xb1)
 }
 
-async fn seen(stack: &Stack, submitter: &Submitter) -> Value {
+pub(crate) async fn seen(stack: &Stack, submitter: &Submitter) -> Value {
     let seen = stack.client().admin_get(&format!("/api/v1/submitters/{}", submitter.text())).await;
     assert_eq!(seen.status, 200, "{}", seen.body);
     seen.body
 }
 
-async fn wait_suspect(stack: &Stack, submitter: &Submitter) -> String {
+pub(crate) async fn wait_suspect(stack: &Stack, submitter: &Submitter) -> String {
     eventually("the submitter is SUSPECT", async || {
         let seen = seen(stack, submitter).await;
         match (seen["state"].as_str(), seen["suspectReason"].as_str()) {
@@ -257,133 +257,6 @@ async fn a_pruned_node_shows_external_use_as_well() {
     stack.wait_for(second, TxState::Submitted).await;
     stack.anvil().mine(4).await;
     stack.wait_for(second, TxState::Confirmed).await;
-    stack.finish().await;
-}
-
-/// A sequence that has begun, on a chain that mines when it is told to, and that nobody owns now.
-async fn begun() -> Stack {
-    let stack = stack()
-        .proxied()
-        .mining(Mining::Manual)
-        .window(3)
-        .set("resubmit.interval", "1s")
-        .set("events.mode", "log")
-        .up()
-        .await;
-    let first = stack.create(stack.submitter(0), "first", &payload(target(), 1)).await;
-    stack.wait_for(first, TxState::Submitted).await;
-    stack.anvil().mine(1).await;
-    stack.wait_for(first, TxState::Confirmed).await;
-    // The next lane looks before it gives a nonce; one that runs on looks now and then.
-    eventually("the lane ends", async || match stack.lease(stack.submitter(0)).await {
-        Some(lease) if lease.owner.is_none() => Ok(()),
-        lease => Err(lease),
-    })
-    .await;
-    stack
-}
-
-/// The key's holder has another transaction wait in the pool, at the next nonce of the sequence. It is seen, it stops new nonces,
-/// and it is nothing more than a suspicion: when it is gone, so is that.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unmined_transaction_from_elsewhere_is_suspected_until_it_is_gone() {
-    let stack = begun().await;
-    let submitter = stack.submitter(0);
-    submitter.spend_outside(stack.anvil(), Some(1)).await;
-    let next = stack.create(submitter, "next", &payload(target(), 10)).await;
-    let reason = wait_suspect(&stack, submitter).await;
-    assert!(reason.contains("pool"), "{reason}");
-    assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None, "no evidence, no PROTECT");
-    assert_eq!(stack.row(next).await.nonce, None, "it would compete");
-
-    // Whoever comes next knows it, and a node that does not answer changes nothing.
-    stack.proxy().always(PENDING_COUNT, Fault::Error { code: -32005, message: "rate limit exceeded".into() });
-    stack.workers()[0].kill9();
-    stack.start_worker().await;
-    let before = stack.proxy().calls(PENDING_COUNT);
-    eventually("the next owner has looked twice", async || match stack.proxy().calls(PENDING_COUNT) {
-        calls if calls >= before + 2 => Ok(()),
-        calls => Err(calls),
-    })
-    .await;
-    wait_suspect(&stack, submitter).await;
-    assert_eq!(stack.row(next).await.nonce, None);
-    stack.proxy().clear();
-
-    stack.anvil().drop_all().await;
-    assert_eq!(stack.wait_for(next, TxState::Submitted).await.nonce, Some(1));
-    assert_eq!(seen(&stack, submitter).await["state"], "ACTIVE");
-    stack.anvil().mine(1).await;
-    stack.wait_for(next, TxState::Confirmed).await;
-    assert_eq!(stack.anvil().balance(target()).await, 11.into());
-    stack.finish().await;
-}
-
-/// The same transaction is mined: now there is evidence.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_suspected_transaction_from_elsewhere_that_is_mined_is_external_use() {
-    let stack = begun().await;
-    let submitter = stack.submitter(0);
-    submitter.spend_outside(stack.anvil(), Some(1)).await;
-    let next = stack.create(submitter, "next", &payload(target(), 10)).await;
-    wait_suspect(&stack, submitter).await;
-    stack.anvil().mine(1).await;
-    stack.wait_protected(submitter).await;
-    assert_eq!(stack.operate(submitter, "adopt", "sent by hand").await.status, 200);
-    assert_eq!(stack.wait_for(next, TxState::Submitted).await.nonce, Some(2));
-    stack.anvil().mine(1).await;
-    stack.wait_for(next, TxState::Confirmed).await;
-    stack.finish().await;
-}
-
-/// The control: what waits in the pool is our own, a window of it, before and after a takeover. A lane that runs on notices the first one
-/// that is not.
-#[tokio::test(flavor = "multi_thread")]
-async fn our_own_unmined_transactions_are_not_suspected_and_a_running_lane_notices_one_that_is_not_ours() {
-    let stack = begun().await;
-    let submitter = stack.submitter(0);
-    let mut window = Vec::new();
-    for request in ["one", "two", "three"] {
-        window.push(stack.create(submitter, request, &payload(target(), 1)).await);
-    }
-    stack.wait_pending(3).await;
-    stack.workers()[0].kill9();
-    let worker = stack.start_worker().await;
-    let before = stack.proxy().calls(PENDING_COUNT);
-    eventually("the lane has looked several times", async || match stack.proxy().calls(PENDING_COUNT) {
-        calls if calls >= before + 3 => Ok(()),
-        calls => Err(calls),
-    })
-    .await;
-    assert!(!worker.events().iter().any(|event| event["event"] == "submitter.suspect"));
-    assert_eq!(seen(&stack, submitter).await["state"], "ACTIVE");
-
-    submitter.spend_outside(stack.anvil(), Some(4)).await;
-    wait_suspect(&stack, submitter).await;
-    // What is on its way goes on; the stranger's own is mined with it.
-    stack.anvil().mine(1).await;
-    for tx_id in window {
-        stack.wait_for(tx_id, TxState::Confirmed).await;
-    }
-    stack.wait_protected(submitter).await;
-    assert_eq!(stack.operate(submitter, "adopt", "sent by hand").await.status, 200);
-    stack.finish().await;
-}
-
-/// Where the node has no such count, everything is as before.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_without_a_pending_count_is_no_reason_to_suspect() {
-    let stack = stack().proxied().start().await;
-    stack
-        .proxy()
-        .always(PENDING_COUNT, Fault::Error { code: -32602, message: "pending is not supported".into() });
-    stack.start_api().await;
-    stack.start_worker().await;
-    let submitter = stack.submitter(0);
-    let tx_id = stack.create(submitter, "usual", &payload(target(), 1)).await;
-    stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert!(stack.proxy().calls(PENDING_COUNT) > 0, "it was asked");
-    assert_eq!(seen(&stack, submitter).await["state"], "ACTIVE");
     stack.finish().await;
 }
 

@@ -106,11 +106,7 @@ async fn a_pruned_block_is_no_fork_where_finalized_lags() {
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(2).await;
     let list = blocks(&stack, block, block + 2).await;
-    eventually("the API lists them", async || {
-        let seen = stack.get(tx_id).await;
-        if seen["confirmationBlocks"] == list { Ok(()) } else { Err(seen) }
-    })
-    .await;
+    wait_listed(&stack, tx_id, &list).await;
     for _ in 0..(KEPT / 64) {
         stack.anvil().mine(64).await;
     }
@@ -137,6 +133,15 @@ async fn a_pruned_block_is_no_fork_where_finalized_lags() {
     stack.finish().await;
 }
 
+/// Until the API lists exactly these blocks.
+async fn wait_listed(stack: &Stack, tx_id: TxId, list: &Value) {
+    eventually("the API lists them", async || {
+        let seen = stack.get(tx_id).await;
+        if seen["confirmationBlocks"] == *list { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}
+
 /// Scenario 45, the control: a block that was seen replaced is a fork, and is told as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_block_is_still_told_as_a_fork() {
@@ -144,11 +149,7 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(2).await;
     let list = blocks(&stack, block, block + 2).await;
-    eventually("the API lists them", async || {
-        let seen = stack.get(tx_id).await;
-        if seen["confirmationBlocks"] == list { Ok(()) } else { Err(seen) }
-    })
-    .await;
+    wait_listed(&stack, tx_id, &list).await;
     // The lane is not there to notice: what the API says is by the blocks alone.
     stack.workers()[0].stop_sigterm().await;
     stack.sql("UPDATE chain_block SET hash = '0x' || repeat('ab', 32)").await;
@@ -158,11 +159,7 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     // A hole in what is kept is none: what is above it is not known to have changed.
     stack.sql("DELETE FROM chain_block").await;
     stack.start_worker().await;
-    eventually("the API lists them again", async || {
-        let seen = stack.get(tx_id).await;
-        if seen["confirmationBlocks"] == list { Ok(()) } else { Err(seen) }
-    })
-    .await;
+    wait_listed(&stack, tx_id, &list).await;
     stack.workers().last().unwrap().stop_sigterm().await;
     let hole = format!("DELETE FROM chain_block WHERE number = {}", block + 1);
     sqlx::query(sqlx::AssertSqlSafe(hole)).execute(stack.db()).await.unwrap();

@@ -40,6 +40,7 @@ mod nodes;
 mod observe;
 mod openapi;
 mod payloads;
+mod pending_use;
 mod policy;
 mod ports;
 mod protect;

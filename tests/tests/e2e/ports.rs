@@ -18,7 +18,7 @@ use gapless::domain::{
 use gapless::events::{EventPublisher, LogLines, Outbox, Silent};
 use gapless::signer::{Signer, SignerError, SignerSet};
 use gapless::store::{Store, Timeouts};
-use gapless_tests::{Address, Mining, Stack, Submitter, TxState, eventually, payload};
+use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
 
 use crate::stack;
 
@@ -113,6 +113,38 @@ async fn the_built_in_connector_and_inspector_keep_their_contracts() {
     stack.wait_attempts(tx_id, 1).await;
     let attempt = attempts_of(&stack).await.remove(0);
     assert_eq!(contract::rebroadcast(&client, &attempt, LIMIT).await, Vec::<String>::new());
+    stack.anvil().mine(1).await;
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    stack.finish().await;
+}
+
+/// The control: the same connector on a node that breaks the contract breaks it, and each time that is found.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connector_that_breaks_its_contract_is_found() {
+    let stack = stack().proxied().mining(Mining::Manual).set("rpc.timeout", "30s").up().await;
+    stack.anvil().mine(2).await;
+    let tx_id = stack.create(stack.submitter(0), "refused", &payload(Address::repeat_byte(0xa4), 1)).await;
+    stack.wait_attempts(tx_id, 1).await;
+    let attempt = attempts_of(&stack).await.remove(0);
+    stack.wait_pooled(attempt.tx_hash()).await;
+    let mut config = chain_config(&stack);
+    config.urls = vec![Secret::new(stack.proxy().url())];
+    let (client, account) = (EvmClient::new(&config).unwrap(), stack.submitter(0).address());
+    let refuse = |message: &str| Fault::Error { code: -32000, message: message.into() };
+
+    stack.proxy().always("eth_getTransactionReceipt", refuse("there is no such transaction"));
+    let found = contract::chain_connector(&client, account, LIMIT).await;
+    assert!(found.iter().any(|found| found.starts_with("receipt: an error")), "{found:?}");
+    stack.proxy().clear();
+    stack.proxy().always("eth_sendRawTransaction", refuse("insufficient funds for gas * price + value"));
+    let found = contract::rebroadcast(&client, &attempt, LIMIT).await;
+    assert_eq!(found.len(), 2, "{found:?}");
+    stack.proxy().clear();
+    stack.proxy().always("*", Fault::Hang);
+    let found =
+        contract::mempool_inspector(&client.inspector(&config), account, Duration::from_secs(2)).await;
+    assert!(found.iter().any(|found| found.contains("no answer within")), "{found:?}");
+    stack.proxy().clear();
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.finish().await;

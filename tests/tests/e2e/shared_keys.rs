@@ -400,3 +400,28 @@ async fn how_old_a_count_may_be_decides_whether_others_are_stepped_over_or_colli
         stack.finish().await;
     }
 }
+
+/// A former owner left the word that a nonce is used. Nobody doubts a shared key for that: the lane ends when there is nothing left to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_of_a_shared_key_ends_although_a_nonce_was_said_to_be_used() {
+    let stack = stack().mining(Mining::Manual).set("nonce.strict.enabled", false).up().await;
+    let submitter = stack.submitter(0);
+    let tx_id = stack.create(submitter, "ours", &payload(Address::repeat_byte(0x5e), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.workers()[0].kill9();
+    stack.sql("UPDATE managed_tx SET sub_state = 'nonce_used'").await;
+    stack.start_worker().await;
+    stack.wait_owned(submitter, None).await;
+    eventually("it is mined", async || {
+        stack.anvil().mine(1).await;
+        let row = stack.row(tx_id).await;
+        if row.state == TxState::Confirmed { Ok(()) } else { Err(row) }
+    })
+    .await;
+    eventually("the lease is given back", async || match stack.lease(submitter).await {
+        Some(lease) if lease.owner.is_none() => Ok(()),
+        lease => Err(lease),
+    })
+    .await;
+    stack.finish().await;
+}

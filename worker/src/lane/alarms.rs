@@ -2,6 +2,7 @@
 //! in the commit that makes it true, and so is its end: what the rows say is what was told, and the next owner knows it.
 
 use gapless::domain::{ErrorCode, EventKind, TxError};
+use gapless::store::OpenIntent;
 use tokio::time::Instant;
 
 use super::{Lane, OpenTx, StepError};
@@ -58,22 +59,26 @@ impl Lane {
         self.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
     }
 
-    /// The same before the rows were read: whatever there is says why it does not move.
+    /// A turn ended before the rows were read: whatever there is says why it does not move.
     pub(super) async fn show_unread_waiting(&mut self, cause: &str) -> Result<(), StepError> {
         let rows = self.shared.reader.lane(self.lease.key()).await?;
         if rows.paused || rows.cursor.is_some_and(|cursor| cursor.protect.is_some()) {
             return Ok(());
         }
-        self.show_open_waiting(cause).await?;
+        self.show_oldest_waiting(rows.open, cause).await?;
         steps::prepare::show_waiting_for_node(self, cause).await
     }
 
-    /// A node could not be asked, and the turn ended before anything was sent. There is no room for another nonce, so that the queue has
-    /// nothing to say: the oldest that is on its way says why it does not move. Read anew, because memory was forgotten.
+    /// There is no room for another nonce, so that the queue has nothing to say: the oldest that is on its way says why it does not move.
+    /// Read anew, because memory was forgotten.
     pub(super) async fn show_open_waiting(&mut self, cause: &str) -> Result<(), StepError> {
         let rows = self.shared.reader.lane(self.lease.key()).await?;
+        self.show_oldest_waiting(rows.open, cause).await
+    }
+
+    async fn show_oldest_waiting(&mut self, open: Vec<OpenIntent>, cause: &str) -> Result<(), StepError> {
         let now = Instant::now();
-        self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
+        self.open = open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.recall_alarms();
         let oldest = self.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_held());
         if let Some(oldest) = oldest.filter(|tx| tx.intent.sub_state.is_none()) {

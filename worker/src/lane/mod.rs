@@ -403,7 +403,9 @@ impl Lane {
         let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
         self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
         self.key = std::mem::take(&mut self.key).read_again(self.stored_evidence.clone());
-        if self.open.iter().any(|tx| tx.intent.sub_state.as_deref() == Some("nonce_used")) {
+        // A shared key is never doubted: others may use it.
+        let used = |tx: &OpenTx| tx.intent.sub_state.as_deref() == Some(steps::submit::NONCE_USED);
+        if !self.sharing.enabled && self.open.iter().any(used) {
             self.key.doubted_before();
         }
         self.sequence = rows.cursor.map(|cursor| Sequence {

@@ -87,7 +87,7 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
     let action = match verdict {
         // The same bytes cannot be mined before the base fee falls, and pools drop them: sending them again helps nobody.
         Verdict::InMempool | Verdict::ProbablyLost
-            if replace::may_raise(lane, index) && is_below_base_fee(lane, index) =>
+            if may_raise(lane, index) && is_below_base_fee(lane, index) =>
         {
             lane.open[index].speed_up = true;
             "bump"
@@ -108,6 +108,10 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, tx.id = %lane.open[index].intent.tx_id, verdict = verdict.as_str(), action,
         "mempool diagnosis acted on");
+}
+
+fn may_raise(lane: &Lane, index: usize) -> bool {
+    lane.may_replace() && lane.open[index].intent.ending.is_none() && replace::may_bump(lane, index)
 }
 
 /// Whether the highest price that was offered is below the base fee of the head.

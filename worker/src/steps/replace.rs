@@ -105,21 +105,16 @@ fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
     if tx.speed_up || (tx.intent.ending.is_some() && !tx.is_placeholder()) {
         return Some(tx.last_attempt_at);
     }
-    // Raising a later nonce helps nobody while the oldest waits.
-    let oldest = lane.open.iter().position(is_unmined) == Some(index);
     let sendable = tx.is_taken || tx.underpriced;
-    let may = bump.enabled && sendable && replacements(tx) < bump.max_attempts as usize;
-    (oldest && may).then(|| tx.last_attempt_at + bump.min_interval)
+    (sendable && may_bump(lane, index)).then(|| tx.last_attempt_at + bump.min_interval)
 }
 
-/// Whether the price of this intent may be raised without anybody asking for it, the time since the last attempt aside.
-pub(super) fn may_raise(lane: &Lane, index: usize) -> bool {
-    let (tx, bump) = (&lane.open[index], &lane.chain.config.gasbump);
-    lane.may_replace()
-        && bump.enabled
-        && tx.intent.ending.is_none()
-        && lane.open.iter().position(is_unmined) == Some(index)
-        && replacements(tx) < bump.max_attempts as usize
+/// Whether gas bump may raise the price of this nonce, the time since the last attempt aside.
+pub(super) fn may_bump(lane: &Lane, index: usize) -> bool {
+    let bump = &lane.chain.config.gasbump;
+    // Raising a later nonce helps nobody while the oldest waits.
+    let oldest = lane.open.iter().position(is_unmined) == Some(index);
+    bump.enabled && oldest && replacements(&lane.open[index]) < bump.max_attempts as usize
 }
 
 /// Attempts beyond the first.

@@ -16,7 +16,7 @@ use crate::failpoint;
 use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
 
 /// Why it waits: the node says that its nonce is used.
-const NONCE_USED: &str = "nonce_used";
+pub(crate) const NONCE_USED: &str = "nonce_used";
 /// What a send without an answer is counted as.
 const NO_ANSWER: &str = "no_answer";
 
@@ -36,21 +36,15 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             break;
         }
         if !send(lane, index).await? {
-            return wait_for_a_node(lane, index).await;
+            // The others may wait as long for their answers. That this one waits is written before the next is tried, and the lane
+            // looks at its mail in between.
+            return lane.flush().await;
         }
         if lane.is_protected() {
             break;
         }
     }
     Ok(())
-}
-
-/// No node answered. The others would wait as long for their answers, one after the other: they go out together with this one, and that it
-/// waits is written at once.
-async fn wait_for_a_node(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    let again = lane.open[index].due;
-    lane.open.iter_mut().skip(index + 1).for_each(|tx| tx.due = tx.due.max(again));
-    lane.flush().await
 }
 
 /// What is not behind a nonce that a caller outside holds.
