@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::bell::Bell;
+use gapless::notifier::Notifier;
 use gapless::config::{ChainConfig, Config};
 use gapless::domain::hex_text::parse_address_any_case;
 use gapless::domain::{ChainId, Finality, Payload, Policy, SubmitterKey};
@@ -13,11 +13,11 @@ use gapless::store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Door;
+use crate::auth::Authenticator;
 use crate::error::ApiError;
 use crate::intake::Intake;
 use crate::nodes::Nodes;
-use crate::settled::Settled;
+use crate::long_poll::LongPolls;
 
 pub(crate) type SharedApp = Arc<App>;
 
@@ -26,14 +26,14 @@ pub(crate) struct App {
     pub(crate) store: Store,
     pub(crate) intake: Intake,
     /// Wakes workers.
-    pub(crate) bell: Bell,
+    pub(crate) notifier: Notifier,
     /// Changes when a worker has finished something; false while that cannot be heard.
     pub(crate) endings: watch::Receiver<bool>,
-    pub(crate) settled: Settled,
+    pub(crate) long_polls: LongPolls,
     pub(crate) chains: Chains,
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
-    pub(crate) door: Door,
+    pub(crate) authenticator: Authenticator,
     pub(crate) metrics: MetricsHandle,
     pub(crate) max_batch: usize,
     pub(crate) max_wait: Duration,

@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::tls::Tls;
-use crate::unstalled::Unstalled;
+use crate::write_timeout::WriteTimeout;
 
-type Stream = Unstalled<TcpStream>;
+type Stream = WriteTimeout<TcpStream>;
 
 /// Before the next try where the system has nothing left to give, for example file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -151,7 +151,7 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         let Ok(here) = stream.local_addr() else { return };
         let between = (LocalAddr(here.into()), RemoteAddr(from.into()));
         // Below TLS: what a client does not read is not taken there either.
-        let stream = Unstalled::new(stream, self.send_timeout);
+        let stream = WriteTimeout::new(stream, self.send_timeout);
         match &self.tls {
             None => self.requests(stream, between, Scheme::HTTP).await,
             Some(tls) => {

@@ -2,9 +2,9 @@
 //!
 //! No timer: a lone request is inserted at once, a flood in groups of hundreds. Each request gets its own answer, and a
 //! group that the database refuses is halved until the one row to blame stands alone. Who waits, and what goes
-//! together, is in `waiting`; whether the queue of a submitter has room, in `room`.
+//! together, is in `waiting`; whether the queue of a submitter has room, in `queue_limit`.
 
-mod room;
+mod queue_limit;
 mod waiting;
 
 use std::panic::AssertUnwindSafe;
@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::FutureExt;
-use gapless::bell::Bell;
+use gapless::notifier::Notifier;
 use gapless::domain::{Event, EventKind};
 use gapless::events::EventPublisher;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
-pub(crate) use room::QueueLimits;
-use room::Rooms;
+pub(crate) use queue_limit::QueueLimits;
+use queue_limit::QueueLimiter;
 use tokio::sync::{Notify, oneshot};
 use waiting::{Group, PARTS, Unit, Waiting, part_of};
 
@@ -52,22 +52,22 @@ struct Shared {
     waiting: Mutex<Waiting>,
     /// A flusher is wanted.
     call: Notify,
-    rooms: Rooms,
+    limiter: QueueLimiter,
     store: Store,
-    bell: Bell,
+    notifier: Notifier,
     events: Arc<dyn EventPublisher>,
 }
 
 impl Intake {
     pub(crate) fn start(
         store: &Store,
-        bell: &Bell,
+        notifier: &Notifier,
         events: &Arc<dyn EventPublisher>,
         limits: QueueLimits,
     ) -> Intake {
-        let (store, bell, events) = (store.clone(), bell.clone(), events.clone());
-        let (waiting, rooms) = (Mutex::default(), Rooms::new(limits));
-        let shared = Shared { waiting, call: Notify::new(), rooms, store, bell, events };
+        let (store, notifier, events) = (store.clone(), notifier.clone(), events.clone());
+        let (waiting, limiter) = (Mutex::default(), QueueLimiter::new(limits));
+        let shared = Shared { waiting, call: Notify::new(), limiter, store, notifier, events };
         let intake = Intake { shared: Arc::new(shared) };
         // Each group has at least one part to itself.
         for _ in 0..MOST_AT_ONCE {
@@ -152,7 +152,7 @@ impl Shared {
             // A client that went away needs no answer; its row stands and a retry finds it.
             let _ = answer.send(part);
         }
-        self.bell.ring(created);
+        self.notifier.notify(created);
     }
 }
 
@@ -163,12 +163,12 @@ impl Shared {
         if let Err(error) = self.count_queues(rows).await {
             return vec![Err(error); rows.len()];
         }
-        let judged = self.rooms.judge(rows);
+        let judged = self.limiter.judge(rows);
         if judged.iter().all(Result::is_ok) {
             return self.insert_judged(rows).await;
         }
-        let having_room = |room: bool| {
-            let chosen = rows.iter().zip(&judged).filter(move |(_, judged)| judged.is_ok() == room);
+        let having_room = |queue_limit: bool| {
+            let chosen = rows.iter().zip(&judged).filter(move |(_, judged)| judged.is_ok() == queue_limit);
             chosen.map(|(row, _)| row.clone()).collect::<Vec<NewIntent>>()
         };
         let mut inserted = self.insert_judged(&having_room(true)).await.into_iter();
@@ -190,18 +190,18 @@ impl Shared {
     async fn count_queues(&self, rows: &[NewIntent]) -> Result<(), IntakeError> {
         // Before the count: what is inserted meanwhile is inserted by others.
         let now = Instant::now();
-        let limits = self.rooms.to_count(rows, now);
+        let limits = self.limiter.to_count(rows, now);
         if limits.is_empty() {
             return Ok(());
         }
         let depths = self.store.queue_depths(&limits).await.map_err(|error| whole(&error, rows.len()))?;
-        self.rooms.counted(&limits, &depths, now);
+        self.limiter.counted(&limits, &depths, now);
         Ok(())
     }
 
     async fn insert_judged(&self, rows: &[NewIntent]) -> Answers {
         let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
-        self.rooms.settle(rows, &answers);
+        self.limiter.settle(rows, &answers);
         answers
     }
 

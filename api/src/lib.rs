@@ -5,20 +5,20 @@ mod app;
 mod auth;
 mod connections;
 mod document;
-mod edge;
+mod middleware;
 mod error;
-#[cfg(feature = "hostile")]
-pub mod hostile;
+#[cfg(feature = "fuzz")]
+pub mod fuzz_entry;
 mod intake;
 mod nodes;
 mod ready;
 mod routes;
 mod server;
-mod settled;
+mod long_poll;
 mod tls;
-mod unstalled;
+mod write_timeout;
 mod wait;
-mod whole_body;
+mod body_limit;
 mod wire;
 
 pub use document::spec_yaml;

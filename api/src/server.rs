@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::bell::{Bell, hear};
+use gapless::notifier::{self, Notifier};
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::observe::install_metrics;
@@ -17,17 +17,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, Policies, SharedApp};
-use crate::auth::{Door, Gate};
+use crate::auth::{Authenticator, AuthMiddleware};
 use crate::connections::{self, Limits};
 use crate::document;
-use crate::edge::Edge;
+use crate::middleware::RequestMiddleware;
 use crate::intake::{self, Intake, QueueLimits};
 use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
-use crate::settled::Settled;
+use crate::long_poll::LongPolls;
 use crate::tls::Tls;
-use crate::whole_body::WholeBody;
+use crate::body_limit::BodyLimit;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -42,28 +42,28 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// be used, or others than
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
-    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
-        tracing::warn!(remark, "not secure");
+    for log_security_warnings in database_remarks(&config.database.url).into_iter().chain(config.security_warnings()) {
+        tracing::warn!(log_security_warnings, "not secure");
     }
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
     // Apart from those who read: however many lists are asked for, what is to be sent does not wait for them.
     let intake_store =
         Store::new(&config.database.url, "gapless-api-intake", intake::MOST_AT_ONCE + KEY_LOOKS, TIMEOUTS)?;
-    let door = Door::new(&config.api, &intake_store);
+    let authenticator = Authenticator::new(&config.api, &intake_store);
     match ready::check(&store).await {
         Err(error) if error.is_for_people() => return Err(error.into()),
         Err(_) => {}
         // Before anybody can come in. What cannot be asked now is asked once the database is back.
         Ok(()) => {
-            if let Err(error) = door.look(&store).await {
+            if let Err(error) = authenticator.look(&store).await {
                 tracing::warn!(%error, "whether there are API keys is not known yet");
             }
-            door.check()?;
+            authenticator.check()?;
         }
     }
     // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
-    let app = app(&config, door, store.clone(), &intake_store, notify_store, shutdown.clone());
+    let app = app(&config, authenticator, store.clone(), &intake_store, notify_store, shutdown.clone());
     let stop = CancellationToken::new();
     let tls = match &config.api.tls {
         Some(tls) => Some(Tls::start(tls, &stop).await?),
@@ -76,7 +76,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     let endpoint = endpoint(app.clone(), &config.api);
     let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, GRACE);
     let supervised = async {
-        let outcome = supervise(&app.door, &store, &shutdown).await;
+        let outcome = supervise(&app.authenticator, &store, &shutdown).await;
         stop.cancel();
         outcome
     };
@@ -87,24 +87,24 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
 }
 
 /// Until `shutdown`, or until it turns out that this process must not serve.
-async fn supervise(door: &Door, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
+async fn supervise(authenticator: &Authenticator, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
     wait_for_database(store, shutdown).await?;
-    door.guard(store, shutdown).await
+    authenticator.guard(store, shutdown).await
 }
 
 fn app(
     config: &Config,
-    door: Door,
+    authenticator: Authenticator,
     store: Store,
     intake_store: &Store,
     notify_store: Store,
     shutdown: CancellationToken,
 ) -> SharedApp {
     let metrics = install_metrics();
-    let bell = Bell::start(notify_store.clone(), Channel::Work);
+    let notifier = Notifier::start(notify_store.clone(), Channel::Work);
     let endings = listen(notify_store);
-    let intake = Intake::start(intake_store, &bell, &publisher(config.events.mode), QueueLimits::new(config));
-    let settled = Settled::start(store.clone(), endings.clone());
+    let intake = Intake::start(intake_store, &notifier, &publisher(config.events.mode), QueueLimits::new(config));
+    let long_polls = LongPolls::start(store.clone(), endings.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
         async move {
@@ -115,13 +115,13 @@ fn app(
     });
     Arc::new(App {
         intake,
-        bell,
+        notifier,
         endings,
-        settled,
+        long_polls,
         chains: Chains::new(config),
         policies: Policies::new(config),
         nodes: Nodes::new(config),
-        door,
+        authenticator,
         metrics,
         max_batch: config.api.max_batch,
         max_wait: config.api.max_wait,
@@ -133,7 +133,7 @@ fn app(
 /// Hears when workers finish something.
 fn listen(store: Store) -> watch::Receiver<bool> {
     let (said, heard) = watch::channel(false);
-    tokio::spawn(hear(store, Channel::Final, move |listening| {
+    tokio::spawn(notifier::listen(store, Channel::Final, move |listening| {
         said.send_replace(listening);
     }));
     heard
@@ -147,7 +147,7 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         .nest("/", routes::service())
         .data(app.clone())
         // From here on outwards: the key comes before the body.
-        .with(WholeBody { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
-        .with(Gate { app })
-        .with(Edge::new())
+        .with(BodyLimit { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
+        .with(AuthMiddleware { app })
+        .with(RequestMiddleware::new())
 }

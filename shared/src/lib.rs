@@ -3,7 +3,7 @@
 //! `domain` is plain data and functions; `store` holds every SQL statement; `chain` holds every RPC call;
 //! `config` reads the one file. Nothing here runs a loop: loops live in the binaries.
 
-pub mod bell;
+pub mod notifier;
 pub mod chain;
 pub mod config;
 #[cfg(feature = "contract")]
@@ -11,8 +11,8 @@ pub mod contract;
 pub mod domain;
 pub mod embed;
 pub mod events;
-#[cfg(feature = "hostile")]
-pub mod hostile;
+#[cfg(feature = "fuzz")]
+pub mod fuzz_entry;
 pub mod observe;
 pub mod secret_file;
 pub mod shutdown;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use gapless_cli::output::{line, say};
 use gapless_tests::chaos::{Crew, Options, PER_HOUR, run};
-use gapless_tests::plain::Way;
+use gapless_tests::reference_worker::FenceStrategy;
 use serde_json::Value;
 
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
@@ -33,7 +33,7 @@ struct Args {
     keep: bool,
     /// A negative control: the harness's own workers, lock-then-write (right), exists, send-first or unchecked (wrong)
     #[arg(long)]
-    control: Option<Way>,
+    control: Option<FenceStrategy>,
 }
 
 #[tokio::main]
@@ -44,15 +44,15 @@ async fn main() -> Result<ExitCode> {
     let seed = args.seed.unwrap_or_else(|| rand::random_range(1..100_000));
     let mut options = match args.control {
         None => Options::new(program, seed, FIVE_MINUTES),
-        Some(way) => Options::control(program, seed, way),
+        Some(strategy) => Options::control(program, seed, strategy),
     };
     options.length = args.seconds.map_or(options.length, Duration::from_secs);
     options.per_hour = args.per_hour;
     options.settings = args.settings;
     options.keep = args.keep;
     options.say = say;
-    if let Crew::Plain(way) = options.crew {
-        say(&format!("negative control: workers that guard their writes by {}", way.word()));
+    if let Crew::Plain(strategy) = options.crew {
+        say(&format!("negative control: workers that guard their writes by {}", strategy.word()));
     }
     say(&format!("seed {seed}, {} s; Ctrl-C ends it early, in good order", options.length.as_secs()));
     let over = options.over.clone();

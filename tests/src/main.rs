@@ -16,7 +16,7 @@ use gapless::config::Config;
 use gapless::domain::{Address, ChainId, RequestedTx, SubmitterKey};
 use gapless::embed::{Gapless, NonceContext};
 use gapless::observe::LogGuard;
-use gapless_tests::plain::Way;
+use gapless_tests::reference_worker::FenceStrategy;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -43,8 +43,8 @@ enum Part {
     PlainWorker {
         #[arg(long)]
         config: PathBuf,
-        #[arg(long, env = "GAPLESS_PLAIN_WAY")]
-        way: Way,
+        #[arg(long, env = "GAPLESS_FENCE_STRATEGY")]
+        strategy: FenceStrategy,
     },
     /// A program of somebody's own that asks for a nonce, says so, and never answers.
     Caller {
@@ -77,10 +77,10 @@ async fn main() -> anyhow::Result<ExitCode> {
             let worker = adapters::with_adapters(gapless_worker::Worker::builder(config));
             worker.run(gapless::shutdown::stop_signal()).await?;
         }
-        Part::PlainWorker { config, way } => {
+        Part::PlainWorker { config, strategy } => {
             let log = gapless::config::Log::default();
             let _log = gapless::observe::init_logging(&log)?;
-            gapless_tests::plain::run(&std::fs::read_to_string(config)?, way).await?;
+            gapless_tests::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
         }
         Part::Caller { config, chain_id, submitter, request_id } => {
             let (config, _log) = load(config)?;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::eventually::{LIMIT, eventually};
 use crate::stack::Stack;
-use crate::wire::Wire;
+use crate::tcp_proxy::TcpProxy;
 
 /// What admin routes want to see.
 pub(crate) const ADMIN_TOKEN: &str = "an-operator-of-the-tests";
@@ -104,7 +104,7 @@ impl<'a> ServiceBuilder<'a> {
     }
 
     /// Reaches the database over this line, with the rights it has anyway.
-    pub fn over(mut self, wire: &Wire) -> Self {
+    pub fn over(mut self, wire: &TcpProxy) -> Self {
         let direct = self.settings.text("database.url").expect("set when the builder was made");
         let url = wire.url(direct);
         self.settings.set("database.url", url);

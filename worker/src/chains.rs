@@ -8,7 +8,7 @@ use gapless::chain::{ChainConnector, ChainIdentity, MempoolInspector, RpcError};
 use gapless::config::ChainConfig;
 use gapless::domain::bump::GasBumpPolicy;
 use gapless::domain::stuck::StuckPolicy;
-use gapless::domain::{Finality, NodeId};
+use gapless::domain::{Finality, WorkerId};
 use gapless::store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,7 @@ impl Chain {
         config: &ChainConfig,
         ports: ChainPorts,
         store: &Store,
-        node: &NodeId,
+        node: &WorkerId,
         duty_duration: Duration,
         stop: &CancellationToken,
     ) -> Arc<Chain> {
@@ -75,8 +75,8 @@ impl Chain {
     }
 
     /// A chain that is what it says, and whose watcher looks when it is told to.
-    #[cfg(feature = "by-hand")]
-    pub(crate) fn by_hand(
+    #[cfg(feature = "sim-driver")]
+    pub(crate) fn sim_driver(
         config: &ChainConfig,
         connector: Arc<dyn ChainConnector>,
     ) -> (Arc<Chain>, WatchTask) {

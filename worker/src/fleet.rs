@@ -18,24 +18,24 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
-use crate::lane::{Ended, Lane, Order, Shared};
-use crate::pulse::Pulse;
-use crate::share::{Decision, Facts, decide, fair_share};
-use crate::watcher::{Mailbox, News};
+use crate::lane::{Ended, Lane, LaneCommand, Shared};
+use crate::heartbeat::Heartbeat;
+use crate::lease_balance::{Decision, Facts, decide, fair_share};
+use crate::watcher::{Mailbox, LaneEvent};
 
 /// A lane from the outside.
 #[derive(Debug)]
 struct LaneHandle {
     tag: LeaseTag,
     mailbox: Mailbox,
-    orders: watch::Sender<Order>,
+    orders: watch::Sender<LaneCommand>,
     paused: bool,
     /// What its lane was last told of it.
     shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
     /// Has nothing to do, by its own word.
-    rests: Arc<AtomicBool>,
+    idle: Arc<AtomicBool>,
     /// Can only wait, by its own word: the head of its queue is blocked.
     only_waits: Arc<AtomicBool>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Fleet {
     ended: mpsc::Sender<Ended>,
     /// Something may be there to do: poll now.
     pub(crate) wake: Notify,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 }
 
 /// Ended lanes that may wait to be collected, and are collected at once.
@@ -81,7 +81,7 @@ impl Fleet {
     ) -> (Arc<Fleet>, mpsc::Receiver<Ended>) {
         let (ended, endings) = mpsc::channel(ENDED);
         let lanes = Mutex::new(HashMap::new());
-        let pulse = Pulse::new(&config, store.clone(), shared.node.clone());
+        let heartbeat = Heartbeat::new(&config, store.clone(), shared.node.clone());
         (
             Arc::new(Fleet {
                 config,
@@ -93,7 +93,7 @@ impl Fleet {
                 lanes,
                 ended,
                 wake: Notify::new(),
-                pulse,
+                heartbeat,
             }),
             endings,
         )
@@ -156,8 +156,8 @@ impl Fleet {
         let (serves, settings) = (self.serves(), &self.config.lease);
         // At once: what a client waits for is the work.
         let ((), peers, work) = tokio::try_join!(
-            self.pulse.beat(&serves, lanes),
-            self.pulse.peers(&serves, lanes),
+            self.heartbeat.beat(&serves, lanes),
+            self.heartbeat.peers(&serves, lanes),
             self.store.find_work(settings)
         )?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
@@ -167,13 +167,13 @@ impl Fleet {
         let scarce = ours.iter().filter(|work| is_busy(work)).count() > slots.max(max_leases);
         let wants_slot = |work: &&&Work| is_busy(work) && !(scarce && work.asleep);
         let busy = ours.iter().filter(wants_slot).count();
-        let share = fair_share(busy, peers.len());
+        let lease_balance = fair_share(busy, peers.len());
         let facts = Facts {
             busy,
             workers: peers.len(),
             held,
             someone_has_room: peers.iter().any(|peer| {
-                peer.node != self.shared.node && (peer.lanes as usize) < share.min(peer.max_leases as usize)
+                peer.node != self.shared.node && (peer.lanes as usize) < lease_balance.min(peer.max_leases as usize)
             }),
             max_leases,
         };
@@ -204,11 +204,11 @@ impl Fleet {
 
     /// There is word of new work, and nobody said whose. Lanes that have nothing to do look for themselves, if they are
     /// few; a poll finds the rest.
-    pub(crate) fn hear_of_work(&self) {
+    pub(crate) fn work_announced(&self) {
         let lanes = self.lanes();
-        let idle = || lanes.values().filter(|lane| lane.rests.load(Ordering::Relaxed));
+        let idle = || lanes.values().filter(|lane| lane.idle.load(Ordering::Relaxed));
         if idle().take(FEW + 1).count() <= FEW {
-            idle().for_each(|lane| lane.mailbox.post(News::Look));
+            idle().for_each(|lane| lane.mailbox.post(LaneEvent::Look));
         }
         self.wake.notify_one();
     }
@@ -226,16 +226,16 @@ impl Fleet {
             let Some(work) = work else { continue };
             if work.paused != lane.paused {
                 lane.paused = work.paused;
-                lane.mailbox.post(News::Paused(work.paused));
+                lane.mailbox.post(LaneEvent::Paused(work.paused));
             }
             if lane.shared != Some(work.shared) {
                 lane.shared = Some(work.shared);
-                lane.mailbox.post(News::Shared(work.shared));
+                lane.mailbox.post(LaneEvent::Shared(work.shared));
             }
             if work.action {
-                lane.mailbox.post(News::Reload);
+                lane.mailbox.post(LaneEvent::Reload);
             } else if work.queued {
-                lane.mailbox.post(News::Work);
+                lane.mailbox.post(LaneEvent::Work);
             }
         }
         lanes.values().filter(|lane| lane.busy).count()
@@ -313,12 +313,12 @@ impl Fleet {
             fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
-        let (rests, only_waits) = (lane.rests.clone(), lane.only_waits.clone());
-        let (orders, obeyed) = watch::channel(Order::Run);
+        let (idle, only_waits) = (lane.idle.clone(), lane.only_waits.clone());
+        let (orders, obeyed) = watch::channel(LaneCommand::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes().insert(
             key,
-            LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, rests, only_waits },
+            LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, idle, only_waits },
         );
         let running = tokio::spawn(lane.run(obeyed));
         tokio::spawn(async move {
@@ -340,7 +340,7 @@ impl Fleet {
         for (key, lane) in lanes.iter().filter(|(_, lane)| lane.busy).take(count) {
             tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
                 "handing over: another worker has room");
-            lane.orders.send_replace(Order::HandOver);
+            lane.orders.send_replace(LaneCommand::HandOver);
         }
     }
 
@@ -349,7 +349,7 @@ impl Fleet {
         let lanes = self.lanes();
         let waiting = lanes.values().filter(|lane| lane.only_waits.load(Ordering::Relaxed));
         for lane in waiting.take(wanted) {
-            lane.orders.send_replace(Order::GiveWay);
+            lane.orders.send_replace(LaneCommand::GiveWay);
         }
     }
 
@@ -428,7 +428,7 @@ impl Fleet {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
                     node.id = %self.shared.node, fencing_token = tag.token().0, "lease lost");
-                lane.orders.send_replace(Order::Vanish);
+                lane.orders.send_replace(LaneCommand::Abandon);
             }
         }
     }
@@ -436,7 +436,7 @@ impl Fleet {
     /// Stops every lane where it is and gives all leases back.
     pub(crate) async fn hand_over(&self, limit: Duration) {
         for lane in self.lanes().values() {
-            lane.orders.send_replace(Order::HandOver);
+            lane.orders.send_replace(LaneCommand::HandOver);
         }
         let give_up = Instant::now() + limit;
         while !self.lanes().is_empty() && Instant::now() < give_up {

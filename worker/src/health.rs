@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
-use crate::port;
+use crate::listener;
 
 /// What is missing before this process can do its work.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Health {
                 .at("/metrics", get(render_metrics))
                 .data(self);
             match TcpListener::bind(bind).await {
-                Ok(listener) => port::serve(listener, app, stop).await,
+                Ok(listener) => listener::serve(listener, app, stop).await,
                 Err(error) => tracing::error!(error = %error, %bind, "cannot serve worker.metrics_bind"),
             }
         })

@@ -1,21 +1,21 @@
 //! The worker: owns submitters by lease and carries their intents to the chain.
 
 mod builder;
-#[cfg(feature = "by-hand")]
-pub mod by_hand;
+#[cfg(feature = "sim-driver")]
+pub mod sim_driver;
 mod chains;
 mod duties;
 pub mod failpoint;
 mod fleet;
-mod funnel;
+mod batcher;
 mod health;
 mod lane;
-mod port;
-mod pulse;
+mod listener;
+mod heartbeat;
 mod reader;
 mod receipts;
 mod run;
-mod share;
+mod lease_balance;
 mod steps;
 mod watcher;
 mod writer;

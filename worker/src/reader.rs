@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gapless::domain::{SubmitterKey, TxId};
 use gapless::store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
 
-use crate::funnel::{Funnel, Reply, Request};
+use crate::batcher::{Batcher, Reply, Request};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ReadError {
@@ -23,9 +23,9 @@ const MAX_BATCH: usize = 500;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
-    lanes: Funnel<SubmitterKey, Lanes>,
-    heads: Funnel<(SubmitterKey, u32), Heads>,
-    spent: Funnel<(SubmitterKey, TxId), Spent>,
+    lanes: Batcher<SubmitterKey, Lanes>,
+    heads: Batcher<(SubmitterKey, u32), Heads>,
+    spent: Batcher<(SubmitterKey, TxId), Spent>,
     /// For what is asked so rarely that batches would hold one.
     store: Store,
 }
@@ -35,15 +35,15 @@ impl Reader {
         let (lanes, heads, spent) = (store.clone(), store.clone(), store.clone());
         Reader {
             store,
-            lanes: Funnel::start("reader_rows", 1, MAX_BATCH, move |batch| {
+            lanes: Batcher::start("reader_rows", 1, MAX_BATCH, move |batch| {
                 let store = lanes.clone();
                 async move { read_lanes(&store, batch).await }
             }),
-            heads: Funnel::start("reader_heads", 1, MAX_BATCH, move |batch| {
+            heads: Batcher::start("reader_heads", 1, MAX_BATCH, move |batch| {
                 let store = heads.clone();
                 async move { read_heads(&store, batch).await }
             }),
-            spent: Funnel::start("reader_spent", 1, MAX_BATCH, move |batch| {
+            spent: Batcher::start("reader_spent", 1, MAX_BATCH, move |batch| {
                 let store = spent.clone();
                 async move { read_spent(&store, batch).await }
             }),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::bell::{Bell, hear};
+use gapless::notifier::{self, Notifier};
 use gapless::config::Config;
-use gapless::domain::{Address, ChainId, NodeId, SubmitterKey};
+use gapless::domain::{Address, ChainId, WorkerId, SubmitterKey};
 use gapless::signer::SignerSet;
 use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_remarks};
 use tokio::sync::mpsc;
@@ -26,8 +26,8 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 /// Runs until `stop`, then hands every lease over.
 pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -> anyhow::Result<()> {
     let config = Arc::new(config);
-    remark(&config);
-    let node = node_id(&config);
+    log_security_warnings(&config);
+    let node = worker_id(&config);
     let timeouts =
         Timeouts { statement: config.lease.database_timeout(), acquire: config.lease.database_timeout() };
     let open = |role: &str, connections: u32| -> Result<Store, StoreError> {
@@ -69,7 +69,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
         writer: Writer::start(
             Arc::new(write_store),
             writers,
-            Bell::start(fleet_store.clone(), Channel::Final),
+            Notifier::start(fleet_store.clone(), Channel::Final),
             node.clone(),
         ),
         reader: Reader::start(read_store),
@@ -95,7 +95,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     fleet.clone().run(stop.clone()).await;
     tracing::info!(node.id = %node, "worker stopping: handing leases over");
     // First the word, then the leases: whoever claims them must not leave a share for us.
-    if let Err(error) = farewell(&fleet_store, &node).await {
+    if let Err(error) = remove_worker(&fleet_store, &node).await {
         tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
     }
     fleet.hand_over(HAND_OVER_LIMIT).await;
@@ -106,24 +106,24 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
 }
 
 /// What about the ways to database, nodes and signers is not as it should be.
-fn remark(config: &Config) {
-    for remark in database_remarks(&config.database.url).into_iter().chain(config.remarks()) {
-        tracing::warn!(remark, "not secure");
+fn log_security_warnings(config: &Config) {
+    for log_security_warnings in database_remarks(&config.database.url).into_iter().chain(config.security_warnings()) {
+        tracing::warn!(log_security_warnings, "not secure");
     }
 }
 
-async fn farewell(store: &Store, node: &NodeId) -> Result<(), StoreError> {
+async fn remove_worker(store: &Store, node: &WorkerId) -> Result<(), StoreError> {
     store.drop_duties(node).await?;
     store.leave(node).await
 }
 
-fn node_id(config: &Config) -> NodeId {
-    if !config.worker.node_id.is_empty() {
-        return NodeId(config.worker.node_id.clone());
+fn worker_id(config: &Config) -> WorkerId {
+    if !config.worker.id.is_empty() {
+        return WorkerId(config.worker.id.clone());
     }
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     // The random part: a container that restarts has the same host name and process id.
-    NodeId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
+    WorkerId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
 }
 
 /// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
@@ -223,6 +223,6 @@ async fn discover(
 async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
-        () = hear(store, Channel::Work, |_| fleet.hear_of_work()) => {}
+        () = notifier::listen(store, Channel::Work, |_| fleet.work_announced()) => {}
     }
 }

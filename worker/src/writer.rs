@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gapless::bell::Bell;
-use gapless::domain::NodeId;
+use gapless::notifier::Notifier;
+use gapless::domain::WorkerId;
 use gapless::observe::metrics as m;
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use tokio::time::Instant;
 
-use crate::funnel::{Funnel, Reply, Request};
+use crate::batcher::{Batcher, Reply, Request};
 
 /// How one write ended for its lane.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub(crate) enum WriteError {
 }
 
 /// Where fenced writes are committed: the store. A test may stand in between, and lose what it is asked or answered.
-#[cfg_attr(not(feature = "by-hand"), allow(unreachable_pub))]
+#[cfg_attr(not(feature = "sim-driver"), allow(unreachable_pub))]
 #[async_trait]
 pub trait Commits: Send + Sync + std::fmt::Debug {
     async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError>;
@@ -51,39 +51,39 @@ const MAX_BATCH: usize = 500;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
-    funnel: Funnel<FencedWrite, Answer>,
+    batcher: Batcher<FencedWrite, Answer>,
 }
 
 impl Writer {
     /// `endings` is rung for what became final, after its commit. `node` is for the log.
-    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Bell, node: NodeId) -> Self {
+    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Notifier, node: WorkerId) -> Self {
         let told = Arc::new(Told { endings, node });
-        let funnel = Funnel::start("writer", writers, MAX_BATCH, move |batch| {
+        let batcher = Batcher::start("writer", writers, MAX_BATCH, move |batch| {
             let (store, told) = (store.clone(), told.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
                 flush(store.as_ref(), &told, writes, replies).await;
             }
         });
-        Writer { funnel }
+        Writer { batcher }
     }
 
     /// Name of the queue, and writes that wait.
     pub(crate) fn depth(&self) -> (&'static str, usize) {
-        self.funnel.depth()
+        self.batcher.depth()
     }
 
     /// Commits one lane's write. The attempts that come back are on disk.
     pub(crate) async fn commit(&self, write: FencedWrite) -> Answer {
-        self.funnel.ask(write).await.unwrap_or(Err(WriteError::Stopping))
+        self.batcher.ask(write).await.unwrap_or(Err(WriteError::Stopping))
     }
 }
 
 /// Who hears of a write beside its lane.
 #[derive(Debug)]
 struct Told {
-    endings: Bell,
-    node: NodeId,
+    endings: Notifier,
+    node: WorkerId,
 }
 
 async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
@@ -133,7 +133,7 @@ impl Told {
     fn answer(&self, write: &FencedWrite, answer: Applied) -> Answer {
         match answer {
             Applied::Yes(attempts) => {
-                self.endings.ring(write.endings());
+                self.endings.notify(write.endings());
                 Ok(attempts)
             }
             Applied::LeaseLost => {

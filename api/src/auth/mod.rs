@@ -2,11 +2,11 @@
 //! to get one.
 
 mod bucket;
-mod door;
-mod gate;
-mod keyring;
-mod strangers;
-mod visits;
+mod authenticator;
+mod middleware;
+mod key_lookup;
+mod failed_auth_limiter;
+mod key_rate_limiter;
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -17,9 +17,9 @@ use poem::{Request, RequestBody};
 use poem_openapi::registry::{MetaSecurityScheme, Registry};
 use poem_openapi::{ApiExtractor, ApiExtractorType, ExtractParamOptions};
 
-pub(crate) use self::door::Door;
-use self::door::{Proof, Visitor};
-pub(crate) use self::gate::Gate;
+pub(crate) use self::authenticator::Authenticator;
+use self::authenticator::{Proof, Authenticated};
+pub(crate) use self::middleware::AuthMiddleware;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 
@@ -46,7 +46,7 @@ rights! {
 /// Somebody who may do what the route does, to the submitters that are theirs.
 #[derive(Debug)]
 pub(crate) struct Caller<R> {
-    visitor: Visitor,
+    authenticated: Authenticated,
     from: Option<SocketAddr>,
     right: PhantomData<fn() -> R>,
 }
@@ -56,7 +56,7 @@ impl<R> Caller<R> {
     pub(crate) fn actor(&self) -> String {
         // The plain address, without the framework's `socket://`.
         let from = self.from.map(|from| from.to_string()).unwrap_or_default();
-        match &self.visitor.proof {
+        match &self.authenticated.proof {
             Proof::Nothing => format!("client {from}"),
             Proof::AdminToken => format!("admin token from {from}"),
             Proof::Loopback => format!("loopback from {from}"),
@@ -66,7 +66,7 @@ impl<R> Caller<R> {
 
     /// A submitter that the caller named: theirs, or refused. The same whether there is such a submitter or not.
     pub(crate) fn own(&self, submitter: SubmitterKey) -> Result<SubmitterKey, ApiError> {
-        if self.visitor.rights.covers(&submitter) {
+        if self.authenticated.rights.covers(&submitter) {
             Ok(submitter)
         } else {
             Err(ApiError::SubmitterNotAllowed(submitter))
@@ -75,28 +75,28 @@ impl<R> Caller<R> {
 
     /// A transaction that the caller named: one of somebody else's does not exist for them.
     pub(crate) fn own_tx(&self, found: Option<TxView>) -> Result<TxView, ApiError> {
-        found.filter(|view| self.visitor.rights.covers(&view.submitter)).ok_or(ApiError::UnknownTx)
+        found.filter(|view| self.authenticated.rights.covers(&view.submitter)).ok_or(ApiError::UnknownTx)
     }
 
     /// `None`: everything is theirs.
     pub(crate) fn submitters(&self) -> Option<Vec<SubmitterKey>> {
-        self.visitor.rights.submitters.as_ref().map(|own| own.iter().copied().collect())
+        self.authenticated.rights.submitters.as_ref().map(|own| own.iter().copied().collect())
     }
 
     /// Only who presents a proof is shown more than others, even where none is needed.
     pub(crate) fn sees_nonces(&self) -> bool {
-        self.visitor.rights.scopes.contains(&Scope::Admin)
-            && matches!(self.visitor.proof, Proof::AdminToken | Proof::Key { .. })
+        self.authenticated.rights.scopes.contains(&Scope::Admin)
+            && matches!(self.authenticated.proof, Proof::AdminToken | Proof::Key { .. })
     }
 
     /// After a long wait: a key that was revoked meanwhile learns nothing more.
-    pub(crate) async fn recheck(&self, door: &Door) -> Result<(), ApiError> {
-        door.recheck(&self.visitor).await
+    pub(crate) async fn recheck(&self, authenticator: &Authenticator) -> Result<(), ApiError> {
+        authenticator.recheck(&self.authenticated).await
     }
 
     /// What the request costs beyond one.
-    pub(crate) fn charge(&self, door: &Door, requests: usize) {
-        door.charge(&self.visitor, requests);
+    pub(crate) fn charge(&self, authenticator: &Authenticator, requests: usize) {
+        authenticator.charge(&self.authenticated, requests);
     }
 }
 
@@ -138,11 +138,11 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
     ) -> poem::Result<Self> {
         // Both are put there by the server before any route; without them nobody comes in.
         let app = request.data::<SharedApp>().ok_or(ApiError::Internal)?;
-        let visitor = request.data::<Visitor>().cloned().ok_or(ApiError::Internal)?;
-        if !visitor.rights.scopes.contains(&R::SCOPE) {
-            return Err(app.door.refusal(&visitor, R::SCOPE).into());
+        let authenticated = request.data::<Authenticated>().cloned().ok_or(ApiError::Internal)?;
+        if !authenticated.rights.scopes.contains(&R::SCOPE) {
+            return Err(app.authenticator.refusal(&authenticated, R::SCOPE).into());
         }
         let from = request.remote_addr().as_socket_addr().copied();
-        Ok(Caller { visitor, from, right: PhantomData })
+        Ok(Caller { authenticated, from, right: PhantomData })
     }
 }

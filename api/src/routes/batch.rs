@@ -42,7 +42,7 @@ impl Batch {
             return Err(ApiError::InvalidRequest(problem).into());
         }
         // Each item counts as a request; one was counted when the caller came in.
-        caller.charge(&app.door, items.len().saturating_sub(1));
+        caller.charge(&app.authenticator, items.len().saturating_sub(1));
         let mut checked: Vec<Result<NewIntent, ApiError>> = items
             .into_iter()
             .map(|item| {

@@ -40,14 +40,14 @@ impl Get {
         let tx_id: TxId =
             tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
         // Before the row is read: what ends after that is heard of.
-        let waiting = (!wait.is_zero()).then(|| app.settled.enrol(tx_id));
+        let waiting = (!wait.is_zero()).then(|| app.long_polls.enrol(tx_id));
         let mut view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
         if let Some(waiting) = waiting.filter(|_| !view.state.is_terminal()) {
             tokio::select! {
                 () = waiting.ended(wait) => {}
                 () = app.shutdown.cancelled() => {}
             }
-            caller.recheck(&app.door).await?;
+            caller.recheck(&app.authenticator).await?;
             view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
         }
         Ok(Json(told_in_full(&app, view, after).await?))

@@ -1,7 +1,7 @@
 //! The routes. Each is a struct without state, so that the OpenAPI document can be made without a server; handlers get
 //! what they need from the request.
 
-mod ask;
+mod tx_actions;
 mod attempts;
 mod batch;
 mod by_request;
@@ -9,14 +9,14 @@ mod create;
 mod get;
 mod health;
 mod list;
-mod operate;
+mod submitter_actions;
 mod simulate;
 mod stuck;
 mod submitters;
 mod tx;
 
 pub(crate) use list::MAX_PAGE;
-pub(crate) use operate::MAX_BLOCK;
+pub(crate) use submitter_actions::MAX_BLOCK;
 use poem_openapi::{OpenApiService, Tags};
 
 pub(crate) type Routes = (
@@ -26,10 +26,10 @@ pub(crate) type Routes = (
     by_request::ByRequest,
     get::Get,
     attempts::Attempts,
-    ask::Ask,
+    tx_actions::TxActions,
     stuck::Stuck,
     submitters::Submitters,
-    operate::Operate,
+    submitter_actions::SubmitterActions,
     health::Health,
 );
 
@@ -64,10 +64,10 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
         by_request::ByRequest,
         get::Get,
         attempts::Attempts,
-        ask::Ask,
+        tx_actions::TxActions,
         stuck::Stuck,
         submitters::Submitters,
-        operate::Operate,
+        submitter_actions::SubmitterActions,
         health::Health,
     );
     OpenApiService::new(routes, "Gapless", env!("CARGO_PKG_VERSION"))

@@ -1,7 +1,7 @@
 //! What goes over the wire, in the shapes and words clients see. No rule lives here: requests are checked by the
 //! domain, answers come from the store's views.
 
-mod ask;
+mod tx_actions;
 mod body;
 mod history;
 mod mempool;
@@ -13,14 +13,14 @@ mod submitter;
 mod tx;
 mod tx_error;
 
-pub(crate) use ask::{AskReason, AskResult, Resolution, ResolveAction};
+pub(crate) use tx_actions::{TxActionReason, TxActionResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
-#[cfg(feature = "hostile")]
+#[cfg(feature = "fuzz")]
 pub(crate) use body::parse;
 pub(crate) use history::TxHistory;
 pub(crate) use operator::{ActionResult, ActionStatus, AdoptReason, OperatorReason};
 pub(crate) use problem::Problem;
-#[cfg(feature = "hostile")]
+#[cfg(feature = "fuzz")]
 pub(crate) use request::TxPayload;
 pub(crate) use request::{BatchRequest, CreateTx};
 pub(crate) use simulation::{Outcome, Simulation};

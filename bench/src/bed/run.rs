@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         let names: Vec<String> = (0..keys.len()).map(|index| format!("BENCH_KEY_{index}")).collect();
         let mut settings = self.settings.clone();
         settings.set("worker.metrics_bind", format!("127.0.0.1:{}", port.number()));
-        settings.set("worker.node_id", node);
+        settings.set("worker.id", node);
         settings.set("signer.raw_key_env", names.clone());
         let mut launch = self.launch("gapless-worker", &settings)?;
         launch.env = names.into_iter().zip(keys.iter().map(Key::secret_hex)).collect();

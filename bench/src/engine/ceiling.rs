@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ethers_core::types::{Bytes, H256, U256};
 use gapless::config;
-use gapless::domain::{Fees, NodeId, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState};
+use gapless::domain::{Fees, WorkerId, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState};
 use gapless::store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
 use tokio::task::JoinSet;
 
@@ -56,7 +56,7 @@ pub(super) async fn measure(bed: &Bed, keys: &[Key], each: usize) -> Result<Ceil
     run.fill(keys, each).await?;
     let signed = sign_and_mine(&chain, keys, each)?;
     let submitters: Vec<SubmitterKey> = keys.iter().map(Key::submitter).collect();
-    let leases = run.store.claim(&NodeId("ceiling".to_owned()), &submitters, &LEASE).await?;
+    let leases = run.store.claim(&WorkerId("ceiling".to_owned()), &submitters, &LEASE).await?;
     if leases.len() != keys.len() {
         bail!("{} of {} leases were claimed", leases.len(), keys.len());
     }

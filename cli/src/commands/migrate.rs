@@ -31,14 +31,14 @@ pub(super) fn database_url(config: Option<&Path>) -> Result<Secret> {
         (None, Ok(url)) => Secret::new(url),
         (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
     };
-    remark(&url);
+    log_security_warnings(&url);
     Ok(url)
 }
 
 /// What about the way to the database is not as it should be.
-pub(crate) fn remark(url: &Secret) {
-    for remark in database_remarks(url) {
-        output::say(&format!("not secure: {remark}"));
+pub(crate) fn log_security_warnings(url: &Secret) {
+    for log_security_warnings in database_remarks(url) {
+        output::say(&format!("not secure: {log_security_warnings}"));
     }
 }
 

@@ -2,7 +2,7 @@
 
 pub mod admin;
 pub mod api_keys;
-pub mod ask;
+pub mod tx_actions;
 pub mod audit;
 pub mod keys;
 pub mod migrate;

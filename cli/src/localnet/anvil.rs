@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::lifeline::{Launch, Process};
 use super::npm;
-use super::port::Port;
+use super::free_port::Port;
 pub use state::{StateFile, UnusableState};
 
 mod state;

@@ -6,7 +6,7 @@
 mod anvil;
 mod lifeline;
 pub mod npm;
-mod port;
+mod free_port;
 mod postgres;
 mod postgres_binaries;
 mod postgres_wire;
@@ -15,7 +15,7 @@ mod unprivileged;
 
 pub use anvil::{Anvil, AnvilOptions, AnvilProgram, AnvilRpc, Mining, StateFile, UnusableState};
 pub use lifeline::{Launch, Process};
-pub use port::Port;
+pub use free_port::Port;
 pub use postgres::{DataDir, Postgres, PostgresOptions};
 pub use postgres_binaries::PostgresBinaries;
 pub use settings::Settings;

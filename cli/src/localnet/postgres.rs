@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::lifeline::{Launch, Process};
-use super::port::Port;
+use super::free_port::Port;
 use super::postgres_binaries::PostgresBinaries;
 use super::postgres_wire;
 use super::unprivileged::{Account, lasting_temp_dir};

@@ -105,7 +105,7 @@ fn submitter_waits(item: &Value) -> Option<String> {
 /// Does `work` and says so when it takes long.
 pub(super) async fn saying<T>(what: &str, work: impl Future<Output = T>) -> T {
     let mut stall = Stall::new(Instant::now());
-    let remarks = async {
+    let security_warnings = async {
         loop {
             tokio::time::sleep(POLL).await;
             if let Some(seconds) = stall.due(Instant::now(), what) {
@@ -115,7 +115,7 @@ pub(super) async fn saying<T>(what: &str, work: impl Future<Output = T>) -> T {
     };
     tokio::select! {
         done = work => done,
-        () = remarks => unreachable!("it never ends"),
+        () = security_warnings => unreachable!("it never ends"),
     }
 }
 

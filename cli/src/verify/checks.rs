@@ -58,7 +58,7 @@ fn first_kept(facts: &SubmitterFacts, start: u64, rules: Rules) -> u64 {
 fn may_be_others(facts: &SubmitterFacts, cursor: &CursorFacts, nonce: u64) -> bool {
     let unsettled = || facts.intents.iter().any(|i| i.nonce == Some(nonce) && !i.state.is_terminal());
     cursor.protect.is_some()
-        || facts.is_foreign(nonce)
+        || facts.is_external(nonce)
         || (facts.shared && (nonce >= cursor.next || unsettled()))
 }
 
@@ -106,7 +106,7 @@ fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> 
     let mut violations: Vec<String> = Vec::new();
     if let Some(cursor) = &facts.cursor {
         let first = first_kept(facts, cursor.start, rules);
-        let missing = (first..cursor.next).filter(|nonce| !have.contains(nonce) && !facts.is_foreign(*nonce));
+        let missing = (first..cursor.next).filter(|nonce| !have.contains(nonce) && !facts.is_external(*nonce));
         violations.extend(missing.map(|nonce| format!("nonce {nonce}: given, but without bytes")));
         let beyond = have.range(cursor.next..);
         violations.extend(
@@ -226,7 +226,7 @@ fn nothing_is_lost(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
 /// fills a nonce that others vacated.
 fn tokens_never_fall(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
     let mut first: BTreeMap<u64, u64> = BTreeMap::new();
-    for attempt in live(facts).filter(|attempt| !facts.is_foreign(attempt.nonce)) {
+    for attempt in live(facts).filter(|attempt| !facts.is_external(attempt.nonce)) {
         let token = first.entry(attempt.nonce).or_insert(attempt.fencing_token);
         *token = attempt.fencing_token.min(*token);
     }

@@ -25,7 +25,7 @@ pub(super) struct SubmitterFacts {
 
 impl SubmitterFacts {
     /// Recorded as left to others.
-    pub(super) fn is_foreign(&self, nonce: u64) -> bool {
+    pub(super) fn is_external(&self, nonce: u64) -> bool {
         self.foreign.iter().any(|(first, last)| (*first..=*last).contains(&nonce))
     }
 }

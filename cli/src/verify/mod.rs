@@ -21,14 +21,14 @@ use self::gather::Scan;
 use self::node::Node;
 use self::report::{ChainReport, Report};
 use crate::args;
-use crate::commands::migrate::remark;
+use crate::commands::migrate::log_security_warnings;
 
 /// A snapshot reads every row of a chain.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(600);
 
 pub async fn run(config: Option<&Path>, args: &args::Verify, json: bool) -> Result<ExitCode> {
     let config = Config::load(config)?;
-    remark(&config.database.url);
+    log_security_warnings(&config.database.url);
     let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
     let store = Store::new(&config.database.url, "gapless-verify", 1, timeouts)?;
     store.check_schema().await?;

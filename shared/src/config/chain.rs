@@ -84,7 +84,7 @@ impl ChainConfig {
             ("rpc.poll_interval", table.rpc.poll_interval),
             ("rpc.timeout", table.rpc.timeout),
             ("mempool.diagnose.interval", table.mempool.diagnose.interval),
-            ("nonce.max_hold", table.nonce.max_hold),
+            ("nonce.max_reservation", table.nonce.max_reservation),
         ] {
             if interval.is_zero() {
                 return bad(key, "must be longer than nothing".into());

@@ -9,7 +9,7 @@ use figment::value::{Dict, Value};
 
 use super::chain::ChainConfig;
 use super::secret::Secret;
-use super::{ChainTable, Config, File, quiet};
+use super::{ChainTable, Config, File, redact};
 
 /// Sections that a `[chain.NAME]` table may override key by key.
 const PER_CHAIN: [&str; 12] = [
@@ -40,7 +40,7 @@ pub enum ConfigError {
 
 impl From<figment::Error> for ConfigError {
     fn from(error: figment::Error) -> Self {
-        ConfigError::Parse(quiet::told(error))
+        ConfigError::Parse(redact::told(error))
     }
 }
 

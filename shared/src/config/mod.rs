@@ -13,8 +13,8 @@ pub(crate) mod endpoint;
 mod fees;
 mod load;
 mod policy;
-mod quiet;
-mod remarks;
+mod redact;
+mod security_warnings;
 mod remote_signer;
 #[cfg(test)]
 mod sample_tests;
@@ -123,8 +123,8 @@ impl Config {
     }
 
     /// What is not as secure as it could be, each in a line, for whoever starts a program.
-    pub fn remarks(&self) -> Vec<String> {
-        remarks::remarks(self)
+    pub fn security_warnings(&self) -> Vec<String> {
+        security_warnings::security_warnings(self)
     }
 
     pub fn chain(&self, id: crate::domain::ChainId) -> Option<&ChainConfig> {

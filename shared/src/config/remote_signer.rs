@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::endpoint::exposes_secrets;
 use super::load::ConfigError;
-use super::quiet::{NOT_A_VARIABLE, is_variable_name};
+use super::redact::{NOT_A_VARIABLE, is_variable_name};
 use super::secret::Secret;
 use super::sections::Signer;
 use crate::domain::Address;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::chain::ReleaseAt;
 use super::cloud_keys::{AwsKms, GcpKms};
 use super::load::ConfigError;
-use super::quiet::{NOT_A_VARIABLE, is_variable_name};
+use super::redact::{NOT_A_VARIABLE, is_variable_name};
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
 use crate::domain::Finality;
@@ -35,7 +35,7 @@ impl Default for Database {
 #[serde(default, deny_unknown_fields)]
 pub struct Worker {
     /// Names this process in leases and logs. Empty: host name, process id and a random part.
-    pub node_id: String,
+    pub id: String,
     /// Submitters this process may own at once.
     pub max_leases: usize,
     /// Claimed submitters per poll: bounds how long one claim holds its row locks.
@@ -55,7 +55,7 @@ pub struct Worker {
 impl Default for Worker {
     fn default() -> Self {
         Worker {
-            node_id: String::new(),
+            id: String::new(),
             max_leases: 5_000,
             lanes: 500,
             writers: 3,
@@ -276,7 +276,7 @@ pub struct Nonce {
     pub profile: Profile,
     /// The longest a caller outside may hold a nonce: its submitter sends nothing meanwhile.
     #[serde(with = "humantime_serde")]
-    pub max_hold: Duration,
+    pub max_reservation: Duration,
     pub low_level: LowLevel,
 }
 
@@ -308,7 +308,7 @@ impl Default for Nonce {
             max_in_flight: 1,
             release_at: ReleaseAt::Confirmed,
             profile: Profile::Standard,
-            max_hold: Duration::from_secs(60),
+            max_reservation: Duration::from_secs(60),
             low_level: LowLevel::default(),
         }
     }

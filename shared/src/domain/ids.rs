@@ -90,9 +90,9 @@ impl Nonce {
 /// One process of the worker fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct NodeId(pub String);
+pub struct WorkerId(pub String);
 
-impl fmt::Display for NodeId {
+impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

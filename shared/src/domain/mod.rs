@@ -22,13 +22,13 @@ pub mod state;
 pub mod stuck;
 pub mod tx_error;
 pub mod unsigned;
-pub mod words;
+pub mod sanitize;
 
 pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
 pub use blocked::BlockedReason;
 pub use event::{Event, EventKind};
 pub use finality::{Confirmation, FinalConfirmations, Finality};
-pub use ids::{AttemptId, ChainId, FencingToken, NodeId, Nonce, SubmitterKey, TxId};
+pub use ids::{AttemptId, ChainId, FencingToken, WorkerId, Nonce, SubmitterKey, TxId};
 pub use intent::{RequestedAccess, RequestedTx};
 pub use nonce_bounds::{Below, CountAt, NonceBounds};
 pub use payload::{InvalidIntent, Payload, Speed, TxKind};

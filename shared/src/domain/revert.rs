@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::abi::{Argument, decode_error};
-use super::words::storable;
+use super::sanitize::storable;
 
 /// Enough for any error that people wrote; a contract may return a block full.
 pub const MAX_KEPT_BYTES: usize = 1024;

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::context::{HandlerAnswer, NonceContext};
 use super::error::{EmbedError, WithNonceError};
-use super::held::{Ask, Asked, Held};
-use super::{DEFAULT_HOLD, DEFAULT_WAIT, Gapless};
+use super::reservation::{Ask, Asked, PendingReservation};
+use super::{DEFAULT_RESERVATION, DEFAULT_WAIT, Gapless};
 use crate::domain::{SubmitterKey, TxId, Via};
 
 /// Between two runs of a handler that asked for another.
@@ -48,7 +48,7 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     pub(super) fn new(gapless: &'a Gapless, submitter: SubmitterKey) -> Call<'a> {
         let request_id = format!("with-nonce-{}", Uuid::new_v4());
-        let ask = Ask { submitter, request_id, via: Via::WithNonce, hold: DEFAULT_HOLD, wait: DEFAULT_WAIT };
+        let ask = Ask { submitter, request_id, via: Via::WithNonce, hold: DEFAULT_RESERVATION, wait: DEFAULT_WAIT };
         Call { gapless, ask }
     }
 
@@ -58,7 +58,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// How long the nonce may be held; at most `nonce.max_hold` of the worker. The submitter sends nothing meanwhile.
+    /// How long the nonce may be held; at most `nonce.max_reservation` of the worker. The submitter sends nothing meanwhile.
     pub fn hold(mut self, hold: Duration) -> Self {
         self.ask.hold = hold;
         self
@@ -105,15 +105,15 @@ impl<'a> Call<'a> {
         A: HandlerAnswer,
         E: Display,
     {
-        let mut held = match Held::ask(self.gapless, &self.ask).await? {
-            Asked::New(held) => held,
+        let mut reservation = match PendingReservation::ask(self.gapless, &self.ask).await? {
+            Asked::New(reservation) => reservation,
             Asked::Known(tx_id) => return Ok(Accepted { tx_id, repeated: true, value: None }),
         };
-        let given = held.nonce(self.ask.wait).await?;
+        let given = reservation.nonce(self.ask.wait).await?;
         let submitter = self.ask.submitter;
         let signers = self.gapless.signers.as_ref();
         let context = NonceContext {
-            tx_id: held.tx_id,
+            tx_id: reservation.tx_id,
             chain_id: submitter.chain_id,
             submitter: submitter.address,
             nonce: given.nonce,
@@ -122,31 +122,31 @@ impl<'a> Call<'a> {
         };
         // The handler is called inside, too: it may panic before it returns a future.
         let running = AssertUnwindSafe(until_answered(tries, handler, &context)).catch_unwind();
-        let tx_id = held.tx_id;
+        let tx_id = reservation.tx_id;
         let (wanted, value) = match tokio::time::timeout(context.time_left(), running).await {
             Ok(Ok(Ok(answer))) => answer.split(),
             Ok(Ok(Err(error))) => {
-                held.give_up(&format!("the handler failed: {error}")).await;
+                reservation.give_up(&format!("the handler failed: {error}")).await;
                 return Err(WithNonceError::Handler { tx_id, error });
             }
             Ok(Err(panic)) => {
                 let message = message_of(panic.as_ref());
-                held.give_up(&format!("the handler panicked: {message}")).await;
+                reservation.give_up(&format!("the handler panicked: {message}")).await;
                 return Err(WithNonceError::Panicked { tx_id, message });
             }
             Err(_) => {
-                held.give_up("the handler did not answer while its nonce was held").await;
+                reservation.give_up("the handler did not answer while its nonce was held").await;
                 return Err(WithNonceError::HoldEnded { tx_id });
             }
         };
         let answer = match context.checked(wanted) {
             Ok(answer) => answer,
             Err(error) => {
-                held.give_up(&format!("what the handler wants can never be sent: {error}")).await;
+                reservation.give_up(&format!("what the handler wants can never be sent: {error}")).await;
                 return Err(WithNonceError::Refused { tx_id, error });
             }
         };
-        match held.answer(&answer, context.time_left()).await {
+        match reservation.answer(&answer, context.time_left()).await {
             Ok(()) => Ok(Accepted { tx_id, repeated: false, value: Some(value) }),
             Err(EmbedError::TooLate { tx_id, .. }) => Err(WithNonceError::HoldEnded { tx_id }),
             Err(error) => Err(error.into()),

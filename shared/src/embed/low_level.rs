@@ -10,10 +10,10 @@ use uuid::Uuid;
 
 use super::Gapless;
 use super::error::EmbedError;
-use super::held::{Ask, Asked, Held, answer_as, shortened};
+use super::reservation::{Ask, Asked, PendingReservation, answer_as, shortened};
 use crate::domain::{Answer, Bytes, Nonce, ReservationState, SubmitterKey, TxId, Via};
 use crate::signer::read_signed;
-use crate::store::{HoldOwner, StoreError};
+use crate::store::{ReservationOwner, StoreError};
 
 /// Longer than a lost connection takes to come back, and no longer: the caller has its own hold to think of.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Allocation {
     tx_id: TxId,
-    owner: HoldOwner,
+    owner: ReservationOwner,
     submitter: SubmitterKey,
     nonce: Nonce,
     ends: Instant,
@@ -59,14 +59,14 @@ impl Gapless {
     ) -> Result<Allocation, EmbedError> {
         let request_id = format!("allocation-{}", Uuid::new_v4());
         let ask = Ask { submitter, request_id, via: Via::LowLevel, hold, wait };
-        let mut held = match Held::ask(self, &ask).await? {
-            Asked::New(held) => held,
+        let mut reservation = match PendingReservation::ask(self, &ask).await? {
+            Asked::New(reservation) => reservation,
             // A random request id that somebody else had: not in the life of a universe.
             Asked::Known(tx_id) => return Err(EmbedError::RequestIdConflict { tx_id }),
         };
-        let given = held.nonce(wait).await?;
-        let (tx_id, owner) = (held.tx_id, held.owner);
-        held.keep();
+        let given = reservation.nonce(wait).await?;
+        let (tx_id, owner) = (reservation.tx_id, reservation.owner);
+        reservation.keep();
         Ok(Allocation { tx_id, owner, submitter, nonce: given.nonce, ends: given.ends })
     }
 

@@ -8,7 +8,7 @@
 mod call;
 mod context;
 mod error;
-mod held;
+mod reservation;
 mod low_level;
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::signer::SignerSet;
 use crate::store::{Store, StoreError, Timeouts, TxView};
 
 /// How long a nonce is held unless the call says otherwise. The submitter waits that long for a caller that died.
-pub const DEFAULT_HOLD: Duration = Duration::from_secs(10);
+pub const DEFAULT_RESERVATION: Duration = Duration::from_secs(10);
 /// How long a call waits for its nonce unless it says otherwise.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// Few: a call sends a handful of short statements.

@@ -73,7 +73,7 @@ pub const LANE_BLOCKED_SECONDS: &str = "lane_blocked_seconds";
 /// Worker. `chain`: chain id. Submitters whose key others use as well.
 pub const SHARED_SUBMITTERS: &str = "shared_submitters";
 /// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
-pub const FOREIGN_NONCES_TOTAL: &str = "foreign_nonces_total";
+pub const EXTERNAL_NONCES_TOTAL: &str = "foreign_nonces_total";
 /// Worker. `rule`: allow, deploy, max_value, max_value_per_day. What policies of submitters refused.
 pub const POLICY_REFUSED_TOTAL: &str = "policy_refused_total";
 /// Worker. `chain`: chain id. Intents that are STUCK.
@@ -201,7 +201,7 @@ fn describe() {
         "Submitters with a consumed nonce that nothing explains"
     );
     describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters whose key others use as well");
-    describe_counter!(FOREIGN_NONCES_TOTAL, "Nonces of shared submitters that others used");
+    describe_counter!(EXTERNAL_NONCES_TOTAL, "Nonces of shared submitters that others used");
     describe_counter!(POLICY_REFUSED_TOTAL, "Intents that policies of submitters refused, by rule");
     describe_gauge!(STUCK_TRANSACTIONS, Unit::Count, "Transactions unmined for too long");
     describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");

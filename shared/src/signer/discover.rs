@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::keeper::{Keeper, KeptKey};
+use super::remote_signer::{RemoteSigner, RemoteKey};
 use super::set::{SignerProblem, SignerSet};
 use crate::domain::Address;
 
@@ -18,7 +18,7 @@ const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(15);
 pub(super) struct Source {
     /// Its place in the configuration.
     pub(super) name: String,
-    pub(super) keeper: Arc<dyn Keeper>,
+    pub(super) remote_signer: Arc<dyn RemoteSigner>,
     /// Empty: it is asked.
     pub(super) listed: Vec<Address>,
 }
@@ -34,14 +34,14 @@ impl SignerSet {
     async fn ask(&self, source: &Source, found: &mpsc::UnboundedSender<Vec<Address>>) {
         let mut pause = ASK_AGAIN;
         loop {
-            let reason = match source.keeper.addresses().await {
+            let reason = match source.remote_signer.addresses().await {
                 Ok(addresses) if addresses.is_empty() && source.listed.is_empty() => {
                     "it signs for no address".to_owned()
                 }
                 Ok(addresses) => {
                     tracing::info!(
                         source = source.name,
-                        endpoint = source.keeper.shown(),
+                        endpoint = source.remote_signer.shown(),
                         addresses = addresses.len(),
                         "a remote signer answers"
                     );
@@ -70,14 +70,14 @@ impl SignerSet {
             return;
         }
         let new: Vec<Address> =
-            addresses.into_iter().filter(|address| self.insert_kept(source, *address)).collect();
+            addresses.into_iter().filter(|address| self.insert_remote(source, *address)).collect();
         // Nobody listens any more: the process is about to stop.
         let _ = found.send(new);
     }
 
     /// False: another signer has it.
-    pub(super) fn insert_kept(&self, source: &Source, address: Address) -> bool {
-        let signer = KeptKey { address, keeper: Arc::clone(&source.keeper) };
+    pub(super) fn insert_remote(&self, source: &Source, address: Address) -> bool {
+        let signer = RemoteKey { address, remote_signer: Arc::clone(&source.remote_signer) };
         self.insert(&source.name, signer)
     }
 
@@ -94,7 +94,7 @@ impl SignerSet {
         drop(known);
         tracing::error!(
             source = source.name,
-            endpoint = source.keeper.shown(),
+            endpoint = source.remote_signer.shown(),
             reason,
             "a remote signer does not answer; it is asked again, the others are used"
         );

@@ -5,12 +5,12 @@
 
 mod check;
 mod discover;
-mod keeper;
+mod remote_signer;
 pub mod keystore;
 mod kms;
 mod local;
 mod own_keys;
-mod policed;
+mod policy_signer;
 mod read;
 mod remote;
 mod set;
@@ -23,7 +23,7 @@ mod testing;
 use async_trait::async_trait;
 
 pub use local::LocalSigner;
-pub use policed::PolicedSigner;
+pub use policy_signer::PolicySigner;
 pub use read::{ReadSigned, read_signed};
 pub use set::{SignerProblem, SignerSet};
 pub use signature::is_signature_of;

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::Signer;
 use super::discover::Source;
-use super::keeper::Keeper;
+use super::remote_signer::RemoteSigner;
 use super::kms::{AwsKms, Cloud, CloudKey, GcpKms};
 use super::remote::{Protocol, Remote};
 use crate::config;
@@ -55,7 +55,7 @@ impl SignerSet {
             for (index, remote) in remotes.iter().enumerate() {
                 let name = format!("signer.{}.{index}", protocol.word());
                 match Remote::new(protocol, remote) {
-                    Ok(keeper) => set.add_source(name, Arc::new(keeper), remote.addresses.clone()),
+                    Ok(remote_signer) => set.add_source(name, Arc::new(remote_signer), remote.addresses.clone()),
                     Err(reason) => set.report(&name, reason),
                 }
             }
@@ -81,15 +81,15 @@ impl SignerSet {
             Err(reason) => return self.report(&name, reason),
         };
         for (index, key) in keys.iter().enumerate() {
-            let keeper = CloudKey::new(Arc::clone(&cloud), &key.id);
-            self.add_source(format!("{name}.keys.{index}"), Arc::new(keeper), Vec::from_iter(key.address));
+            let remote_signer = CloudKey::new(Arc::clone(&cloud), &key.id);
+            self.add_source(format!("{name}.keys.{index}"), Arc::new(remote_signer), Vec::from_iter(key.address));
         }
     }
 
-    fn add_source(&mut self, name: String, keeper: Arc<dyn Keeper>, listed: Vec<Address>) {
-        let source = Source { name, keeper, listed };
+    fn add_source(&mut self, name: String, remote_signer: Arc<dyn RemoteSigner>, listed: Vec<Address>) {
+        let source = Source { name, remote_signer, listed };
         for address in &source.listed {
-            self.insert_kept(&source, *address);
+            self.insert_remote(&source, *address);
         }
         self.sources.push(source);
     }

@@ -3,7 +3,7 @@
 use ethers_core::types::H256;
 
 use super::error::StoreError;
-use super::patient::Held;
+use super::timeout_pool::PooledConnection;
 use super::pool::Store;
 use super::row::{self, Cell, hash_text};
 use crate::domain::{BlockRef, ChainId, Confirmation};
@@ -109,23 +109,23 @@ impl Store {
         keep: u64,
     ) -> Result<(), StoreError> {
         let Some(last) = blocks.last() else { return Ok(()) };
-        let mut held = self.pool.acquire().await.map_err(StoreError::db("save_blocks"))?;
+        let mut connection = self.pool.acquire().await.map_err(StoreError::db("save_blocks"))?;
         let saved =
-            self.pool.wait_for("save_blocks", save_blocks(&mut held, chain, blocks, last, keep)).await;
-        held.release(&saved);
+            self.pool.wait_for("save_blocks", save_blocks(&mut connection, chain, blocks, last, keep)).await;
+        connection.release(&saved);
         saved
     }
 }
 
 async fn save_blocks(
-    held: &mut Held,
+    connection: &mut PooledConnection,
     chain: ChainId,
     blocks: &[BlockRef],
     last: &BlockRef,
     keep: u64,
 ) -> Result<(), StoreError> {
     let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
-    let mut tx = held.begin().await.map_err(StoreError::db("save_blocks"))?;
+    let mut tx = connection.begin().await.map_err(StoreError::db("save_blocks"))?;
     // Whatever is lost here is read from the chain again: no wait for the disk, and none for those who need it.
     sqlx::query("SET LOCAL synchronous_commit TO OFF")
         .execute(&mut *tx)

@@ -14,11 +14,11 @@ use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
 use super::evidence::note_evidence;
 use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, SentNote};
-use super::foreign::note_foreign;
-use super::hold;
+use super::external_nonce::note_external;
+use super::reservation_lane;
 use super::lanes::write_lanes;
 use super::lease::Fence;
-use super::patient::Held;
+use super::timeout_pool::PooledConnection;
 use super::policy_audit::note_policy;
 use super::pool::Store;
 use crate::domain::{Event, SubmitterKey};
@@ -29,28 +29,28 @@ impl Store {
     /// An error means that nothing was written, or, if the connection broke at COMMIT, that it is unknown: either way
     /// the lanes read their rows again and go on from what they find.
     pub async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
-        let mut held = self.pool.acquire().await.map_err(StoreError::db("fence"))?;
-        let applied = self.pool.wait_for("fence", apply(&mut held, batch)).await;
-        held.release(&applied);
+        let mut connection = self.pool.acquire().await.map_err(StoreError::db("fence"))?;
+        let applied = self.pool.wait_for("fence", apply(&mut connection, batch)).await;
+        connection.release(&applied);
         applied
     }
 }
 
-async fn apply(held: &mut Held, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
-    let mut tx = held.begin().await.map_err(StoreError::db("fence"))?;
+async fn apply(connection: &mut PooledConnection, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
+    let mut tx = connection.begin().await.map_err(StoreError::db("fence"))?;
     let owned = lock_leases(&mut tx, batch).await?;
     let live: Vec<&FencedWrite> =
         batch.iter().filter(|write| owned.contains(&write.fence.lease_id)).collect();
     if !live.is_empty() {
         displace_attempts(&mut tx, &live).await?;
-        note_foreign(&mut tx, &live).await?;
+        note_external(&mut tx, &live).await?;
         create_cursors(&mut tx, &live).await?;
         note_policy(&mut tx, &live).await?;
         write_lanes(&mut tx, &live).await?;
         note_evidence(&mut tx, &live).await?;
         note_sent(&mut tx, &live).await?;
         note_diagnoses(&mut tx, &live).await?;
-        hold::write_holds(&mut tx, &live).await?;
+        reservation_lane::write_reservations(&mut tx, &live).await?;
         note_requests(&mut tx, &live).await?;
         finish_actions(&mut tx, &live).await?;
         insert_events(&mut tx, &live).await?;

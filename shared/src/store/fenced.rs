@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::attempt::{Attempt, AttemptKind};
 use super::evidence::Evidence;
-use super::foreign::ForeignNonces;
-use super::hold::{HoldChange, HoldWrite};
+use super::external_nonce::ExternalNonces;
+use super::reservation_lane::{ReservationChange, ReservationWrite};
 use super::lease::{Fence, Lease};
 use super::policy_audit::PolicyNote;
 use crate::domain::mempool::Diagnosis;
@@ -138,10 +138,10 @@ pub struct FencedWrite {
     pub(super) sent: Vec<SentNote>,
     pub(super) diagnoses: Vec<(TxId, Diagnosis)>,
     pub(super) displaced: Vec<TxId>,
-    pub(super) foreign: Vec<ForeignNonces>,
+    pub(super) foreign: Vec<ExternalNonces>,
     pub(super) done_actions: Vec<DoneAction>,
     pub(super) seen_requests: Vec<i64>,
-    pub(super) holds: Vec<HoldWrite>,
+    pub(super) holds: Vec<ReservationWrite>,
     pub(super) policy: Vec<PolicyNote>,
     pub(super) events: Vec<Event>,
 }
@@ -210,25 +210,25 @@ impl FencedWrite {
     /// Gives the nonce of a draft to a caller outside. Its placeholder is recorded with it: there is no way to spell a held
     /// nonce without the bytes that consume it.
     pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, hold: Duration) {
-        self.holds.push(HoldWrite { tx_id, change: HoldChange::Reserve { nonce: placeholder.nonce, hold } });
+        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Reserve { nonce: placeholder.nonce, hold } });
         self.record(tx_id, AttemptKind::Placeholder, placeholder);
     }
 
     /// The caller's transaction takes the held nonce: recorded with the end of the hold.
-    pub fn use_held(&mut self, tx_id: TxId, draft: SignedDraft, payload: Payload) {
-        self.holds.push(HoldWrite { tx_id, change: HoldChange::Use { payload: Box::new(payload) } });
+    pub fn use_reservation(&mut self, tx_id: TxId, draft: SignedDraft, payload: Payload) {
+        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Use { payload: Box::new(payload) } });
         self.record(tx_id, AttemptKind::Original, draft);
     }
 
     /// The placeholder shall consume the held nonce. With `unanswered`, only if the caller has not answered: otherwise
     /// the write is refused, and an answer that was taken is never thrown away.
     pub fn recycle(&mut self, tx_id: TxId, unanswered: bool) {
-        self.holds.push(HoldWrite { tx_id, change: HoldChange::Recycle { unanswered } });
+        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Recycle { unanswered } });
     }
 
     /// The answer was seen, and has to wait: nobody needs to be woken for it any more.
     pub fn note_answer(&mut self, tx_id: TxId) {
-        self.holds.push(HoldWrite { tx_id, change: HoldChange::Note });
+        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Note });
     }
 
     pub fn cursor(&mut self, cursor: CursorWrite) {
@@ -255,7 +255,7 @@ impl FencedWrite {
     }
 
     /// Notes nonces that are left to others. The database refuses it for a strict submitter.
-    pub fn foreign(&mut self, range: ForeignNonces) {
+    pub fn foreign(&mut self, range: ExternalNonces) {
         self.foreign.push(range);
     }
 

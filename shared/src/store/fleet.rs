@@ -7,7 +7,7 @@ use super::load::seconds;
 use super::pool::Store;
 use super::row;
 use crate::config;
-use crate::domain::{NodeId, SubmitterKey};
+use crate::domain::{WorkerId, SubmitterKey};
 
 /// A submitter that has something to do.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Work {
 /// A worker process as its last heartbeat left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    pub node: NodeId,
+    pub node: WorkerId,
     pub lanes: u32,
     /// Submitters it may own at once.
     pub max_leases: u32,
@@ -146,7 +146,7 @@ impl Store {
     /// Tells the others that this process lives.
     pub async fn heartbeat(
         &self,
-        node: &NodeId,
+        node: &WorkerId,
         signer_set: &str,
         lanes: usize,
         max_leases: usize,
@@ -188,7 +188,7 @@ impl Store {
         .map_err(StoreError::db("peers"))?;
         let count = |number: i32| number.max(0).unsigned_abs();
         let peer = |(node, lanes, max, lapses_in): (String, i32, i32, f64)| Peer {
-            node: NodeId(node),
+            node: WorkerId(node),
             lanes: count(lanes),
             max_leases: count(max),
             lapses_in: seconds(Some(lapses_in)),
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Forgets a process that stopped in good order, and those nobody has heard of for a day.
-    pub async fn leave(&self, node: &NodeId) -> Result<(), StoreError> {
+    pub async fn leave(&self, node: &WorkerId) -> Result<(), StoreError> {
         sqlx::query(
             "-- leave
             DELETE FROM worker_node
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// Takes or keeps a duty. True: this process holds it until `duration` has passed.
-    pub async fn hold_duty(&self, duty: &str, node: &NodeId, duration: Duration) -> Result<bool, StoreError> {
+    pub async fn hold_duty(&self, duty: &str, node: &WorkerId, duration: Duration) -> Result<bool, StoreError> {
         let held: Option<(String,)> = sqlx::query_as(
             "-- hold_duty
             INSERT INTO duty_lease AS d (duty, owner_node, expires_at)
@@ -234,7 +234,7 @@ impl Store {
     pub async fn take_run(
         &self,
         duty: &str,
-        node: &NodeId,
+        node: &WorkerId,
         scheduled: chrono::DateTime<chrono::Utc>,
     ) -> Result<bool, StoreError> {
         let taken = sqlx::query(
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Gives all duties of a process back.
-    pub async fn drop_duties(&self, node: &NodeId) -> Result<(), StoreError> {
+    pub async fn drop_duties(&self, node: &WorkerId) -> Result<(), StoreError> {
         sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner_node = $1")
             .bind(&node.0)
             .execute(&self.pool)

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::patient::Held;
+use super::timeout_pool::PooledConnection;
 use super::pool::Store;
 use super::row;
 use crate::config;
-use crate::domain::{FencingToken, NodeId, SubmitterKey};
+use crate::domain::{FencingToken, WorkerId, SubmitterKey};
 
 /// What a lease was before a claim took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Store {
     /// Takes those of `wanted` that are free or expired. Rows that someone else is taking or writing are skipped.
     pub async fn claim(
         &self,
-        node: &NodeId,
+        node: &WorkerId,
         wanted: &[SubmitterKey],
         settings: &config::Lease,
     ) -> Result<Vec<Lease>, StoreError> {
@@ -291,22 +291,22 @@ impl Store {
         &self,
         submitters: &[Announced<'_>],
     ) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
-        let mut held = self.pool.acquire().await.map_err(StoreError::db("announce"))?;
-        let announced = self.pool.wait_for("announce", announce(&mut held, submitters)).await;
-        held.release(&announced);
+        let mut connection = self.pool.acquire().await.map_err(StoreError::db("announce"))?;
+        let announced = self.pool.wait_for("announce", announce(&mut connection, submitters)).await;
+        connection.release(&announced);
         announced
     }
 }
 
 async fn announce(
-    held: &mut Held,
+    connection: &mut PooledConnection,
     submitters: &[Announced<'_>],
 ) -> Result<Vec<(SubmitterKey, bool)>, StoreError> {
     let (chains, addresses) = columns(&submitters.iter().map(|one| one.key).collect::<Vec<_>>());
     let signers: Vec<String> = submitters.iter().map(|one| one.signer.to_owned()).collect();
     let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
     let low_level: Vec<bool> = submitters.iter().map(|one| one.low_level).collect();
-    let mut tx = held.begin().await.map_err(StoreError::db("announce"))?;
+    let mut tx = connection.begin().await.map_err(StoreError::db("announce"))?;
     let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
         "-- announce: flipped
         SELECT s.chain_id, s.submitter, u.shared

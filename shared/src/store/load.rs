@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::attempt::Attempt;
 use super::error::StoreError;
 use super::evidence::{Evidence, EvidenceRow};
-use super::foreign::ForeignNonces;
-use super::hold::{HeldNonce, HeldRow};
+use super::external_nonce::ExternalNonces;
+use super::reservation_lane::{ReservedNonce, ReservedRow};
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
@@ -54,7 +54,7 @@ pub struct OpenIntent {
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
     /// Its nonce was given for a caller outside.
-    pub held: Option<HeldNonce>,
+    pub reservation: Option<ReservedNonce>,
     /// In the order they were made; never empty.
     pub attempts: Vec<Attempt>,
 }
@@ -82,7 +82,7 @@ pub struct LaneRows {
     pub max_in_flight: Option<u32>,
     pub cursor: Option<Cursor>,
     /// Of a shared submitter: what was left to others, the newest first.
-    pub foreign: Vec<ForeignNonces>,
+    pub foreign: Vec<ExternalNonces>,
     /// In nonce order.
     pub open: Vec<OpenIntent>,
     pub actions: Vec<PendingAction>,
@@ -113,7 +113,7 @@ struct OpenRow {
     ending_code: Option<String>,
     trace_context: Option<String>,
     #[sqlx(flatten)]
-    held: HeldRow,
+    reservation: ReservedRow,
 }
 
 #[derive(sqlx::FromRow)]
@@ -186,7 +186,7 @@ impl OpenRow {
         }
         let ending = ending(&id, self.ending, self.ending_reason, self.ending_code)?;
         let state = cell("state").parse(&self.state)?;
-        let held = self.held.into_held(&id, Instant::now())?;
+        let reservation = self.reservation.into_reserved(&id, Instant::now())?;
         let mined = Mined {
             tx_hash: Some(&self.tx_hash),
             block_number: self.block_number,
@@ -213,7 +213,7 @@ impl OpenRow {
             expires: self.expires_in.map(|left| Instant::now() + seconds(Some(left))),
             ending,
             trace_context: self.trace_context,
-            held,
+            reservation,
             attempts,
         })
     }
@@ -243,7 +243,7 @@ impl Store {
         let mut lanes: HashMap<SubmitterKey, LaneRows> = HashMap::new();
         self.load_submitters(keys, &mut lanes).await?;
         self.load_open(keys, &mut lanes).await?;
-        self.load_foreign(&mut lanes).await?;
+        self.load_external(&mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
         self.load_tx_requests(keys, &mut lanes).await?;
         // Cloned: a lane that was dropped and its successor may stand in one batch.

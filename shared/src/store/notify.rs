@@ -8,7 +8,7 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::timeout;
 
 use super::error::StoreError;
-use super::patient::silent;
+use super::timeout_pool::silent;
 use super::pool::Store;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Store {
     pub async fn listen(&self, channel: Channel) -> Result<Listener, StoreError> {
         // Not one of the pool: one that has fallen silent is dropped, and the driver waits in vain to tell it so. That must not
         // cost the pool a place.
-        let options = self.pool.plain().connect_options().as_ref().clone();
+        let options = self.pool.without_timeout().connect_options().as_ref().clone();
         let name = format!("{} listener", options.get_application_name().unwrap_or("gapless"));
         let pool = PgPoolOptions::new()
             .max_connections(1)

@@ -2,7 +2,7 @@
 
 use super::attempt::AttemptKind;
 use super::fenced::FencedWrite;
-use super::hold::HoldChange;
+use super::reservation_lane::ReservationChange;
 use crate::domain::{TxId, TxState};
 
 impl FencedWrite {
@@ -12,7 +12,7 @@ impl FencedWrite {
         let moves_to = |state| self.moves.iter().any(|change| change.to == state && change.from != state);
         let protection =
             self.cursor.as_ref().map(|cursor| (cursor.expect_protected, cursor.protect.is_some()));
-        let reserves = |change: &HoldChange| matches!(change, HoldChange::Reserve { .. });
+        let reserves = |change: &ReservationChange| matches!(change, ReservationChange::Reserve { .. });
         if protection == Some((false, true)) {
             "protect"
         } else if protection == Some((true, false)) {

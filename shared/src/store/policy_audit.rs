@@ -14,7 +14,7 @@ use super::lease::{Fence, columns};
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::policy::{Breach, Call, Rule, Selector};
-use crate::domain::{NodeId, Payload, SubmitterKey, TxId};
+use crate::domain::{WorkerId, Payload, SubmitterKey, TxId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyDecision {
@@ -37,7 +37,7 @@ impl PolicyDecision {
 #[derive(Clone, Debug)]
 pub struct PolicyNote {
     pub tx_id: TxId,
-    pub node: NodeId,
+    pub node: WorkerId,
     pub decision: PolicyDecision,
     pub rule: Rule,
     pub to: Option<Address>,
@@ -49,7 +49,7 @@ pub struct PolicyNote {
 }
 
 impl PolicyNote {
-    pub fn refused(tx_id: TxId, node: NodeId, breach: &Breach) -> PolicyNote {
+    pub fn refused(tx_id: TxId, node: WorkerId, breach: &Breach) -> PolicyNote {
         PolicyNote {
             tx_id,
             node,
@@ -64,7 +64,7 @@ impl PolicyNote {
     }
 
     /// `limit`: of the day.
-    pub fn counted(tx_id: TxId, node: NodeId, payload: &Payload, limit: U256) -> PolicyNote {
+    pub fn counted(tx_id: TxId, node: WorkerId, payload: &Payload, limit: U256) -> PolicyNote {
         PolicyNote {
             tx_id,
             node,

@@ -8,13 +8,13 @@ use sqlx::{ConnectOptions, Connection};
 
 use super::address::Address;
 use super::error::StoreError;
-use super::patient::PatientPool;
+use super::timeout_pool::TimeoutPool;
 use crate::config::Secret;
 
 /// A pool of connections. Opaque outside the store: nobody else writes SQL.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pub(crate) pool: PatientPool,
+    pub(crate) pool: TimeoutPool,
     /// What its sessions ask for.
     pub(super) statement_timeout: Duration,
 }
@@ -64,7 +64,7 @@ impl Store {
                 Box::pin(async move { Ok(meta.idle_for < ASK_IDLE_FROM || connection.ping().await.is_ok()) })
             })
             .connect_lazy_with(options);
-        Ok(Store { pool: PatientPool::new(pool, timeouts.statement), statement_timeout: timeouts.statement })
+        Ok(Store { pool: TimeoutPool::new(pool, timeouts.statement), statement_timeout: timeouts.statement })
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {
@@ -74,7 +74,7 @@ impl Store {
 
     /// Brings the schema up to this program's version. Safe to run from several places at once.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATIONS.run(self.pool.plain()).await.map_err(|error| StoreError::Db {
+        MIGRATIONS.run(self.pool.without_timeout()).await.map_err(|error| StoreError::Db {
             operation: "migrate",
             source: sqlx::Error::Migrate(Box::new(error)),
         })

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::hold::{WaitingCaller, WaitingRow};
+use super::reservation_lane::{WaitingReservation, WaitingRow};
 use super::lease::columns;
 use super::load::{ending, seconds};
 use super::pool::Store;
@@ -29,7 +29,7 @@ pub struct QueuedIntent {
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
     /// A caller outside waits for the nonce.
-    pub caller: Option<WaitingCaller>,
+    pub reservation: Option<WaitingReservation>,
 }
 
 /// How long an intent had been blocked, by the database's clock, when it was read.
@@ -65,7 +65,7 @@ struct QueuedRow {
     ending_code: Option<String>,
     trace_context: Option<String>,
     #[sqlx(flatten)]
-    caller: WaitingRow,
+    reservation: WaitingRow,
 }
 
 impl Store {
@@ -129,7 +129,7 @@ impl Store {
                 blocked: queued.blocked_for.map(|age| BlockedFor { age: seconds(Some(age)), read_at }),
                 ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
                 trace_context: queued.trace_context,
-                caller: queued.caller.into_caller(read_at),
+                reservation: queued.reservation.into_reservation(read_at),
             });
         }
         Ok(heads)

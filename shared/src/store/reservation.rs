@@ -19,12 +19,12 @@ use crate::domain::{
 
 /// Names one call: whoever knows it owns the reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldOwner(Uuid);
+pub struct ReservationOwner(Uuid);
 
-impl HoldOwner {
+impl ReservationOwner {
     #[allow(clippy::new_without_default)] // a default owner would be a surprise
     pub fn new() -> Self {
-        HoldOwner(Uuid::new_v4())
+        ReservationOwner(Uuid::new_v4())
     }
 }
 
@@ -36,7 +36,7 @@ pub struct NewReservation {
     pub submitter: SubmitterKey,
     pub request_id: String,
     pub via: Via,
-    pub owner: HoldOwner,
+    pub owner: ReservationOwner,
     pub hold: Duration,
     /// How long the request counts without a word from the caller.
     pub wanted_for: Duration,
@@ -231,7 +231,7 @@ impl Store {
     pub async fn keep_waiting(
         &self,
         tx_id: TxId,
-        owner: HoldOwner,
+        owner: ReservationOwner,
         wanted_for: Duration,
     ) -> Result<(), StoreError> {
         // No row count: a nonce may have been given, or the intent ended, a moment ago. The next look shows it.
@@ -255,7 +255,7 @@ impl Store {
     pub async fn answer_reservation(
         &self,
         tx_id: TxId,
-        owner: HoldOwner,
+        owner: ReservationOwner,
         answer: &Answer,
     ) -> Result<AnswerOutcome, StoreError> {
         let (payload, raw, gave_up) = columns_of(answer);

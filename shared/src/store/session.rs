@@ -30,7 +30,7 @@ impl Store {
 
     /// What is wrong, if anything. Statements are not prepared: the answer must come through any pooler.
     async fn look_at_sessions(&self) -> Result<Option<&'static str>, sqlx::Error> {
-        let options = self.pool.plain().connect_options();
+        let options = self.pool.without_timeout().connect_options();
         let mut ours = PgConnection::connect_with(&options).await?;
         let mut other = PgConnection::connect_with(&options).await?;
         for _ in 0..ROUNDS {

@@ -145,7 +145,7 @@ impl Store {
 
     /// Removes old records of what was left to others, where nothing older of the submitter is kept: the audit begins at the
     /// oldest that is.
-    pub async fn prune_foreign(&self, retention: Duration) -> Result<u64, StoreError> {
+    pub async fn prune_external(&self, retention: Duration) -> Result<u64, StoreError> {
         let removed = sqlx::query(
             "-- prune_foreign
             DELETE FROM foreign_nonce f

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::attempt::AttemptKind;
 use super::error::StoreError;
-use super::foreign::{self, ForeignNonces};
+use super::external_nonce::{self, ExternalNonces};
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{ChainId, FencingToken, Nonce, ReservationState, SubmitterKey, TxId, TxState};
@@ -22,7 +22,7 @@ pub struct AuditedSubmitter {
     /// Others use the key as well.
     pub shared: bool,
     /// What was left to others while it was shared.
-    pub foreign: Vec<ForeignNonces>,
+    pub foreign: Vec<ExternalNonces>,
     pub intents: Vec<AuditedIntent>,
     pub attempts: Vec<AuditedAttempt>,
     /// Those that were given a nonce.
@@ -106,7 +106,7 @@ impl Store {
         let failed = || StoreError::db("audit_snapshot");
         let mut tx = self
             .pool
-            .plain()
+            .without_timeout()
             .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             .await
             .map_err(failed())?;
@@ -114,7 +114,7 @@ impl Store {
         read_submitters(&mut tx, chain_id, &mut audited).await?;
         read_intents(&mut tx, chain_id, &mut audited).await?;
         read_attempts(&mut tx, chain_id, &mut audited).await?;
-        read_foreign(&mut tx, chain_id, &mut audited).await?;
+        read_external(&mut tx, chain_id, &mut audited).await?;
         read_reservations(&mut tx, chain_id, &mut audited).await?;
         tx.commit().await.map_err(failed())?;
         Ok(audited)
@@ -171,7 +171,7 @@ async fn read_submitters(
     Ok(())
 }
 
-async fn read_foreign(
+async fn read_external(
     tx: &mut Transaction<'static, Postgres>,
     chain_id: ChainId,
     audited: &mut Audited,
@@ -188,7 +188,7 @@ async fn read_foreign(
     .await
     .map_err(StoreError::db("audit_foreign"))?;
     for found in rows {
-        let (key, range) = foreign::read(found)?;
+        let (key, range) = external_nonce::read(found)?;
         audited.entry(key).or_default().foreign.push(range);
     }
     Ok(())

@@ -9,7 +9,7 @@ use sqlx::PgPool;
 use super::Arena;
 use super::checker::{Attempt, Evidence, Intent, Mined};
 use super::faults::calls_invalid;
-use super::seats::Seat;
+use super::supervisor::Supervised;
 use crate::node::Node;
 use crate::proxy::{Proxy, Refused};
 
@@ -24,7 +24,7 @@ pub(super) async fn gather(arena: &Arena) -> Evidence {
         history: arena.history.entries(),
         intents: intents(db).await.expect("the database answers"),
         attempts: attempts(db).await.expect("the database answers"),
-        sent: arena.workers.iter().flat_map(Seat::proxies).flat_map(|proxy| sent(&proxy.sent())).collect(),
+        sent: arena.workers.iter().flat_map(Supervised::proxies).flat_map(|proxy| sent(&proxy.sent())).collect(),
         called_invalid: called_invalid(arena),
         claims: claims(db).await.expect("the database answers"),
         samples: arena.sampler.samples(),
@@ -144,7 +144,7 @@ fn sent(raw: &[String]) -> HashSet<String> {
 
 /// What some node called invalid: the request of an estimate, the hash of a send.
 fn called_invalid(arena: &Arena) -> Vec<String> {
-    let refused = arena.workers.iter().flat_map(Seat::proxies).flat_map(Proxy::refused);
+    let refused = arena.workers.iter().flat_map(Supervised::proxies).flat_map(Proxy::refused);
     let named = |refused: Refused| {
         let asked = &refused.params[0];
         match asked.as_str() {

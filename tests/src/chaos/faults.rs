@@ -12,9 +12,9 @@ pub(super) use self::answers::calls_invalid;
 use super::Arena;
 use super::history::Event;
 use super::schedule::{Kind, Planned, plan};
-use super::seats::Seat;
+use super::supervisor::Supervised;
 use crate::proxy::{Fault, Proxy};
-use crate::wire::Outage;
+use crate::tcp_proxy::Outage;
 
 const SEND: &str = "eth_sendRawTransaction";
 /// How long a backend that lags is the one that answers.
@@ -67,30 +67,30 @@ async fn one(arena: &Arena, planned: Planned<Kind>) -> Option<String> {
     }
 }
 
-fn pick<'a>(seats: &'a [Seat], dice: &mut StdRng) -> &'a Seat {
-    &seats[dice.random_range(0..seats.len())]
+fn pick<'a>(slots: &'a [Supervised], dice: &mut StdRng) -> &'a Supervised {
+    &slots[dice.random_range(0..slots.len())]
 }
 
-fn anybody<'a>(arena: &'a Arena, dice: &mut StdRng) -> &'a Seat {
-    let seats = arena.seats();
-    seats[dice.random_range(0..seats.len())]
+fn anybody<'a>(arena: &'a Arena, dice: &mut StdRng) -> &'a Supervised {
+    let slots = arena.slots();
+    slots[dice.random_range(0..slots.len())]
 }
 
 pub(super) fn some_ms(dice: &mut StdRng, from: u64, to: u64) -> Duration {
     Duration::from_millis(dice.random_range(from..to))
 }
 
-async fn kill(arena: &Arena, seat: &Seat, dice: &mut StdRng) -> String {
+async fn kill(arena: &Arena, process_slot: &Supervised, dice: &mut StdRng) -> String {
     let away = some_ms(dice, 0, 1500);
-    seat.kill(&arena.stack, away).await;
-    format!("{}, away for {away:?}", seat.name())
+    process_slot.kill(&arena.stack, away).await;
+    format!("{}, away for {away:?}", process_slot.name())
 }
 
 async fn stop(arena: &Arena, dice: &mut StdRng) -> String {
-    let seat = pick(&arena.workers, dice);
+    let process_slot = pick(&arena.workers, dice);
     let length = arena.options.lease.mul_f64(1.3) + some_ms(dice, 0, 1500);
-    seat.freeze(length).await;
-    format!("{} for {length:?}", seat.name())
+    process_slot.freeze(length).await;
+    format!("{} for {length:?}", process_slot.name())
 }
 
 async fn roll(arena: &Arena) -> String {
@@ -103,10 +103,10 @@ async fn roll(arena: &Arena) -> String {
 
 /// An hour ahead, an hour behind, or nearly right again. The one fault that stays when all others are mended.
 fn move_clock(arena: &Arena, dice: &mut StdRng) -> String {
-    let seat = anybody(arena, dice);
+    let process_slot = anybody(arena, dice);
     let seconds = [-HOUR_S, HOUR_S, 0][dice.random_range(0..3)] + dice.random_range(-60..=60);
-    seat.set_clock(seconds);
-    format!("{} by {seconds} s", seat.name())
+    process_slot.set_clock(seconds);
+    format!("{} by {seconds} s", process_slot.name())
 }
 
 /// Every session of the programs, or half of them.
@@ -145,13 +145,13 @@ async fn slow_database(arena: &Arena, dice: &mut StdRng) -> String {
     on_wire(arena, anybody(arena, dice), outage, some_ms(dice, 1000, 3000)).await
 }
 
-async fn on_wire(arena: &Arena, seat: &Seat, outage: Outage, length: Duration) -> String {
+async fn on_wire(arena: &Arena, process_slot: &Supervised, outage: Outage, length: Duration) -> String {
     // One fault of a line at a time: the second would mend the first.
     let _alone = arena.wires.lock().await;
-    seat.wire.begin(outage);
+    process_slot.wire.begin(outage);
     tokio::time::sleep(length).await;
-    seat.wire.mend();
-    format!("{}: {outage:?} for {length:?}", seat.name())
+    process_slot.wire.mend();
+    format!("{}: {outage:?} for {length:?}", process_slot.name())
 }
 
 /// Of one worker for a moment, or of all of them so long that whoever waits must show it.
@@ -162,7 +162,7 @@ async fn cut_node(arena: &Arena, dice: &mut StdRng) -> String {
     }
     let length = long(dice);
     let _alone = arena.nodes.lock().await;
-    let proxies = || arena.workers.iter().flat_map(Seat::proxies);
+    let proxies = || arena.workers.iter().flat_map(Supervised::proxies);
     proxies().for_each(|proxy| proxy.always("*", fault.clone()));
     tokio::time::sleep(length).await;
     proxies().for_each(Proxy::clear);
@@ -184,12 +184,12 @@ async fn slow_node(arena: &Arena, dice: &mut StdRng) -> String {
     on_node(arena, pick(&arena.workers, dice), fault, some_ms(dice, 500, 2500)).await
 }
 
-async fn on_node(arena: &Arena, seat: &Seat, fault: Fault, length: Duration) -> String {
+async fn on_node(arena: &Arena, process_slot: &Supervised, fault: Fault, length: Duration) -> String {
     let _alone = arena.nodes.lock().await;
-    seat.proxy.always("*", fault.clone());
+    process_slot.proxy.always("*", fault.clone());
     tokio::time::sleep(length).await;
-    seat.proxy.clear();
-    format!("{}: {fault:?} for {length:?}", seat.name())
+    process_slot.proxy.clear();
+    format!("{}: {fault:?} for {length:?}", process_slot.name())
 }
 
 /// Whoever sends next is not told that the node took it.
@@ -202,7 +202,7 @@ async fn drop_answers(arena: &Arena) -> Option<String> {
     let hit = loop {
         let hit = arena.workers.iter().find(|worker| worker.proxy.rules_left() == 0);
         if hit.is_some() || Instant::now() > deadline || arena.over.is_cancelled() {
-            break hit.map(Seat::name);
+            break hit.map(Supervised::name);
         }
         tokio::time::sleep(POLL).await;
     };
@@ -211,23 +211,23 @@ async fn drop_answers(arena: &Arena) -> Option<String> {
 }
 
 /// One of them, or all.
-fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Seat> {
+fn some_workers<'a>(arena: &'a Arena, dice: &mut StdRng) -> Vec<&'a Supervised> {
     let one = pick(&arena.workers, dice);
     if dice.random() { arena.workers.iter().collect() } else { vec![one] }
 }
 
-fn names(seats: &[&Seat]) -> String {
-    seats.iter().map(|seat| seat.name()).collect::<Vec<_>>().join(", ")
+fn names(slots: &[&Supervised]) -> String {
+    slots.iter().map(|process_slot| process_slot.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// `null` for receipts and transactions by hash, and half of the time for blocks with their transactions as well.
 async fn hide_transactions(arena: &Arena, dice: &mut StdRng) -> String {
     let (whom, length, all) = (some_workers(arena, dice), some_ms(dice, 500, 5000), dice.random::<bool>());
-    for seat in &whom {
-        if all { seat.proxy.hide_transactions() } else { seat.proxy.show_blocks() }
+    for process_slot in &whom {
+        if all { process_slot.proxy.hide_transactions() } else { process_slot.proxy.show_blocks() }
     }
     tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.show_transactions());
+    whom.iter().for_each(|process_slot| process_slot.proxy.show_transactions());
     let what = if all { "no index, no blocks" } else { "no index" };
     format!("{}: {what} for {length:?}", names(&whom))
 }
@@ -240,14 +240,14 @@ async fn lagging_node(arena: &Arena, dice: &mut StdRng) -> Option<String> {
     let until = Instant::now() + length;
     while Instant::now() < until {
         let head = arena.stack.anvil().head().await;
-        whom.iter().for_each(|seat| seat.proxy.freeze_at(head.saturating_sub(blocks)));
+        whom.iter().for_each(|process_slot| process_slot.proxy.freeze_at(head.saturating_sub(blocks)));
         tokio::time::sleep(if flaps { FLAP } else { length }).await;
         if flaps {
-            whom.iter().for_each(|seat| seat.proxy.thaw());
+            whom.iter().for_each(|process_slot| process_slot.proxy.thaw());
             tokio::time::sleep(FLAP).await;
         }
     }
-    whom.iter().for_each(|seat| seat.proxy.thaw());
+    whom.iter().for_each(|process_slot| process_slot.proxy.thaw());
     let how = if flaps { "now and then " } else { "" };
     Some(format!("{}: {how}{blocks} behind for {length:?}", names(&whom)))
 }
@@ -258,7 +258,7 @@ async fn disagreeing_nodes(arena: &Arena, dice: &mut StdRng) -> Option<String> {
         (some_workers(arena, dice), dice.random_range(1..=3), some_ms(dice, 500, 4000));
     let (forks, salt, more) = (dice.random::<bool>(), dice.random::<u64>(), dice.random_range(0..=1));
     let node = arena.stack.anvil();
-    let proxies = || whom.iter().map(|seat| seat.second.as_ref().unwrap_or(&seat.proxy));
+    let proxies = || whom.iter().map(|process_slot| process_slot.second.as_ref().unwrap_or(&process_slot.proxy));
     if forks {
         let place = format!("{:#x}", node.head().await.saturating_sub(blocks));
         let base = node.try_rpc("eth_getBlockByNumber", json!([place, false])).await.ok()?;
@@ -283,9 +283,9 @@ async fn disagreeing_nodes(arena: &Arena, dice: &mut StdRng) -> Option<String> {
 async fn pruned_node(arena: &Arena, dice: &mut StdRng) -> String {
     let (whom, length) = (some_workers(arena, dice), some_ms(dice, 1000, 6000));
     let keeps = dice.random_range(1..=arena.options.required);
-    whom.iter().for_each(|seat| seat.proxy.keep_states(keeps));
+    whom.iter().for_each(|process_slot| process_slot.proxy.keep_states(keeps));
     tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.keep_all_states());
+    whom.iter().for_each(|process_slot| process_slot.proxy.keep_all_states());
     format!("{}: {keeps} states for {length:?}", names(&whom))
 }
 

@@ -1,7 +1,7 @@
 //! The nemesis: a whole stack under load, everything broken again and again, and a judge who was not there.
 //!
 //! `schedule` says what is broken and done when, `faults` breaks it, `operations` and `operator` do what users and operators do, `clients` ask
-//! all the while, `sampler` looks on, `history` records, `evidence` gathers what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::plain`)
+//! all the while, `sampler` looks on, `history` records, `evidence` gathers what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::reference_worker`)
 //! shows that the judge can find something. docs/reliability.md says how to read it.
 
 pub mod checker;
@@ -14,7 +14,7 @@ mod operator;
 mod report;
 mod sampler;
 mod schedule;
-mod seats;
+mod supervisor;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,9 +34,9 @@ use self::operations::SecondSender;
 pub use self::report::Outcome;
 use self::sampler::Sampler;
 pub use self::schedule::{Kind, Operation, PER_HOUR};
-pub use self::seats::Crew;
-use self::seats::Seat;
-use crate::plain::{self, Way};
+pub use self::supervisor::Crew;
+use self::supervisor::Supervised;
+use crate::reference_worker::{self, FenceStrategy};
 use crate::stack::{Stack, StackBuilder};
 
 /// Seconds between blocks.
@@ -125,10 +125,10 @@ impl Options {
 
     /// The same with workers of the harness's own, few enough to be quick. A wrong one leaves requests that are never
     /// final: nobody waits long for them.
-    pub fn control(program: PathBuf, seed: u64, way: Way) -> Options {
-        let settle = Duration::from_secs(if way == Way::LockThenWrite { 120 } else { 5 });
+    pub fn control(program: PathBuf, seed: u64, strategy: FenceStrategy) -> Options {
+        let settle = Duration::from_secs(if strategy == FenceStrategy::LockThenWrite { 120 } else { 5 });
         Options {
-            crew: Crew::Plain(way),
+            crew: Crew::Plain(strategy),
             submitters: 4,
             clients: 1,
             think: Duration::from_millis(200),
@@ -147,8 +147,8 @@ impl Options {
 struct Arena {
     options: Options,
     stack: Stack,
-    apis: Vec<Seat>,
-    workers: Vec<Seat>,
+    apis: Vec<Supervised>,
+    workers: Vec<Supervised>,
     history: History,
     sampler: Sampler,
     second_sender: SecondSender,
@@ -176,18 +176,18 @@ impl Arena {
     async fn open(options: Options) -> Arena {
         let stack = build(&options).await;
         if let Crew::Plain(_) = options.crew {
-            plain::prepare(&stack).await;
+            reference_worker::prepare(&stack).await;
         }
         // What is set by hand must be deeper than any reorg.
         stack.anvil().rpc("anvil_setCode", json!([clients::TRAP, "0x60006000fd"])).await;
         stack.anvil().mine(options.required + 2).await;
         let (mut apis, mut workers) = (Vec::new(), Vec::new());
         for index in 0..options.apis {
-            apis.push(Seat::api(&stack, index).await);
+            apis.push(Supervised::api(&stack, index).await);
         }
         for index in 0..options.workers {
             let settings = roles(&options, &stack);
-            workers.push(Seat::worker(&stack, options.crew, index, settings).await);
+            workers.push(Supervised::worker(&stack, options.crew, index, settings).await);
         }
         let history = History::begin(&stack.dir().join("history.jsonl"));
         let sampler = Sampler::default();
@@ -210,22 +210,22 @@ impl Arena {
             wires,
             nodes,
         };
-        for seat in arena.seats() {
-            seat.open(&arena.stack).await;
+        for process_slot in arena.slots() {
+            process_slot.open(&arena.stack).await;
         }
         arena.begun = Instant::now();
         arena
     }
 
-    fn seats(&self) -> Vec<&Seat> {
+    fn slots(&self) -> Vec<&Supervised> {
         self.apis.iter().chain(&self.workers).collect()
     }
 
     /// Nothing is broken any more.
     fn mend(&self) {
-        for seat in self.seats() {
-            seat.wire.mend();
-            for proxy in seat.proxies() {
+        for process_slot in self.slots() {
+            process_slot.wire.mend();
+            for proxy in process_slot.proxies() {
                 proxy.clear();
                 proxy.thaw();
                 proxy.agree();
@@ -294,10 +294,10 @@ pub async fn run(options: Options) -> Outcome {
         let arena = Arc::clone(&arena);
         clients.spawn(async move { Client::new(&arena, submitter, number).work().await });
     }
-    let seats = arena.seats();
+    let slots = arena.slots();
     let settled = tokio::select! {
         settled = storm(&arena, &mut clients) => settled,
-        () = seats::look_after(&arena.stack, &seats) => unreachable!("it never ends"),
+        () = supervisor::look_after(&arena.stack, &slots) => unreachable!("it never ends"),
         () = arena.report_progress() => unreachable!("it never ends"),
         () = sampler::watch(&arena) => unreachable!("it never ends"),
         () = operator::attend(&arena) => unreachable!("it never ends"),
@@ -305,8 +305,8 @@ pub async fn run(options: Options) -> Outcome {
     };
     arena.closing.cancel();
     all_of(&mut clients).await;
-    for seat in arena.seats() {
-        seat.close().await;
+    for process_slot in arena.slots() {
+        process_slot.close().await;
     }
     let evidence = evidence::gather(&arena).await;
     let arena = Arc::into_inner(arena).expect("every client has ended");

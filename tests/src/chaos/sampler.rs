@@ -9,7 +9,7 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use super::checker::Sample;
-use super::seats::{Crew, Seat};
+use super::supervisor::{Crew, Supervised};
 use super::{Arena, evidence};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -126,7 +126,7 @@ fn reasons(submitter: &Value, transactions: &Value) -> Vec<String> {
 
 /// Of all workers together. `None`: none of them answers.
 async fn alarms(arena: &Arena, http: &reqwest::Client) -> Option<Vec<String>> {
-    let scrape = async |worker: &Seat| -> Option<String> {
+    let scrape = async |worker: &Supervised| -> Option<String> {
         let url = format!("{}/metrics", worker.metrics_url()?);
         http.get(url).send().await.ok()?.text().await.ok()
     };

@@ -10,7 +10,7 @@
 
 mod properties;
 mod steps;
-mod words;
+mod history;
 
 use std::collections::BTreeSet;
 
@@ -107,7 +107,7 @@ impl Model {
 
     fn explored(&self, search: CheckerBuilder<Model>) -> Explored {
         let checker = search.spawn_bfs().join();
-        let found = checker.discoveries().into_iter().map(|(name, path)| (name, words::tell(path)));
+        let found = checker.discoveries().into_iter().map(|(name, path)| (name, history::describe(path)));
         Explored { states: checker.unique_state_count(), depth: checker.max_depth(), found: found.collect() }
     }
 }

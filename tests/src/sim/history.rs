@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ethers_signers::{LocalWallet, Signer as _};
-use gapless::bell::Bell;
+use gapless::notifier::Notifier;
 use gapless::config::{self, ChainConfig, ReleaseAt};
-use gapless::domain::{ChainId, Finality, NodeId, SubmitterKey};
+use gapless::domain::{ChainId, Finality, WorkerId, SubmitterKey};
 use gapless::store::{Announced, Store};
-use gapless_worker::by_hand::Next;
+use gapless_worker::sim_driver::Next;
 use sqlx::PgPool;
 use sqlx::types::chrono::NaiveDate;
 
@@ -46,7 +46,7 @@ const STEPS: u32 = 40;
 pub(super) struct Bench {
     pub(super) store: Store,
     pub(super) db: PgPool,
-    pub(super) bell: Bell,
+    pub(super) notifier: Notifier,
     pub(super) config: ChainConfig,
     pub(super) sabotage: Sabotage,
 }
@@ -108,9 +108,9 @@ impl<'a> History<'a> {
             ledger.estimates = Estimates::Reverted;
         }
         let ledger = Arc::new(Mutex::new(ledger));
-        let (store, bell) = (bench.store.clone(), bench.bell.clone());
+        let (store, notifier) = (bench.store.clone(), bench.notifier.clone());
         let leaks = bench.sabotage == Sabotage::SendBeforeCommit;
-        let parts = Parts { config, ledger, wallet, store, bell, log: log.clone(), leaks };
+        let parts = Parts { config, ledger, wallet, store, notifier, log: log.clone(), leaks };
         let processes = PROCESSES.map(|name| Process::start(name, &parts)).into();
         History {
             bench,
@@ -202,7 +202,7 @@ impl<'a> History<'a> {
         if self.processes[who].has_lane() {
             return;
         }
-        let node = NodeId(self.processes[who].name().to_string());
+        let node = WorkerId(self.processes[who].name().to_string());
         if let Some(lease) = self.bench.store.claim(&node, &[self.key], &LEASE).await.unwrap().pop() {
             self.say(format!("{node} takes the lease, token {}", lease.token().0));
             self.processes[who].own(lease, &self.parts);

@@ -220,9 +220,9 @@ impl Ledger {
     }
 
     /// Somebody else's newest transaction that is mined, and its block.
-    pub(super) fn newest_foreign(&self) -> Option<(H256, u64)> {
+    pub(super) fn newest_external(&self) -> Option<(H256, u64)> {
         self.blocks.iter().enumerate().rev().find_map(|(height, block)| {
-            let tx = block.txs.iter().rev().find(|tx| self.is_foreign(tx))?;
+            let tx = block.txs.iter().rev().find(|tx| self.is_external(tx))?;
             Some((tx.hash, height as u64))
         })
     }
@@ -238,7 +238,7 @@ impl Ledger {
         !self.foreign.is_empty()
     }
 
-    pub(super) fn is_foreign(&self, tx: &Tx) -> bool {
+    pub(super) fn is_external(&self, tx: &Tx) -> bool {
         self.foreign.contains(&tx.hash)
     }
 

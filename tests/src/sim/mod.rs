@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gapless::bell::Bell;
+use gapless::notifier::Notifier;
 use gapless::config::{ChainConfig, Config, Secret};
 use gapless::store::{Channel, Store, Timeouts};
 use sqlx::postgres::PgPoolOptions;
@@ -258,8 +258,8 @@ impl Simulation {
             let store = Store::new(&Secret::new(url.clone()), "simulation", 3, timeouts).unwrap();
             let db = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
             clock::set(&db).await;
-            let bell = Bell::start(store.clone(), Channel::Final);
-            run(&Bench { store, db, bell, config: self.config.clone(), sabotage: self.sabotage }).await;
+            let notifier = Notifier::start(store.clone(), Channel::Final);
+            run(&Bench { store, db, notifier, config: self.config.clone(), sabotage: self.sabotage }).await;
             drop(over);
             let _ = still.await;
         });

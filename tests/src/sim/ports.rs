@@ -15,7 +15,7 @@ use gapless::chain::{
 use gapless::domain::{ChainId, Failure, Payload, Receipt, SignedDraft, UnsignedTx};
 use gapless::signer::{Signer, SignerError};
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
-use gapless_worker::by_hand::Commits;
+use gapless_worker::sim_driver::Commits;
 
 use super::gate::Gate;
 use super::ledger::{BASE_FEE, Estimates, Ledger};

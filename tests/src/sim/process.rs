@@ -4,18 +4,18 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use ethers_signers::LocalWallet;
-use gapless::bell::Bell;
+use gapless::notifier::Notifier;
 use gapless::config::ChainConfig;
-use gapless::domain::NodeId;
+use gapless::domain::WorkerId;
 use gapless::store::{Lease, LeaseTag, Store};
-use gapless_worker::by_hand::{HandLane, Next, Worker};
+use gapless_worker::sim_driver::{SimLane, Next, Worker};
 
 use super::gate::{Gate, Hitch};
 use super::ledger::Ledger;
 use super::log::Log;
 use super::ports::{Database, Key, Node};
 
-type Stepping = Pin<Box<dyn Future<Output = (HandLane, Next)>>>;
+type Stepping = Pin<Box<dyn Future<Output = (SimLane, Next)>>>;
 
 /// What every process of a history is made of.
 pub(super) struct Parts {
@@ -23,7 +23,7 @@ pub(super) struct Parts {
     pub(super) ledger: Arc<Mutex<Ledger>>,
     pub(super) wallet: LocalWallet,
     pub(super) store: Store,
-    pub(super) bell: Bell,
+    pub(super) notifier: Notifier,
     pub(super) log: Log,
     /// Broken on purpose: see `Key::leaks_to`.
     pub(super) leaks: bool,
@@ -43,7 +43,7 @@ pub(super) struct Process {
     name: char,
     gate: Arc<Gate>,
     worker: Worker,
-    lane: Option<HandLane>,
+    lane: Option<SimLane>,
     stepping: Option<Stepping>,
     /// The last step ended in waiting: nothing comes of another before something happens.
     pub(super) waits: bool,
@@ -56,12 +56,12 @@ impl Process {
         let node = Node { chain_id: parts.config.id, ledger: parts.ledger.clone(), gate: gate.clone() };
         let database = Database { store: parts.store.clone(), gate: gate.clone() };
         let worker = Worker::new(
-            NodeId(name.to_string()),
+            WorkerId(name.to_string()),
             &parts.config,
             Arc::new(node),
             Arc::new(database),
             parts.store.clone(),
-            parts.bell.clone(),
+            parts.notifier.clone(),
         );
         Process { name, gate, worker, lane: None, stepping: None, waits: false, tag: None }
     }
@@ -149,9 +149,9 @@ impl Process {
         looked
     }
 
-    pub(super) fn tell_of_work(&mut self) {
+    pub(super) fn announce_work(&mut self) {
         if let Some(lane) = &self.lane {
-            lane.tell_of_work();
+            lane.announce_work();
             self.waits = false;
         }
     }
@@ -161,13 +161,13 @@ impl Process {
         self.waits = false;
         self.lane.as_ref().map_or(0, |lane| {
             lane.flood();
-            lane.waiting_news()
+            lane.waiting_events()
         })
     }
 
-    pub(super) fn tell_of_requests(&mut self) {
+    pub(super) fn announce_requests(&mut self) {
         if let Some(lane) = &self.lane {
-            lane.tell_of_requests();
+            lane.announce_requests();
             self.waits = false;
         }
     }

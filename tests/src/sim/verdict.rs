@@ -28,7 +28,7 @@ struct CursorRow {
 }
 
 #[derive(sqlx::FromRow)]
-struct ForeignRow {
+struct ExternalRow {
     first_nonce: i64,
     last_nonce: i64,
 }
@@ -63,12 +63,12 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
     let cursor: Vec<CursorRow> =
         rows(db, "SELECT start_nonce, next_nonce FROM submitter_nonce_cursor WHERE chain_id = $1", chain_id)
             .await;
-    let recorded_foreign: Vec<ForeignRow> =
+    let recorded_foreign: Vec<ExternalRow> =
         rows(db, "SELECT first_nonce, last_nonce FROM foreign_nonce WHERE chain_id = $1", chain_id).await;
     let ended_on = super::clock::now(db).await.date_naive();
     let chain = history.ledger().chain();
     let foreign: BTreeSet<u64> =
-        chain.iter().filter(|tx| history.ledger().is_foreign(tx)).map(|tx| tx.nonce).collect();
+        chain.iter().filter(|tx| history.ledger().is_external(tx)).map(|tx| tx.nonce).collect();
     let arrived = history.ledger().arrived().to_vec();
     let mut problems = Vec::new();
     let next = cursor.first().map_or(0, |cursor| cursor.next_nonce);
@@ -107,7 +107,7 @@ fn contiguous(is_shared: bool, chain: &[Tx], foreign: &BTreeSet<u64>, next: i64,
 fn accounted(
     cursor: &[CursorRow],
     attempts: &[AttemptRow],
-    foreign: &[ForeignRow],
+    foreign: &[ExternalRow],
     problems: &mut Vec<String>,
 ) {
     for nonce in cursor.iter().flat_map(|cursor| cursor.start_nonce..cursor.next_nonce) {

@@ -47,7 +47,7 @@ impl StackBuilder {
         settings.set("worker.linger", "500ms");
         settings.set("confirmations.required", 1);
         settings.set("rpc.poll_interval", "50ms");
-        settings.set("nonce.max_hold", "10m");
+        settings.set("nonce.max_reservation", "10m");
         settings.set("log.level", "info,gapless=debug,gapless_worker=debug,gapless_api=debug");
         StackBuilder {
             program: program.into(),

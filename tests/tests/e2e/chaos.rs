@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gapless_tests::chaos::checker::Rule;
 use gapless_tests::chaos::{Options, Outcome, run};
-use gapless_tests::plain::Way;
+use gapless_tests::reference_worker::FenceStrategy;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gapless-stack");
 
@@ -28,14 +28,14 @@ async fn a_short_storm_of_every_kind_of_fault_breaks_no_promise() {
 /// The control of the controls: nothing is wrong with the harness's own worker but what it is told to do wrong.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_plain_worker_with_the_right_fence_breaks_no_promise_in_the_same_storm() {
-    let outcome = run(Options::control(PROGRAM.into(), 7, Way::LockThenWrite)).await;
+    let outcome = run(Options::control(PROGRAM.into(), 7, FenceStrategy::LockThenWrite)).await;
     assert!(outcome.is_sound() && outcome.settled.is_some(), "{}", story(&outcome));
 }
 
 /// Until the checker has found what it must. One storm is enough, unless the machine is so slow that hardly anything happens.
-async fn found(way: Way, rule: Rule) {
+async fn found(strategy: FenceStrategy, rule: Rule) {
     for seed in 7..10 {
-        let outcome = run(Options::control(PROGRAM.into(), seed, way)).await;
+        let outcome = run(Options::control(PROGRAM.into(), seed, strategy)).await;
         if let Some(dir) = &outcome.kept {
             std::fs::remove_dir_all(dir).unwrap();
         }
@@ -43,23 +43,23 @@ async fn found(way: Way, rule: Rule) {
             return;
         }
     }
-    panic!("{way:?}: the checker found no {rule:?} in three storms");
+    panic!("{strategy:?}: the checker found no {rule:?} in three storms");
 }
 
 /// Scenario 18.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_catches_an_exists_condition_that_is_taken_for_a_fence() {
-    found(Way::Exists, Rule::SharedNonce).await;
+    found(FenceStrategy::Exists, Rule::SharedNonce).await;
 }
 
 /// Scenario 18.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_catches_bytes_that_are_sent_before_they_are_committed() {
-    found(Way::SendFirst, Rule::Unrecorded).await;
+    found(FenceStrategy::SendFirst, Rule::Unrecorded).await;
 }
 
 /// Scenario 18.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_catches_a_lease_that_is_never_checked() {
-    found(Way::Unchecked, Rule::Duplicate).await;
+    found(FenceStrategy::Unchecked, Rule::Duplicate).await;
 }

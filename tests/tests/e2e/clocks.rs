@@ -56,7 +56,7 @@ async fn a_clock_that_is_an_hour_off_or_jumps_changes_nothing() {
     let stack = stack().mining(Mining::Manual).start().await;
     let (ahead, behind) = (clock(&stack, "ahead", HOUR_S), clock(&stack, "behind", -HOUR_S));
     stack.api().env(CLOCK, ahead.to_str().unwrap()).start().await;
-    let worker = stack.worker().set("worker.node_id", "ahead").env(CLOCK, ahead.to_str().unwrap());
+    let worker = stack.worker().set("worker.id", "ahead").env(CLOCK, ahead.to_str().unwrap());
     let worker = worker.start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x24));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
@@ -68,7 +68,7 @@ async fn a_clock_that_is_an_hour_off_or_jumps_changes_nothing() {
     assert!((-30.0..=3.0).contains(&left), "a lease of 3 s, by the database: {left}");
 
     // An hour behind, the other sees nothing that is free; and it still is not when the owner's clock jumps.
-    let successor = stack.worker().set("worker.node_id", "behind").env(CLOCK, behind.to_str().unwrap());
+    let successor = stack.worker().set("worker.id", "behind").env(CLOCK, behind.to_str().unwrap());
     let successor = successor.start().await;
     let off = off_by_s(&stack, &successor).await;
     assert!((off + 3600.0).abs() < 120.0, "the other believes to be {off} s ahead");

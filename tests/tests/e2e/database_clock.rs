@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gapless::domain::ReservationState;
 use gapless::embed::NonceContext;
 use gapless_tests::{
-    Address, ClockedPostgres, DatabaseClock, Fault, Mining, Pair, Service, Stack, TxId, TxState, eventually,
+    Address, ClockedPostgres, DatabaseClock, Fault, Mining, HaPair, Service, Stack, TxId, TxState, eventually,
     payload,
 };
 use serde_json::json;
@@ -99,7 +99,7 @@ async fn a_clock_that_steps_back_between_two_attempts_does_not_change_their_orde
 async fn a_failover_to_a_standby_that_is_behind_does_not_change_the_order_of_attempts() {
     let clock = DatabaseClock::new();
     clock.set(-STEP_S);
-    let mut pair = Pair::with_standby_clock(&clock).await;
+    let mut pair = HaPair::with_standby_clock(&clock).await;
     let stack = stack().proxied().short_lease().database_at(&pair.url()).start().await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
@@ -146,12 +146,12 @@ async fn a_clock_that_steps_back_prolongs_a_lease_by_the_step_and_no_more() {
     let database = ClockedPostgres::start().await;
     let stack = stack().mining(Mining::Manual).database_at(database.url()).start().await;
     stack.start_api().await;
-    let worker = stack.worker().set("worker.node_id", "first").start().await;
+    let worker = stack.worker().set("worker.id", "first").start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x6a));
     let tx_id = stack.create(submitter, "orphan", &payload(to, 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
     let token = stack.lease(submitter).await.unwrap().fencing_token;
-    stack.worker().set("worker.node_id", "second").start().await;
+    stack.worker().set("worker.id", "second").start().await;
     database.clock.set(-STEP_S);
     // Renewed by the new time: the lease ends no later than its duration from now.
     eventually("the lease is renewed after the step", async || {
@@ -192,8 +192,8 @@ async fn steps_in_both_directions_under_load_leave_one_effect_each() {
     let stack = stack().submitters(SUBMITTERS).window(3).mining(Mining::Interval(0.5));
     let stack = stack.database_at(database.url()).start().await;
     stack.start_api().await;
-    stack.worker().set("worker.node_id", "first").start().await;
-    stack.worker().set("worker.node_id", "second").start().await;
+    stack.worker().set("worker.id", "first").start().await;
+    stack.worker().set("worker.id", "second").start().await;
     stack.wait_announced(&stack.client()).await;
     let to = Address::repeat_byte(0x6b);
     let mut all = Vec::new();

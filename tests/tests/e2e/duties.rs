@@ -158,7 +158,7 @@ async fn a_duty_is_done_by_one_worker_and_handed_over_when_it_stops() {
     let stack = stack().set("duties.check_balances", EVERY_SECOND).start().await;
     let mut workers = Vec::new();
     for name in ["one", "two"] {
-        workers.push(stack.worker().set("worker.node_id", name).start().await);
+        workers.push(stack.worker().set("worker.id", name).start().await);
     }
     // A run is taken before it is counted: two readings may be off by one each.
     let read = async || (holder(&stack).await.map_or(0, |(last, _)| last) as f64, runs(&workers).await);

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use gapless::config::Secret;
 use gapless_cli::commands::migrate::migrate;
 use gapless_tests::{
-    Address, Mining, Mode, Pair, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
+    Address, Mining, Mode, HaPair, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
 };
 use serde_json::json;
 
@@ -45,7 +45,7 @@ async fn keep_asking(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_synchronous_standby_that_is_promoted_under_load_has_lost_nothing() {
-    let mut pair = Pair::start(true).await;
+    let mut pair = HaPair::start(true).await;
     let stack = stack().database_at(&pair.url()).submitters(3).window(4).mining(Mining::Interval(0.3));
     let stack = stack.up().await;
     stack.start_worker().await;
@@ -72,7 +72,7 @@ async fn a_synchronous_standby_that_is_promoted_under_load_has_lost_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_lacks_a_tail_is_found_out_and_no_nonce_is_used_again() {
-    let mut pair = Pair::start(false).await;
+    let mut pair = HaPair::start(false).await;
     let stack = stack().database_at(&pair.url()).start().await;
     stack.start_api().await;
     let (to, submitter) = (Address::repeat_byte(0x72), stack.submitter(0));

@@ -6,7 +6,7 @@ mod race;
 use gapless::domain::mempool::{PoolSurvey, diagnose};
 use gapless::domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
 use gapless::store::{
-    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ForeignCause, ForeignNonces,
+    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ExternalCause, ExternalNonces,
     IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
@@ -41,7 +41,7 @@ async fn every_write(
         max_in_flight: 1,
         delegated: false,
     };
-    let others = || ForeignNonces { first: Nonce(7), last: Nonce(7), cause: ForeignCause::SteppedOver };
+    let others = || ExternalNonces { first: Nonce(7), last: Nonce(7), cause: ExternalCause::SteppedOver };
     let note = || sent(open);
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
     let diagnosis = || diagnose(open.nonce, &[open.tx_hash], &PoolSurvey::default());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gapless::domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless::embed::{EmbedError, NonceContext, WithNonceError};
-use gapless::store::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome, Store, Timeouts};
+use gapless::store::{AnswerOutcome, ReservationOwner, NewReservation, ReservationOutcome, Store, Timeouts};
 use gapless::{config::Secret, domain::Via};
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
@@ -178,7 +178,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
         submitter: stack.key(0),
         request_id: request_id.to_owned(),
         via: Via::WithNonce,
-        owner: HoldOwner::new(),
+        owner: ReservationOwner::new(),
         hold,
         wanted_for: LONG,
     };
@@ -192,7 +192,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     stack.wait_reservation(stack.submitter(0), ReservationState::Reserved).await;
     let says =
         async |owner, value| store.answer_reservation(first.tx_id, owner, &answer(value)).await.unwrap();
-    assert_eq!(says(HoldOwner::new(), 5).await, AnswerOutcome::NotYours);
+    assert_eq!(says(ReservationOwner::new(), 5).await, AnswerOutcome::NotYours);
     assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken);
     assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken, "the same words again");
     assert_eq!(says(first.owner, 6).await, AnswerOutcome::AnsweredBefore);

@@ -57,7 +57,7 @@ fn essence(row: &TxRow) -> (TxState, Option<u64>, Option<u64>, u32) {
 async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_successor_finishes() {
     let stack = stack().proxied().mining(Mining::Manual).start().await;
     stack.start_api().await;
-    let former = stack.worker().set("worker.node_id", "former");
+    let former = stack.worker().set("worker.id", "former");
     let former = former.set("lease.duration", "120s").set("lease.renew_interval", "60s").start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x51));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
@@ -66,7 +66,7 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
 
     stack.proxy().freeze_at(stack.anvil().head().await);
     stack.sql("UPDATE submitter_lease SET expires_at = clock_timestamp() - INTERVAL '1 hour'").await;
-    let successor = stack.worker().set("worker.node_id", "successor").rpc(&[stack.anvil().url()]);
+    let successor = stack.worker().set("worker.id", "successor").rpc(&[stack.anvil().url()]);
     successor.set("lease.duration", "30s").start().await;
     let lease = stack.wait_owned(submitter, Some("former")).await;
     assert_eq!(
@@ -108,14 +108,14 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
 async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
     let stack = stack().short_lease().proxied().mining(Mining::Manual).start().await;
     stack.start_api().await;
-    let frozen = stack.worker().set("worker.node_id", "frozen").start().await;
+    let frozen = stack.worker().set("worker.id", "frozen").start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x55));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     let stale = stack.wait_for(first, TxState::Submitted).await.fencing_token;
     frozen.sigstop();
 
     // It works past the proxy: what the proxy sees is the frozen worker's.
-    let successor = stack.worker().set("worker.node_id", "successor").rpc(&[stack.anvil().url()]);
+    let successor = stack.worker().set("worker.id", "successor").rpc(&[stack.anvil().url()]);
     successor.set("lease.duration", "30s").set("lease.renew_interval", "5s").start().await;
     let lease = stack.wait_owned(submitter, Some("frozen")).await;
     assert_eq!(lease.owner.as_deref(), Some("successor"));
@@ -159,7 +159,7 @@ async fn whoever_stops_tells_the_others_of_the_leases_it_gives_back() {
     let stack = stack().mining(Mining::Manual).start().await;
     stack.start_api().await;
     let patient = |name: &str| {
-        let worker = stack.worker().set("worker.node_id", name).set("worker.poll_interval", "1h");
+        let worker = stack.worker().set("worker.id", name).set("worker.poll_interval", "1h");
         worker.set("lease.duration", "1h").set("lease.renew_interval", "10m")
     };
     let leaving = patient("leaving").start().await;
@@ -182,11 +182,11 @@ async fn whoever_stops_tells_the_others_of_the_leases_it_gives_back() {
 async fn a_lease_that_nobody_renews_is_taken_when_it_is_free_and_not_at_the_next_poll() {
     let stack = stack().short_lease().mining(Mining::Manual).start().await;
     stack.start_api().await;
-    let dying = stack.worker().set("worker.node_id", "dying").start().await;
+    let dying = stack.worker().set("worker.id", "dying").start().await;
     let submitter = stack.submitter(0);
     let tx_id = stack.create(submitter, "one", &payload(Address::repeat_byte(0x53), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    stack.worker().set("worker.node_id", "patient").set("worker.poll_interval", "1h").start().await;
+    stack.worker().set("worker.id", "patient").set("worker.poll_interval", "1h").start().await;
     dying.kill9();
     let lease = stack.wait_owned(submitter, Some("dying")).await;
     assert_eq!(lease.owner.as_deref(), Some("patient"));
@@ -268,14 +268,14 @@ async fn a_worker_that_freezes_inside_a_transaction_is_cut_off_and_taken_over() 
     let stack = stack().set("lease.duration", "4s").set("lease.renew_interval", "1s").mining(Mining::Manual);
     let stack = stack.start().await;
     stack.start_api().await;
-    let zombie = stack.worker().set("worker.node_id", "zombie").start().await;
+    let zombie = stack.worker().set("worker.id", "zombie").start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x5a));
     let tx_id = stack.create(submitter, "only", &payload(to, 1)).await;
     let stale = stack.wait_for(tx_id, TxState::Submitted).await.fencing_token;
     freeze_in_a_write(&stack, &zombie).await;
 
     let frozen = Instant::now();
-    stack.worker().set("worker.node_id", "successor").start().await;
+    stack.worker().set("worker.id", "successor").start().await;
     let lease = stack.wait_owned(submitter, Some("zombie")).await;
     assert_eq!(lease.owner.as_deref(), Some("successor"));
     // 4 s of lease, 0.2 s of skew, 1.2 s in which the session may idle, and a slow machine.
@@ -297,7 +297,7 @@ async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
     let stack = stack.set("lease.duration", "30s").set("lease.renew_interval", "5s").start().await;
     stack.start_api().await;
     let start =
-        async |name: String| (stack.worker().set("worker.node_id", name.as_str()).start().await, name);
+        async |name: String| (stack.worker().set("worker.id", name.as_str()).start().await, name);
     let mut workers = vec![start("node-0".into()).await, start("node-1".into()).await];
     let tx_ids = keep_busy(&stack, Address::repeat_byte(0x5b)).await;
     let mut times = Vec::new();
@@ -332,11 +332,11 @@ async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
 async fn a_new_worker_has_its_share_of_the_busy_submitters_within_seconds() {
     let stack = stack().submitters(12).mining(Mining::Manual).start().await;
     stack.start_api().await;
-    stack.worker().set("worker.node_id", "old").start().await;
+    stack.worker().set("worker.id", "old").start().await;
     let to = Address::repeat_byte(0x5c);
     let tx_ids = keep_busy(&stack, to).await;
     assert_eq!(owned(&stack).await, HashMap::from([("old".to_owned(), 12)]));
-    stack.worker().set("worker.node_id", "new").start().await;
+    stack.worker().set("worker.id", "new").start().await;
     eventually_within(Duration::from_secs(15), "each has its half", async || {
         let owned = owned(&stack).await;
         let half = |node: &str| owned.get(node).is_some_and(|count| (5..=7).contains(count));

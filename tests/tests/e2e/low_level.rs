@@ -105,7 +105,7 @@ async fn a_nonce_that_is_marked_recyclable_is_consumed_and_given_to_nobody_again
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not_count() {
-    let stack = low_level().set("nonce.max_hold", "6s").up().await;
+    let stack = low_level().set("nonce.max_reservation", "6s").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let gapless = stack.gapless().await;
     // The operator's limit binds, whatever the caller wants.

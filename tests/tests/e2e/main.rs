@@ -25,7 +25,7 @@ mod finality;
 mod funds;
 mod harness;
 mod history;
-mod hostile;
+mod malicious_nodes;
 mod ingest;
 mod kept;
 mod late_answers;

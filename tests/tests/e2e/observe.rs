@@ -232,7 +232,7 @@ async fn looks_for_receipts_that_fail_are_counted_wherever_they_come_from() {
 /// Writes of the sequence alone have a line of their own, and whatever is alarming says whose it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_critical_write_names_submitter_worker_and_fencing_token() {
-    let stack = stack().set("worker.node_id", "the-one").up().await;
+    let stack = stack().set("worker.id", "the-one").up().await;
     let submitter = stack.submitter(0);
     let to = Address::repeat_byte(0xe7);
     let before = stack.create(submitter, "before", &payload(to, 1)).await;
@@ -276,7 +276,7 @@ async fn every_critical_write_names_submitter_worker_and_fencing_token() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_leads_from_the_request_to_every_commit() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
-    let stack = stack().set("worker.node_id", "the-one").up().await;
+    let stack = stack().set("worker.id", "the-one").up().await;
     let (submitter, client) = (stack.submitter(0), stack.client());
     let body = json!({
         "submitter": submitter.text(),

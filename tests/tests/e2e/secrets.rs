@@ -6,7 +6,7 @@ use std::path::Path;
 use gapless::config::Secret;
 use gapless::signer::keystore;
 use gapless_tests::{
-    Address, CliOutput, Fault, Grep, Guarded, Service, SigningService, Stack, Submitter, TxId, U256,
+    Address, CliOutput, Fault, Grep, TlsPostgres, Service, SigningService, Stack, Submitter, TxId, U256,
     eventually, payload,
 };
 use serde_json::json;
@@ -113,7 +113,7 @@ async fn start_worker(stack: &Stack, keys: &Keys, database: &str) -> Service {
 }
 
 /// A node that refuses, quotes, breaks off and is away, and a database that is away for a while.
-async fn trouble(stack: &Stack, keys: &Keys, database: &mut Guarded) -> Vec<TxId> {
+async fn trouble(stack: &Stack, keys: &Keys, database: &mut TlsPostgres) -> Vec<TxId> {
     let proxy = stack.proxy();
     let quoting = format!("project {RPC_KEY} is over its limit, says {}", rpc_url("http://node"));
     for fault in
@@ -151,7 +151,7 @@ async fn trouble(stack: &Stack, keys: &Keys, database: &mut Guarded) -> Vec<TxId
 }
 
 /// Starts that must fail, each with a secret at hand to be repeated.
-async fn failing_starts(stack: &Stack, database: &Guarded) {
+async fn failing_starts(stack: &Stack, database: &TlsPostgres) {
     let raw_key = stack.submitter(0).key_hex();
     let wrong = database.url_as(&format!("service:{DATABASE_PASSWORD}x"), "127.0.0.1", "");
     let odd = database.url("127.0.0.1", &format!("sslpassword={DATABASE_PASSWORD}&sslmode=no"));
@@ -188,7 +188,7 @@ async fn failing_starts(stack: &Stack, database: &Guarded) {
     }
 }
 
-async fn command_line(stack: &Stack, said: &mut Said, grep: &mut Grep, tx_id: TxId, database: &Guarded) {
+async fn command_line(stack: &Stack, said: &mut Said, grep: &mut Grep, tx_id: TxId, database: &TlsPostgres) {
     let (key, _) = stack.api_key(&["--scope", "tx:read", "--scope", "tx:write"]).await;
     grep.add("API key", key.rsplit('_').next().unwrap());
     let tx_id = tx_id.to_string();
@@ -225,7 +225,7 @@ fn write_broken(path: &Path) {
 }
 
 async fn nothing_secret_is_said(format: &str) {
-    let mut database = Guarded::start(DATABASE_PASSWORD).await;
+    let mut database = TlsPostgres::start(DATABASE_PASSWORD).await;
     let stack = stack()
         .database_at(database.owner_url())
         .proxied()
@@ -292,7 +292,7 @@ async fn nothing_secret_is_said(format: &str) {
 
     // The same search finds what is said on purpose: the name of a worker is in every line.
     let planted = "a-name-that-nobody-may-say";
-    let worker = stack.worker().set("worker.node_id", planted).start().await;
+    let worker = stack.worker().set("worker.id", planted).start().await;
     keys.grep.add("planted", planted);
     let found = keys.grep.find(&worker.log());
     assert!(found.iter().any(|line| line.starts_with("planted: ")), "the search finds nothing: {found:?}");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gapless_tests::{Address, Mining, Service, Stack, Submitter, TxId, TxState, Wire, eventually, payload};
+use gapless_tests::{Address, Mining, Service, Stack, Submitter, TxId, TxState, TcpProxy, eventually, payload};
 
 use crate::stack;
 
@@ -15,7 +15,7 @@ const EACH: usize = 5;
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_fall_silent_for_ever_are_given_up() {
     let stack = stack().submitters(SUBMITTERS).mining(Mining::Interval(1.0)).start().await;
-    let wire = Wire::start(stack.database_url()).await;
+    let wire = TcpProxy::start(stack.database_url()).await;
     let api = stack.api().over(&wire).start().await;
     stack.worker().over(&wire).start().await;
     stack.wait_announced(&api.client()).await;
@@ -41,7 +41,7 @@ async fn connections_that_fall_silent_for_ever_are_given_up() {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_fall_silent_when_they_are_given_back_are_given_up() {
     let stack = stack().submitters(SUBMITTERS).mining(Mining::Interval(1.0)).start().await;
-    let wire = Wire::start(stack.database_url()).await;
+    let wire = TcpProxy::start(stack.database_url()).await;
     let api = stack.api().over(&wire).start().await;
     stack.worker().over(&wire).start().await;
     stack.wait_announced(&api.client()).await;
@@ -97,7 +97,7 @@ async fn listeners(stack: &Stack, program: &str) -> Vec<i32> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listening_connection_that_falls_silent_is_replaced() {
     let stack = stack().set("worker.poll_interval", "10m").start().await;
-    let wire = Wire::start(stack.database_url()).await;
+    let wire = TcpProxy::start(stack.database_url()).await;
     let api = stack.api().over(&wire).start().await;
     stack.worker().over(&wire).start().await;
     stack.wait_announced(&api.client()).await;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gapless_tests::{
-    Address, Authority, CERTIFIED, Guarded, Identity, Service, Stack, Terminator, TxState, eventually,
+    Address, Authority, CERTIFIED, TlsPostgres, Identity, Service, Stack, Terminator, TxState, eventually,
     payload,
 };
 use serde_json::{Value, json};
@@ -16,15 +16,15 @@ use crate::stack;
 const PASSWORD: &str = "a-password-of-the-tests";
 
 /// A PostgreSQL that takes nobody without TLS and is called `localhost`, and who vouches for it.
-async fn secured() -> (Guarded, Authority, tempfile::TempDir) {
+async fn secured() -> (TlsPostgres, Authority, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new(dir.path(), "authority");
-    let database = Guarded::start(PASSWORD).await;
+    let database = TlsPostgres::start(PASSWORD).await;
     database.secure(&authority.issue(&["localhost"]), &authority.pem()).await;
     (database, authority, dir)
 }
 
-async fn stack_on(database: &Guarded) -> Stack {
+async fn stack_on(database: &TlsPostgres) -> Stack {
     stack().database_at(database.owner_url()).start().await
 }
 

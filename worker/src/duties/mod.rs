@@ -15,7 +15,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use cron::Schedule;
 use gapless::config::Config;
-use gapless::domain::{ChainId, NodeId};
+use gapless::domain::{ChainId, WorkerId};
 use gapless::observe::metrics as m;
 use gapless::store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ struct Duty {
     /// As leased: duties that need keys have one holder per set of chains and keys.
     lease: String,
     store: Store,
-    node: NodeId,
+    node: WorkerId,
     /// How long the holder keeps the duty between two signs of life.
     hold: Duration,
 }
@@ -42,7 +42,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) fn start(
     config: &Arc<Config>,
     store: &Store,
-    node: &NodeId,
+    node: &WorkerId,
     fleet: &Arc<Fleet>,
     chains: HashMap<ChainId, Arc<Chain>>,
     stop: &CancellationToken,

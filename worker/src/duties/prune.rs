@@ -33,7 +33,7 @@ pub(super) async fn run(store: Store, retention: Duration) -> anyhow::Result<()>
             break;
         }
     }
-    store.prune_foreign(retention).await?;
+    store.prune_external(retention).await?;
     if removed > 0 {
         tracing::info!(removed, "finished intents beyond the retention were removed");
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{ChainId, NodeId, SubmitterKey, U256};
+use gapless::domain::{ChainId, WorkerId, SubmitterKey, U256};
 use gapless::store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ type Seen = HashMap<SubmitterKey, U256>;
 
 pub(super) async fn run(
     store: Store,
-    node: NodeId,
+    node: WorkerId,
     fleet: Arc<Fleet>,
     chains: Arc<HashMap<ChainId, Arc<Chain>>>,
     stop: CancellationToken,
@@ -41,7 +41,7 @@ pub(super) async fn run(
 
 async fn look(
     store: &Store,
-    node: &NodeId,
+    node: &WorkerId,
     fleet: &Fleet,
     chains: &HashMap<ChainId, Arc<Chain>>,
     seen: &mut Seen,

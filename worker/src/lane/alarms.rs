@@ -80,7 +80,7 @@ impl Lane {
         let now = Instant::now();
         self.open = open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.recall_alarms();
-        let oldest = self.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_held());
+        let oldest = self.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_reserved());
         if let Some(oldest) = oldest.filter(|tx| tx.intent.sub_state.is_none()) {
             oldest.complain(Some(WAITING_NODE), Some(TxError::new(ErrorCode::NodeUnavailable, cause)));
             self.flush().await?;

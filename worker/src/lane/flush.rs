@@ -6,7 +6,7 @@ use gapless::store::{CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, 
 use tokio::time::Instant;
 
 use super::error::StepError;
-use super::open::{HoldChange, OpenTx};
+use super::open::{ReservationChange, OpenTx};
 use super::{LAZY, Lane, QueuedMove, Sequence};
 use crate::failpoint;
 use crate::steps;
@@ -30,7 +30,7 @@ impl Lane {
             failpoint::hit("included");
         }
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
-        let holds: Vec<HoldChange> = self.open.iter().filter_map(OpenTx::hold_change).collect();
+        let holds: Vec<ReservationChange> = self.open.iter().filter_map(OpenTx::reservation_change).collect();
         let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
         let mut attempts = self.shared.writer.commit(write).await?;
         if critical {
@@ -54,9 +54,9 @@ impl Lane {
         self.sharing.found.clear();
         self.publish();
         self.drop_finished();
-        if holds.iter().any(|change| matches!(change, HoldChange::Reserve(_))) {
+        if holds.iter().any(|change| matches!(change, ReservationChange::Reserve(_))) {
             failpoint::hit("reserved");
-        } else if holds.iter().any(|change| matches!(change, HoldChange::Recycle { .. })) {
+        } else if holds.iter().any(|change| matches!(change, ReservationChange::Recycle { .. })) {
             failpoint::hit("released");
         }
         if drafted {
@@ -272,17 +272,17 @@ fn goes_with_move(tx: &OpenTx, note: &SentNote) -> bool {
 /// Bytes that are new, and what is new about a held nonce: where both are, they belong together.
 fn record(write: &mut FencedWrite, tx: &OpenTx) {
     let tx_id = tx.intent.tx_id;
-    match (tx.draft().cloned(), tx.hold_change()) {
-        (Some((_, placeholder)), Some(HoldChange::Reserve(hold))) => write.reserve(tx_id, placeholder, hold),
-        (Some((_, draft)), Some(HoldChange::Use)) => write.use_held(tx_id, draft, tx.intent.payload.clone()),
+    match (tx.draft().cloned(), tx.reservation_change()) {
+        (Some((_, placeholder)), Some(ReservationChange::Reserve(hold))) => write.reserve(tx_id, placeholder, hold),
+        (Some((_, draft)), Some(ReservationChange::Use)) => write.use_reservation(tx_id, draft, tx.intent.payload.clone()),
         (draft, change) => {
             if let Some((kind, draft)) = draft {
                 write.record(tx_id, kind, draft);
             }
             match change {
-                Some(HoldChange::Recycle { unanswered }) => write.recycle(tx_id, unanswered),
-                Some(HoldChange::Note) => write.note_answer(tx_id),
-                Some(HoldChange::Reserve(_) | HoldChange::Use) | None => {}
+                Some(ReservationChange::Recycle { unanswered }) => write.recycle(tx_id, unanswered),
+                Some(ReservationChange::Note) => write.note_answer(tx_id),
+                Some(ReservationChange::Reserve(_) | ReservationChange::Use) | None => {}
             }
         }
     }

@@ -8,7 +8,7 @@ mod error;
 mod flush;
 mod open;
 mod parts;
-mod rest;
+mod schedule;
 mod window;
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use gapless::config::Profile;
 use gapless::domain::{Address, Event, EventKind, Policy, TxId};
-use gapless::signer::{PolicedSigner, Signer};
+use gapless::signer::{PolicySigner, Signer};
 use gapless::store::{
     DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
     SentNote,
@@ -30,12 +30,12 @@ use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
 use crate::steps::protect::Allowed;
-use crate::watcher::{Inbox, Mailbox, News};
-use rest::Turn;
+use crate::watcher::{Inbox, Mailbox, LaneEvent};
+use schedule::NextStep;
 
 pub(crate) use error::StepError;
 pub(crate) use open::{NOT_REPLACED, OpenTx};
-pub(crate) use parts::{Ended, Funds, Order, QueuedMove, Sequence, Shared, Sharing};
+pub(crate) use parts::{Ended, Funds, LaneCommand, QueuedMove, Sequence, Shared, Sharing};
 
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -98,7 +98,7 @@ pub(crate) struct Lane {
     lazy_since: Option<Instant>,
     idle_since: Option<Instant>,
     /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
-    pub(crate) rests: Arc<AtomicBool>,
+    pub(crate) idle: Arc<AtomicBool>,
     /// The head of its queue is blocked, and no nonce is open.
     pub(crate) only_waits: Arc<AtomicBool>,
     /// What is on its way and waits for a node, as the rows say and as was told.
@@ -114,7 +114,7 @@ pub(crate) struct Lane {
 
 /// What a lane does after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "by-hand"), allow(unreachable_pub))]
+#[cfg_attr(not(feature = "sim-driver"), allow(unreachable_pub))]
 pub enum Next {
     Again,
     /// Until there is news, or until then.
@@ -144,7 +144,7 @@ impl Lane {
         let (mailbox, inbox) = Mailbox::new(chain.config.nonce.max_in_flight);
         let policy = chain.config.policies.get(&lease.key().address).cloned();
         let signer = match &policy {
-            Some(policy) => Arc::new(PolicedSigner::new(signer, policy.clone())),
+            Some(policy) => Arc::new(PolicySigner::new(signer, policy.clone())),
             None => signer,
         };
         let recovered = chain.watcher.recovered();
@@ -188,7 +188,7 @@ impl Lane {
             retry_pause: Duration::ZERO,
             lazy_since: None,
             idle_since: None,
-            rests: Arc::default(),
+            idle: Arc::default(),
             only_waits: Arc::default(),
             told_waiting: None,
             halted_since: None,
@@ -200,10 +200,10 @@ impl Lane {
     }
 
     /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
-    pub(crate) async fn run(mut self, mut orders: watch::Receiver<Order>) -> Ended {
+    pub(crate) async fn run(mut self, mut orders: watch::Receiver<LaneCommand>) -> Ended {
         let (keep, order) = tokio::select! {
             biased;
-            order = obey(&mut orders) => (order != Order::Vanish, Some(order)),
+            order = handle_command(&mut orders) => (order != LaneCommand::Abandon, Some(order)),
             keep = self.work() => (keep, None),
         };
         self.forget_everything();
@@ -211,13 +211,13 @@ impl Lane {
         Ended {
             tag,
             lease: keep.then_some(self.lease),
-            handed_over: order == Some(Order::HandOver),
-            gave_way: order == Some(Order::GiveWay),
+            handed_over: order == Some(LaneCommand::HandOver),
+            gave_way: order == Some(LaneCommand::GiveWay),
         }
     }
 
     /// Ends a lane that no loop drives.
-    #[cfg(feature = "by-hand")]
+    #[cfg(feature = "sim-driver")]
     pub(crate) fn into_lease(mut self) -> Lease {
         self.forget_everything();
         self.lease
@@ -249,9 +249,9 @@ impl Lane {
             self.retry_pause = Duration::ZERO;
         }
         match turn {
-            Ok(Turn::Again) => Next::Again,
-            Ok(Turn::Wait(until)) => Next::Wait(until),
-            Ok(Turn::Done) => Next::Done,
+            Ok(NextStep::Again) => Next::Again,
+            Ok(NextStep::Wait(until)) => Next::Wait(until),
+            Ok(NextStep::Done) => Next::Done,
             Err(StepError::Stop(why)) => {
                 tracing::info!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     fencing_token = self.lease.token().0, why, "lane ends");
@@ -323,7 +323,7 @@ impl Lane {
     }
 
     /// One round over everything that could move. Order matters: what is open before what is new.
-    async fn turn(&mut self) -> Result<Turn, StepError> {
+    async fn turn(&mut self) -> Result<NextStep, StepError> {
         self.read_mail();
         // An error would mean that the watcher is gone, and it is not: the chain holds it.
         if self.recovered.has_changed().unwrap_or(false) {
@@ -334,7 +334,7 @@ impl Lane {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
             let shown_at = *self.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
             if Instant::now() < shown_at {
-                return Ok(Turn::Wait(Some(shown_at)));
+                return Ok(NextStep::Wait(Some(shown_at)));
             }
             // The first check takes a moment at every start. What lasts longer is shown like any other trouble of a node.
             return Err(StepError::Node { cause: problem });
@@ -352,7 +352,7 @@ impl Lane {
         if steps::operator::carry_out(self).await? {
             // Requests about intents are judged by the rows as they are now.
             self.reload = true;
-            return Ok(Turn::Again);
+            return Ok(NextStep::Again);
         }
         steps::request::carry_out(self).await?;
         self.moved = false;
@@ -369,16 +369,16 @@ impl Lane {
             steps::recover::advance(self).await?;
             steps::submit::advance(self).await?;
             if allowed == Allowed::Everything && steps::prepare::fill(self).await? {
-                return Ok(Turn::Again);
+                return Ok(NextStep::Again);
             }
         }
         steps::diagnose::begin(self);
         steps::recover::show_trouble(self);
         self.flush_if_due().await?;
         if self.moved {
-            return Ok(Turn::Again);
+            return Ok(NextStep::Again);
         }
-        Ok(self.next_turn(allowed))
+        Ok(self.next_step(allowed))
     }
 
     /// Reads the submitter as the last owner left it. What was only in memory is forgotten.
@@ -434,43 +434,43 @@ impl Lane {
         }
         steps::track::look_up_all(self).await;
         if std::mem::take(&mut self.missed_news) {
-            self.hear(News::Reorged { from: 0 });
+            self.handle_event(LaneEvent::Reorged { from: 0 });
         }
         Ok(())
     }
 
     fn read_mail(&mut self) {
         while let Some(news) = self.inbox.try_recv() {
-            self.hear(news);
+            self.handle_event(news);
         }
     }
 
-    fn hear(&mut self, news: News) {
+    fn handle_event(&mut self, news: LaneEvent) {
         match news {
             // Only told of submitters that are not paused.
-            News::Work => {
+            LaneEvent::Work => {
                 self.more_queued = true;
                 self.paused = false;
             }
-            News::Look => self.more_queued = true,
-            News::Reload => self.reload = true,
-            News::Paused(paused) => self.paused = paused,
-            News::Shared(shared) => self.reload |= shared != self.sharing.enabled,
-            News::Included(receipt) => steps::track::included(self, receipt),
-            News::Deep => {
+            LaneEvent::Look => self.more_queued = true,
+            LaneEvent::Reload => self.reload = true,
+            LaneEvent::Paused(paused) => self.paused = paused,
+            LaneEvent::Shared(shared) => self.reload |= shared != self.sharing.enabled,
+            LaneEvent::Included(receipt) => steps::track::included(self, receipt),
+            LaneEvent::Deep => {
                 if self.reverts.is_checking() {
                     // It is looked at again at the next head.
                     self.hold_until = None;
                 }
             }
-            News::Reorged { from } => {
+            LaneEvent::Reorged { from } => {
                 self.reverts.replaced_from(from);
                 steps::track::reorged(self, from);
             }
-            News::Diagnosed(found) => steps::diagnose::found(self, found),
+            LaneEvent::Diagnosed(found) => steps::diagnose::found(self, found),
             // Work, pauses and sharing are in the rows, receipts are looked up when these are read, heights are asked for
             // again by every turn, and replaced blocks are looked for then. A diagnosis is advice: the next look gives another.
-            News::Missed => {
+            LaneEvent::Missed => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     node.id = %self.shared.node, fencing_token = self.lease.token().0,
                     "the lane's mailbox was full; it reads its rows again");
@@ -511,10 +511,10 @@ impl Lane {
 }
 
 /// Returns when the lane has to stop. The lease is still ours unless it has to vanish.
-async fn obey(orders: &mut watch::Receiver<Order>) -> Order {
-    match orders.wait_for(|order| *order != Order::Run).await {
+async fn handle_command(orders: &mut watch::Receiver<LaneCommand>) -> LaneCommand {
+    match orders.wait_for(|order| *order != LaneCommand::Run).await {
         Ok(order) => *order,
         // The fleet is gone without a word: keep nothing.
-        Err(_) => Order::Vanish,
+        Err(_) => LaneCommand::Abandon,
     }
 }

@@ -1,6 +1,6 @@
 //! One open intent as the lane holds it: the stored row, what changed since, and when it is due.
 
-mod held;
+mod reservation;
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use gapless::domain::{
 use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
 use tokio::time::Instant;
 
-pub(crate) use held::HoldChange;
+pub(crate) use reservation::ReservationChange;
 
 /// Why it waits: other bytes are wanted, and cannot be paid or priced, or the node refuses them for that.
 pub(crate) const NOT_REPLACED: &str = "not_replaced";
@@ -34,7 +34,7 @@ pub(crate) struct OpenTx {
     /// Bytes that are not on disk yet. Cannot be sent.
     draft: Option<(AttemptKind, SignedDraft)>,
     /// What is new about the nonce that is held for a caller outside.
-    hold_change: Option<HoldChange>,
+    reservation_change: Option<ReservationChange>,
     /// The caller's transaction has to wait: not looked at before this.
     pub(crate) answer_at: Option<Instant>,
     /// Sends claimed since the last commit, and the time of the next that goes with them.
@@ -101,7 +101,7 @@ impl OpenTx {
             dirty: false,
             lazy: true,
             draft: None,
-            hold_change: None,
+            reservation_change: None,
             answer_at: None,
             claimed: 0,
             resubmit_in: None,
@@ -203,7 +203,7 @@ impl OpenTx {
     /// A transaction from outside consumed its nonce.
     pub(crate) fn lose_nonce(&mut self, words: &str, now: Instant) {
         self.enter(TxState::Protect);
-        self.lose_hold(now);
+        self.lose_reservation(now);
         self.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
     }
 
@@ -214,7 +214,7 @@ impl OpenTx {
 
     /// The same, and no caller holds its nonce.
     pub(crate) fn is_on_its_way(&self) -> bool {
-        self.is_unmined() && !self.is_held()
+        self.is_unmined() && !self.is_reserved()
     }
 
     pub(crate) fn hashes(&self) -> Vec<H256> {
@@ -427,8 +427,8 @@ impl OpenTx {
         self.dirty = false;
         self.lazy = true;
         self.draft = None;
-        if let (Some(HoldChange::Note), Some(held)) = (self.hold_change.take(), &mut self.intent.held) {
-            held.noted = true;
+        if let (Some(ReservationChange::Note), Some(reservation)) = (self.reservation_change.take(), &mut self.intent.reservation) {
+            reservation.noted = true;
         }
         self.may_send |= self.claimed > 0;
         self.claimed = 0;

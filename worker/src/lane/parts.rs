@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{NodeId, Nonce, TxId, U256};
+use gapless::domain::{WorkerId, Nonce, TxId, U256};
 use gapless::events::EventPublisher;
-use gapless::store::{ForeignNonces, Lease, LeaseTag, Move};
+use gapless::store::{ExternalNonces, Lease, LeaseTag, Move};
 use tokio::time::Instant;
 
 use crate::reader::Reader;
@@ -14,7 +14,7 @@ use crate::writer::Writer;
 /// What all lanes of a process share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) node: NodeId,
+    pub(crate) node: WorkerId,
     pub(crate) writer: Writer,
     pub(crate) reader: Reader,
     pub(crate) events: Arc<dyn EventPublisher>,
@@ -23,14 +23,14 @@ pub(crate) struct Shared {
 
 /// What the fleet tells a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum LaneCommand {
     Run,
     /// Stop where you are and give the lease back.
     HandOver,
     /// As `HandOver`: its queue is blocked, and others want the slot.
     GiveWay,
     /// The lease is someone else's. Stop where you are.
-    Vanish,
+    Abandon,
 }
 
 /// How a lane ended.
@@ -66,9 +66,9 @@ pub(crate) struct Sharing {
     /// Others use the key as well. Everything below is for that case alone.
     pub(crate) enabled: bool,
     /// Nonces that were left to others: the newest that are on disk, and those found since.
-    pub(crate) known: Vec<ForeignNonces>,
+    pub(crate) known: Vec<ExternalNonces>,
     /// Found, and not on disk yet.
-    pub(crate) found: Vec<ForeignNonces>,
+    pub(crate) found: Vec<ExternalNonces>,
     /// When the chain's counts were last asked for before a nonce was given, and believed.
     pub(crate) counted_at: Option<Instant>,
     /// A count far beyond the sequence, and when it was first seen.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::replace;
 use crate::lane::{Lane, OpenTx};
-use crate::watcher::News;
+use crate::watcher::LaneEvent;
 
 /// Intents in one look, the oldest first: what is behind them waits for them anyway.
 const MOST: usize = 16;
@@ -51,7 +51,7 @@ pub(crate) fn begin(lane: &mut Lane) {
         let hashes: Vec<H256> = sought.iter().flat_map(|one| one.hashes.iter().copied()).collect();
         let survey = inspector.inspect(sender, &hashes).await;
         let found = sought.iter().map(|one| (one.tx_id, diagnose(one.nonce, &one.hashes, &survey)));
-        mailbox.post(News::Diagnosed(found.collect()));
+        mailbox.post(LaneEvent::Diagnosed(found.collect()));
     });
 }
 

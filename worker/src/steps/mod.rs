@@ -8,7 +8,7 @@
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `attribution` finds out who consumed a nonce, `pending_use` whether somebody is about to. `policy` says what may be signed at all. `shared` does for a key that others use as well what `protect` does for one that is
+//! `attribution` finds out who consumed a nonce, `pending_use` whether somebody is about to. `policy` says what may be signed at all. `shared_key` does for a key that others use as well what `protect` does for one that is
 //! ours alone; `delegated` knows of accounts that may have one transaction on its way. `stuck` raises the alarm for what
 //! stays unmined, and `diagnose` asks where it is. `recover` has what is open sent again after trouble with a node. `request` carries out what is asked about an intent: cancel it, speed it
 //! up, send it again.
@@ -25,7 +25,7 @@ pub(crate) mod recover;
 pub(crate) mod replace;
 pub(crate) mod request;
 pub(crate) mod reserve;
-pub(crate) mod shared;
+pub(crate) mod shared_key;
 pub(crate) mod stuck;
 pub(crate) mod submit;
 pub(crate) mod track;

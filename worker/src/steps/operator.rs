@@ -6,7 +6,7 @@ use gapless::domain::{EventKind, Nonce, TxState};
 use gapless::store::{AskedBy, DoneAction, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
-use super::{attribution, protect, shared, track};
+use super::{attribution, protect, shared_key, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// What it led to, or why nothing was changed.
@@ -142,7 +142,7 @@ async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepErr
     };
     let pending = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending).await?;
     let in_pool =
-        |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_held();
+        |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_reserved();
     let ours = lane.open.iter().filter(in_pool).count() as u64;
     if pending > at.count + ours {
         let others = pending - at.count - ours;
@@ -168,7 +168,7 @@ fn too_far_ahead_of(lane: &Lane, latest: u64) -> Option<&OpenTx> {
 fn displace(lane: &mut Lane) -> usize {
     let mut displaced = 0;
     for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
-        shared::displace(tx);
+        shared_key::displace(tx);
         displaced += 1;
     }
     displaced

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::attribution::{self, Consumer, Reading};
 use super::pending_use::{self, PendingUse};
-use super::{shared, track};
+use super::{shared_key, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
 /// Between two looks at a doubted key, and between two looks at a protected one.
@@ -97,7 +97,7 @@ impl KeyState {
 pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
     let Some(sequence) = lane.sequence.clone() else { return Ok(Allowed::Everything) };
     if lane.sharing.enabled {
-        shared::settle(lane).await?;
+        shared_key::settle(lane).await?;
         return Ok(Allowed::Everything);
     }
     if sequence.protect.is_some() {

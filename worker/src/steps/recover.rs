@@ -132,7 +132,7 @@ fn send_again(lane: &mut Lane, now: Instant, why: &str) {
     // Off, the timer is off. Bytes that no node is known to have go out all the same.
     let enabled = lane.chain.config.resubmit.enabled;
     let mut count = 0;
-    for tx in lane.open.iter_mut().take_while(|tx| !tx.is_held()) {
+    for tx in lane.open.iter_mut().take_while(|tx| !tx.is_reserved()) {
         if tx.is_unmined() && (enabled || !tx.is_taken) {
             tx.send_again(now);
             count += 1;
@@ -146,7 +146,7 @@ fn send_again(lane: &mut Lane, now: Instant, why: &str) {
 
 /// Two block times without being mined: does the node still have it?
 async fn look_into_pool(lane: &mut Lane, now: Instant) {
-    let oldest = lane.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_taken && !tx.is_held());
+    let oldest = lane.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_taken && !tx.is_reserved());
     let Some(hash) = oldest.and_then(OpenTx::attempt).map(|attempt| attempt.tx_hash()) else {
         lane.recovery.look = None;
         return;

@@ -45,13 +45,13 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
 
 /// Without a nonce it is over at once. With one, a placeholder competes for the nonce, and what is mined decides.
 fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
-    let (may_replace, shared) = (lane.may_replace(), lane.sharing.enabled);
+    let (may_replace, shared_key) = (lane.may_replace(), lane.sharing.enabled);
     let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
         return cancel_queued(lane, request);
     };
     match tx.state() {
         TxState::Tracking => Err("it is mined".to_owned()),
-        TxState::Protect if shared => {
+        TxState::Protect if shared_key => {
             let reason = request.reason.clone();
             tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Cancelled, reason });
             Ok("it lost its nonce to others and gets no other".to_owned())
@@ -88,7 +88,7 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
 /// The same bytes, now; older ones, too, if no node takes the newest.
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
-        Some(tx) if tx.is_held() => Err(HELD.to_owned()),
+        Some(tx) if tx.is_reserved() => Err(HELD.to_owned()),
         Some(tx) if tx.is_unmined() => {
             tx.send_all_now(Instant::now());
             Ok("the same bytes go out again, the newest first".to_owned())
@@ -107,7 +107,7 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Result<(), String> {
         return Err("it has no nonce yet, or is final".to_owned());
     };
     match tx.state() {
-        _ if tx.is_held() => Err(HELD.to_owned()),
+        _ if tx.is_reserved() => Err(HELD.to_owned()),
         TxState::InFlight | TxState::Submitted | TxState::Stuck => {
             tx.speed_up = true;
             tx.asked.push(request.request_no);

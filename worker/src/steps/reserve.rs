@@ -15,7 +15,7 @@ use crate::lane::{Lane, OpenTx, StepError};
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
-        if lane.open[index].is_held() {
+        if lane.open[index].is_reserved() {
             look_at(lane, index).await?;
         }
     }
@@ -27,38 +27,38 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 
 /// When to look again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    lane.open.iter().filter(|tx| tx.is_held()).filter_map(wake_at).min()
+    lane.open.iter().filter(|tx| tx.is_reserved()).filter_map(wake_at).min()
 }
 
 fn wake_at(tx: &OpenTx) -> Option<Instant> {
-    let held = tx.intent.held.as_ref()?;
-    Some(if held.answer.is_some() { tx.answer_at.unwrap_or(held.expires) } else { held.expires })
+    let reservation = tx.intent.reservation.as_ref()?;
+    Some(if reservation.answer.is_some() { tx.answer_at.unwrap_or(reservation.expires) } else { reservation.expires })
 }
 
 async fn look_at(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let now = Instant::now();
     let tx = &mut lane.open[index];
-    let Some(held) = tx.intent.held.clone() else { return Ok(()) };
+    let Some(reservation) = tx.intent.reservation.clone() else { return Ok(()) };
     if tx.intent.ending.is_some() {
         // Cancelled by somebody else, or its deadline passed.
         tx.recycle(false, now);
         return Ok(());
     }
-    match held.answer {
+    match reservation.answer {
         Some(Answer::GaveUp(reason)) => {
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, reason), false);
         }
-        Some(_) if held.answer_expires.is_some_and(|at| at <= now) => {
+        Some(_) if reservation.answer_expires.is_some_and(|at| at <= now) => {
             let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it was sent");
             end(lane, index, TxState::Cancelled, error, false);
         }
         Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
         Some(answer) => take(lane, index, answer).await?,
-        None if held.over => {
+        None if reservation.over => {
             let words = "its caller did not answer while it held the nonce";
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, words), true);
         }
-        None if held.expires <= now => lane.read_again(),
+        None if reservation.expires <= now => lane.read_again(),
         None => {}
     }
     Ok(())
@@ -75,7 +75,7 @@ async fn take(lane: &mut Lane, index: usize, answer: Answer) -> Result<(), StepE
         Ok((draft, payload, count)) => {
             lane.policy_notes.extend(count);
             let interval = lane.chain.config.resubmit.interval;
-            lane.open[index].use_held(draft, payload, interval, Instant::now());
+            lane.open[index].use_reservation(draft, payload, interval, Instant::now());
         }
         Err(Verdict::Dead { state, error, .. }) => end(lane, index, state, error, false),
         Err(Verdict::Hold { sub_state, error }) => {

@@ -38,7 +38,7 @@ pub(crate) fn resume(lane: &mut Lane) {
         return;
     }
     let now = Instant::now();
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_held()) {
+    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_reserved()) {
         let facts = facts(tx, now);
         let wanted = facts.replacements == 0 && tx.intent.ending.is_none();
         tx.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
@@ -54,7 +54,7 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
 /// How many of the open intents, the oldest, can be STUCK. From a nonce that a caller holds on, nothing is unmined: it is
 /// unsent. But a caller that has answered waits for us.
 fn watched(lane: &Lane) -> usize {
-    let sent = lane.open.iter().take_while(|tx| !tx.is_held()).count();
+    let sent = lane.open.iter().take_while(|tx| !tx.is_reserved()).count();
     sent + usize::from(lane.open.get(sent).is_some_and(|tx| tx.answer_at.is_some()))
 }
 
@@ -97,7 +97,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     match action {
         StuckAction::Wait => {}
         // There are no bytes of it yet that could be sent again or raised.
-        StuckAction::Rebroadcast | StuckAction::Bump if tx.is_held() => {}
+        StuckAction::Rebroadcast | StuckAction::Bump if tx.is_reserved() => {}
         StuckAction::Rebroadcast => tx.send_all_now(Instant::now()),
         StuckAction::Bump if allowed => tx.speed_up = true,
         StuckAction::Cancel if allowed => {

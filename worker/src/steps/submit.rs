@@ -4,14 +4,14 @@
 //! Every send is claimed in the database first; one claim is for all attempts of an intent. N+1 is sent for the first time only after a node took N.
 
 use gapless::chain::{RpcError, SubmitClass, SubmitOutcome};
-use gapless::domain::words::storable;
+use gapless::domain::sanitize::storable;
 use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
 use gapless::observe::metrics as m;
 use gapless::store::{Attempt, SentNote};
 use tokio::time::Instant;
 
 use super::recover::WAITING_NODE;
-use super::{delegated, protect, replace, shared, track};
+use super::{delegated, protect, replace, shared_key, track};
 use crate::failpoint;
 use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
 
@@ -49,7 +49,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 
 /// What is not behind a nonce that a caller outside holds.
 fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
-    lane.open.iter().take_while(|tx| !tx.is_held())
+    lane.open.iter().take_while(|tx| !tx.is_reserved())
 }
 
 /// Whether what is behind it has to wait: no node took it yet. A nonce that others of a shared key have consumed holds
@@ -306,7 +306,7 @@ async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(),
     }
     put_off(lane, index, Some(NONCE_USED), error);
     if lane.sharing.enabled {
-        return shared::suspect(lane, index).await;
+        return shared_key::suspect(lane, index).await;
     }
     protect::doubt(lane);
     Ok(())

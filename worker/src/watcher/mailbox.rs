@@ -20,7 +20,7 @@ const FOR_EACH_NONCE: usize = 2;
 
 /// What a lane hears from outside.
 #[derive(Clone, Debug)]
-pub(crate) enum News {
+pub(crate) enum LaneEvent {
     /// There is new work.
     Work,
     /// There may be new work, for whoever has none.
@@ -47,14 +47,14 @@ pub(crate) enum News {
 #[derive(Clone, Debug)]
 pub(crate) struct Mailbox {
     id: u64,
-    sender: mpsc::Sender<News>,
+    sender: mpsc::Sender<LaneEvent>,
     missed: Arc<AtomicBool>,
 }
 
 /// From the lane's side.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    receiver: mpsc::Receiver<News>,
+    receiver: mpsc::Receiver<LaneEvent>,
     missed: Arc<AtomicBool>,
 }
 
@@ -78,14 +78,14 @@ impl Mailbox {
     }
 
     /// Never waits. A lane that is gone needs no news: whoever comes next reads the rows.
-    pub(crate) fn post(&self, news: News) {
+    pub(crate) fn post(&self, news: LaneEvent) {
         if let Err(TrySendError::Full(_)) = self.sender.try_send(news) {
             metrics::counter!(m::INTERNAL_QUEUE_DROPPED_TOTAL, "queue" => "mailbox").increment(1);
             self.missed.store(true, Ordering::Relaxed);
             // Either there is room now, and this wakes the lane; or there is none, and the lane, which makes room before it
             // looks at the flag, sees it raised. The fence here and the one in `try_recv` leave no third case.
             fence(Ordering::SeqCst);
-            let _ = self.sender.try_send(News::Deep);
+            let _ = self.sender.try_send(LaneEvent::Deep);
         }
     }
 
@@ -97,17 +97,17 @@ impl Mailbox {
 
 impl Inbox {
     /// The lane calls `try_recv` until there is nothing left before it waits again.
-    pub(crate) async fn recv(&mut self) -> Option<News> {
+    pub(crate) async fn recv(&mut self) -> Option<LaneEvent> {
         self.receiver.recv().await
     }
 
-    pub(crate) fn try_recv(&mut self) -> Option<News> {
+    pub(crate) fn try_recv(&mut self) -> Option<LaneEvent> {
         if let Ok(news) = self.receiver.try_recv() {
             return Some(news);
         }
         fence(Ordering::SeqCst);
         let missed = self.missed.load(Ordering::Relaxed) && self.missed.swap(false, Ordering::Relaxed);
-        missed.then_some(News::Missed)
+        missed.then_some(LaneEvent::Missed)
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let (mut heard, mut missed) = (0, 0);
         while let Some(news) = inbox.try_recv() {
             match news {
-                News::Missed => missed += 1,
+                LaneEvent::Missed => missed += 1,
                 _ => heard += 1,
             }
         }
@@ -131,11 +131,11 @@ mod tests {
         let (mailbox, mut inbox) = Mailbox::new(1);
         let room = ROOM + FOR_EACH_NONCE;
         for _ in 0..10_000 {
-            mailbox.post(News::Work);
+            mailbox.post(LaneEvent::Work);
             assert!(mailbox.depth() <= room);
         }
         assert_eq!(drain(&mut inbox), (room, 1));
-        mailbox.post(News::Work);
+        mailbox.post(LaneEvent::Work);
         assert_eq!(drain(&mut inbox), (1, 0), "it is over");
     }
 
@@ -148,9 +148,9 @@ mod tests {
             let last = Arc::new(AtomicBool::new(false));
             let is_last = last.clone();
             let posting = tokio::task::spawn_blocking(move || {
-                (0..50).for_each(|_| mailbox.post(News::Work));
+                (0..50).for_each(|_| mailbox.post(LaneEvent::Work));
                 is_last.store(true, Ordering::SeqCst);
-                mailbox.post(News::Reload);
+                mailbox.post(LaneEvent::Reload);
                 mailbox
             });
             let told = tokio::time::timeout(std::time::Duration::from_secs(30), async {
@@ -158,8 +158,8 @@ mod tests {
                     let mut news = inbox.recv().await;
                     while let Some(one) = news {
                         // A lane that misses some before the last post reads its rows, and hears of that post in one way or the other.
-                        let missed = matches!(one, News::Missed) && last.load(Ordering::SeqCst);
-                        if missed || matches!(one, News::Reload) {
+                        let missed = matches!(one, LaneEvent::Missed) && last.load(Ordering::SeqCst);
+                        if missed || matches!(one, LaneEvent::Reload) {
                             return;
                         }
                         news = inbox.try_recv();

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gapless::domain::{H256, Receipt};
 
-use super::mailbox::{Mailbox, News};
+use super::mailbox::{Mailbox, LaneEvent};
 
 /// Lanes by the height they wait for, and by mailbox, so that asking twice is asking once.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl Heights {
     fn reached(&mut self, height: u64) {
         let later = height.checked_add(1).map(|above| self.0.split_off(&above)).unwrap_or_default();
         for (_, mailbox) in std::mem::replace(&mut self.0, later).into_values().flatten() {
-            mailbox.post(News::Deep);
+            mailbox.post(LaneEvent::Deep);
         }
     }
 
@@ -125,7 +125,7 @@ impl Registry {
         let mut entries = self.entries();
         entries.owed.remove(&receipt.tx_hash);
         if let Some(mailbox) = entries.hashes.get(&receipt.tx_hash) {
-            mailbox.post(News::Included(receipt));
+            mailbox.post(LaneEvent::Included(receipt));
         }
     }
 
@@ -134,7 +134,7 @@ impl Registry {
         let entries = self.entries();
         let lanes: HashMap<u64, &Mailbox> =
             entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
-        lanes.into_values().for_each(|mailbox| mailbox.post(News::Deep));
+        lanes.into_values().for_each(|mailbox| mailbox.post(LaneEvent::Deep));
     }
 
     pub(crate) fn head_is(&self, height: u64) {
@@ -152,7 +152,7 @@ impl Registry {
         let lanes: HashMap<u64, &Mailbox> =
             entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
         for mailbox in lanes.into_values() {
-            mailbox.post(News::Reorged { from });
+            mailbox.post(LaneEvent::Reorged { from });
         }
     }
 }

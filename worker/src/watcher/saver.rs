@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gapless::domain::{BlockRef, ChainId, NodeId};
+use gapless::domain::{BlockRef, ChainId, WorkerId};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio::sync::mpsc;
@@ -60,7 +60,7 @@ impl Pieces {
 pub(super) struct Saver {
     pub(super) store: Store,
     pub(super) chain: ChainId,
-    pub(super) node: NodeId,
+    pub(super) node: WorkerId,
     pub(super) duty_duration: Duration,
 }
 

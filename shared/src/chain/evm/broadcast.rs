@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::answer::{says_it_has, told};
 use super::exchange::BatchLimit;
-use super::funnel::{Answered, Funnel, Route, Shared, Width};
+use super::batcher::{Answered, Batcher, Route, Shared, Width};
 use super::http::Endpoint;
 use super::nodes::no_node;
 use super::wire::Call;
@@ -30,15 +30,15 @@ type Told = Result<SubmitOutcome, RpcError>;
 #[derive(Debug)]
 pub(super) enum Sends {
     /// The best node; another one when it cannot be asked, and every one when it says "never".
-    First { best: Funnel, each: Vec<Funnel> },
+    First { best: Batcher, each: Vec<Batcher> },
     /// A funnel for each node, so that a slow one delays only itself.
-    All(Vec<Funnel>),
+    All(Vec<Batcher>),
 }
 
 impl Sends {
     pub(super) fn start(shared: &Arc<Shared>, config: &ChainConfig, most: usize) -> Sends {
         let start = |width, route| {
-            Funnel::start(Arc::clone(shared), Arc::new(BatchLimit::new(config.rpc.max_batch)), width, route)
+            Batcher::start(Arc::clone(shared), Arc::new(BatchLimit::new(config.rpc.max_batch)), width, route)
         };
         let nodes = shared.exchange.nodes.all();
         // A node that hangs holds its requests until they time out: together no more than a quarter of the slots.
@@ -67,7 +67,7 @@ impl Sends {
 
 /// Tells every node that is worth it. Those that were silent lately are told as well where nobody else had an opinion, and
 /// before "never" is believed.
-async fn tell_all(shared: &Shared, each: &[Funnel], call: &Call, tx_hash: H256) -> Told {
+async fn tell_all(shared: &Shared, each: &[Batcher], call: &Call, tx_hash: H256) -> Told {
     let mut best: Option<Best> = None;
     let mut unheard = false;
     for wave in shared.exchange.nodes.for_broadcast() {
@@ -84,7 +84,7 @@ async fn tell_all(shared: &Shared, each: &[Funnel], call: &Call, tx_hash: H256) 
 /// Tells some nodes at once and keeps the best answer, until there is a success or no more to wait for.
 async fn tell(
     shared: &Shared,
-    funnels: &[Funnel],
+    funnels: &[Batcher],
     nodes: &[&Endpoint],
     call: &Call,
     tx_hash: H256,

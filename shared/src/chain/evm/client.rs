@@ -19,7 +19,7 @@ use super::broadcast::Sends;
 use super::consumer::delegate;
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
-use super::funnel::{Answered, Funnel, Route, SEND, Shared, Width};
+use super::batcher::{Answered, Batcher, Route, SEND, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
 use super::nodes::Nodes;
 use super::revert;
@@ -47,9 +47,9 @@ pub struct EvmClient {
     pub(super) shared: Arc<Shared>,
     /// Apart from the reads, so that slow look-ups never delay a send.
     sends: Sends,
-    reads: Funnel,
+    reads: Batcher,
     /// Estimates and calls: they run contract code, and a look-up should not wait for that.
-    executions: Funnel,
+    executions: Batcher,
     reads_limit: Arc<BatchLimit>,
     /// Remembered once a node said it has no `eth_getBlockReceipts`.
     no_block_receipts: AtomicBool,
@@ -70,7 +70,7 @@ impl EvmClient {
         let reads_limit = limit();
         // Reads and executions together leave a quarter of the slots to the sends.
         let start = |limit, usual, most| {
-            Funnel::start(Arc::clone(&shared), limit, Width { usual, most }, Route::InTurn)
+            Batcher::start(Arc::clone(&shared), limit, Width { usual, most }, Route::InTurn)
         };
         Ok(EvmClient {
             chain_id: config.id,

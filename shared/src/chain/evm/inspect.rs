@@ -17,7 +17,7 @@ use super::answer::{lacks_method, malformed, parse, refused};
 use super::client::EvmClient;
 use super::decode::Count;
 use super::exchange::BatchLimit;
-use super::funnel::{Answered, Funnel, Route, Shared, Width};
+use super::batcher::{Answered, Batcher, Route, Shared, Width};
 use super::wire::Call;
 use crate::chain::port::{MempoolInspector, RpcError};
 use crate::config::ChainConfig;
@@ -37,7 +37,7 @@ pub struct EvmInspector {
 
 #[derive(Debug)]
 struct Pool {
-    funnel: Funnel,
+    batcher: Batcher,
     /// Remembered once the node said that it has no `txpool_contentFrom`.
     hidden: AtomicBool,
 }
@@ -47,11 +47,11 @@ impl EvmClient {
     pub fn inspector(&self, config: &ChainConfig) -> EvmInspector {
         let start = |index| {
             let limit = Arc::new(BatchLimit::new(config.rpc.max_batch));
-            Funnel::start(Arc::clone(&self.shared), limit, WIDTH, Route::Aside(index))
+            Batcher::start(Arc::clone(&self.shared), limit, WIDTH, Route::Aside(index))
         };
         let nodes = self.shared.exchange.nodes.all();
         let pools =
-            nodes.iter().map(|node| Pool { funnel: start(node.index), hidden: AtomicBool::new(false) });
+            nodes.iter().map(|node| Pool { batcher: start(node.index), hidden: AtomicBool::new(false) });
         EvmInspector { pools: pools.collect(), shared: Arc::clone(&self.shared) }
     }
 }
@@ -59,7 +59,7 @@ impl EvmClient {
 #[async_trait]
 impl MempoolInspector for EvmInspector {
     async fn inspect(&self, sender: Address, hashes: &[H256]) -> PoolSurvey {
-        let nodes: Vec<usize> = self.shared.exchange.nodes.not_foreign().map(|node| node.index).collect();
+        let nodes: Vec<usize> = self.shared.exchange.nodes.not_other_chain().map(|node| node.index).collect();
         let views = join_all(nodes.iter().map(|index| self.pools[*index].view(sender, hashes))).await;
         let heard = views.into_iter().filter_map(|view| {
             view.inspect_err(|error| tracing::debug!(%error, "a node's pool could not be looked into")).ok()
@@ -84,7 +84,7 @@ impl Pool {
         method: &'static str,
         params: Value,
     ) -> Result<(T, String), RpcError> {
-        let Answered { reply, endpoint } = self.funnel.ask(Call::new(method, params)).await?;
+        let Answered { reply, endpoint } = self.batcher.ask(Call::new(method, params)).await?;
         match reply {
             Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
             Err(error) => Err(refused(method, &endpoint, &error)),
@@ -111,7 +111,7 @@ impl Pool {
             return None;
         }
         let method = "txpool_contentFrom";
-        let Answered { reply, endpoint } = self.funnel.ask(Call::new(method, json!([sender]))).await.ok()?;
+        let Answered { reply, endpoint } = self.batcher.ask(Call::new(method, json!([sender]))).await.ok()?;
         match reply {
             Ok(result) => parse::<RawContent>(method, &endpoint, &result).ok().map(pooled),
             Err(error) => {

@@ -1,6 +1,6 @@
 //! The EVM adapter: JSON-RPC over HTTP, batched.
 //!
-//! `client` speaks the port. It puts calls into a `funnel`, which batches them by itself and fails over between
+//! `client` speaks the port. It puts calls into a `batcher`, which batches them by itself and fails over between
 //! nodes; `broadcast` tells a transaction to all of them; `exchange` takes one set of calls to one node; `http` moves
 //! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `inspect` looks into their pools; `taker`
 //! finds who consumed a nonce; `wire`, `decode`, `revert` and `answer` know the formats. None of it remembers a
@@ -12,10 +12,10 @@ mod client;
 mod consumer;
 mod decode;
 mod exchange;
-mod funnel;
+mod batcher;
 mod health;
-#[cfg(feature = "hostile")]
-pub(crate) mod hostile;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz_entry;
 mod http;
 mod inspect;
 mod mined_tx;

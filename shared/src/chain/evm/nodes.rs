@@ -47,7 +47,7 @@ impl Nodes {
     }
 
     /// Those that may serve our chain, for questions that every node must answer.
-    pub(super) fn not_foreign(&self) -> impl Iterator<Item = &Endpoint> {
+    pub(super) fn not_other_chain(&self) -> impl Iterator<Item = &Endpoint> {
         self.endpoints.iter().filter(|node| !matches!(node.health.identity(), Identity::Foreign(_)))
     }
 

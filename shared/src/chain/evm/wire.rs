@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// A node's text is stored and logged.
-pub(super) use crate::domain::words::storable;
+pub(super) use crate::domain::sanitize::storable;
 
 /// One question. The method name is static: it labels metrics and errors, and labels must be few.
 #[derive(Clone)]

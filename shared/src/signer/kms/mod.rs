@@ -19,7 +19,7 @@ use ethers_core::types::{Bytes, H256, Signature};
 
 pub(super) use self::aws::AwsKms;
 pub(super) use self::google::GcpKms;
-use super::keeper::{Keeper, NoAnswer, cut};
+use super::remote_signer::{RemoteSigner, NoAnswer, cut};
 use super::signature::v;
 use crate::domain::{Address, UnsignedTx};
 
@@ -120,7 +120,7 @@ impl CloudKey {
 }
 
 #[async_trait]
-impl Keeper for CloudKey {
+impl RemoteSigner for CloudKey {
     fn kind(&self) -> &'static str {
         self.cloud.kind()
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config;
-use crate::signer::keeper::KeptKey;
+use crate::signer::remote_signer::RemoteKey;
 use crate::signer::testing::{Act, Asked, FakeSigner, each_type, wallet};
 use crate::signer::{Signer, SignerError};
 
@@ -119,8 +119,8 @@ fn key_of(kind: &str, fake: &FakeSigner) -> CloudKey {
     CloudKey::new(cloud, id)
 }
 
-fn signer(key: CloudKey) -> KeptKey {
-    KeptKey { address: wallet().address(), keeper: Arc::new(key) }
+fn signer(key: CloudKey) -> RemoteKey {
+    RemoteKey { address: wallet().address(), remote_signer: Arc::new(key) }
 }
 
 #[tokio::test]

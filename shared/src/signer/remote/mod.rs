@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use super::keeper::{Keeper, NoAnswer};
+use super::remote_signer::{RemoteSigner, NoAnswer};
 use super::transport::{Reply, Route, Transport};
 use crate::config::{self, Secret};
 use crate::domain::{Address, UnsignedTx};
@@ -99,7 +99,7 @@ impl Remote {
 }
 
 #[async_trait]
-impl Keeper for Remote {
+impl RemoteSigner for Remote {
     fn kind(&self) -> &'static str {
         self.protocol.word()
     }

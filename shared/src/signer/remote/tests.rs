@@ -5,7 +5,7 @@ use ethers_core::types::U256;
 use ethers_signers::{LocalWallet, Signer as _};
 use serde_json::{Value, json};
 
-use super::super::keeper::KeptKey;
+use super::super::remote_signer::RemoteKey;
 use super::super::testing::{Act, Asked, FakeSigner, each_type, signed, wallet};
 use super::*;
 use crate::domain::Nonce;
@@ -13,9 +13,9 @@ use crate::signer::{Signer, SignerError};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::JsonRpc, Protocol::Clef, Protocol::Service];
 
-fn signer(protocol: Protocol, config: &config::RemoteSigner) -> KeptKey {
-    let keeper = Arc::new(Remote::new(protocol, config).unwrap());
-    KeptKey { address: wallet().address(), keeper }
+fn signer(protocol: Protocol, config: &config::RemoteSigner) -> RemoteKey {
+    let remote_signer = Arc::new(Remote::new(protocol, config).unwrap());
+    RemoteKey { address: wallet().address(), remote_signer }
 }
 
 fn at(fake: &FakeSigner) -> config::RemoteSigner {
@@ -94,7 +94,7 @@ async fn the_methods_are_those_of_the_protocol() {
         .await;
         let signer = signer(protocol, &at(&fake));
         let both = vec![Address::repeat_byte(1), Address::repeat_byte(2)];
-        assert_eq!(signer.keeper.addresses().await.unwrap(), both);
+        assert_eq!(signer.remote_signer.addresses().await.unwrap(), both);
         let _ = signer.sign(&each_type()[0]).await;
         let methods: Vec<Value> = fake.seen().iter().map(|asked| asked.body["method"].clone()).collect();
         assert_eq!(methods, [list, sign]);
@@ -102,7 +102,7 @@ async fn the_methods_are_those_of_the_protocol() {
     let listing = json!({ "addresses": [Address::repeat_byte(1)] }).to_string();
     let fake = FakeSigner::start(move |_| Act::Answer(200, listing.clone())).await;
     let config = config::RemoteSigner::at(format!("{}/v1/", fake.url));
-    let found = signer(Protocol::Service, &config).keeper.addresses().await.unwrap();
+    let found = signer(Protocol::Service, &config).remote_signer.addresses().await.unwrap();
     assert_eq!((found, fake.seen()[0].line.as_str()), (vec![Address::repeat_byte(1)], "GET /v1/addresses"));
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::{Fees, UnsignedTx};
-use crate::signer::keeper::{NoAnswer, cut};
+use crate::signer::remote_signer::{NoAnswer, cut};
 use crate::signer::transport::Reply;
 
 /// All fields, in the form of `eth_signTransaction`. Nothing is left for the signer to fill in.

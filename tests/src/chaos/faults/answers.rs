@@ -48,9 +48,9 @@ pub(super) async fn wrong_answers(arena: &Arena, dice: &mut StdRng) -> String {
     };
     let (whom, length) = (some_workers(arena, dice), some_ms(dice, 500, 5000));
     let _alone = arena.nodes.lock().await;
-    whom.iter().for_each(|seat| seat.proxy.always(method, fault.clone()));
+    whom.iter().for_each(|process_slot| process_slot.proxy.always(method, fault.clone()));
     tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.clear());
+    whom.iter().for_each(|process_slot| process_slot.proxy.clear());
     format!("{}: {method} is {class} ({code}, {wording}) for {length:?}", names(&whom))
 }
 
@@ -72,14 +72,14 @@ pub(super) async fn fatal_answers(arena: &Arena, dice: &mut StdRng) -> String {
         false => Fault::Error { code, message },
     };
     let _alone = arena.nodes.lock().await;
-    for seat in &whom {
+    for process_slot in &whom {
         match ABOUT_TRANSACTION.contains(&method) {
-            true => seat.proxy.next(times, method, fault.clone()),
-            false => seat.proxy.always(method, fault.clone()),
+            true => process_slot.proxy.next(times, method, fault.clone()),
+            false => process_slot.proxy.always(method, fault.clone()),
         }
     }
     tokio::time::sleep(length).await;
-    whom.iter().for_each(|seat| seat.proxy.clear());
+    whom.iter().for_each(|process_slot| process_slot.proxy.clear());
     format!("{}: {method} is {BELIEVED} ({code}, {wording}) for {length:?}", names(&whom))
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Eip1559TransactionRequest, Signature};
 use gapless::domain::{Answer, Bytes, Nonce, Payload, ReservationState, TxId, U256, Via};
-use gapless::store::{AnswerOutcome, HoldOwner, NewReservation, ReservationOutcome};
+use gapless::store::{AnswerOutcome, ReservationOwner, NewReservation, ReservationOutcome};
 use uuid::Uuid;
 
 use super::History;
@@ -20,7 +20,7 @@ const WANTED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(in crate::sim) struct Caller {
-    owner: HoldOwner,
+    owner: ReservationOwner,
     /// It says nothing any more.
     is_gone: bool,
     /// What it said in time.
@@ -48,7 +48,7 @@ impl History<'_> {
             submitter: self.key,
             request_id: format!("h{value}"),
             via: Via::WithNonce,
-            owner: HoldOwner::new(),
+            owner: ReservationOwner::new(),
             hold,
             wanted_for: WANTED_FOR,
         };
@@ -61,7 +61,7 @@ impl History<'_> {
         let caller = Caller { owner: new.owner, is_gone: false, said: None };
         self.intents.push(Intent { caller: Some(caller), ..Intent::new(new.tx_id, value) });
         if self.dice.one_in(2) {
-            self.processes.iter_mut().for_each(Process::tell_of_work);
+            self.processes.iter_mut().for_each(Process::announce_work);
         }
     }
 
@@ -120,7 +120,7 @@ impl History<'_> {
             AnswerOutcome::TooLate(_) => caller.is_gone = true,
             other => panic!("{other:?}"),
         }
-        self.processes.iter_mut().for_each(Process::tell_of_requests);
+        self.processes.iter_mut().for_each(Process::announce_requests);
     }
 
     fn answer(&mut self, value: u64, nonce: Nonce) -> Answer {

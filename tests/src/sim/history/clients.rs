@@ -108,7 +108,7 @@ impl History<'_> {
         let limited = if is_limited { ", with a deadline" } else { "" };
         self.say(format!("intent {value} is queued{limited}{}", if heard { ", and said so" } else { "" }));
         if heard {
-            self.processes.iter_mut().for_each(Process::tell_of_work);
+            self.processes.iter_mut().for_each(Process::announce_work);
         }
     }
 
@@ -128,8 +128,8 @@ impl History<'_> {
         self.say(format!("{action:?} of intent {value} is asked for"));
         let request = OperatorRequest { actor: "simulation", reason: "the seed says so" };
         self.intents[index].may_be_cancelled |= action == TxAction::Cancel;
-        self.bench.store.ask_about_tx(tx_id, action, request).await.unwrap();
-        self.processes.iter_mut().for_each(Process::tell_of_requests);
+        self.bench.store.request_tx_action(tx_id, action, request).await.unwrap();
+        self.processes.iter_mut().for_each(Process::announce_requests);
     }
 
     pub(super) async fn operate(&mut self, action: OperatorAction, pointer: Option<Pointer>) {
@@ -139,18 +139,18 @@ impl History<'_> {
         let asked = self.bench.store.request_action(self.key, action, request, taken_by).await.unwrap();
         if let OperatorOutcome::Recorded(_) = asked {
             self.say(format!("an operator asks for {action:?} with {reason}"));
-            self.processes.iter_mut().for_each(Process::tell_of_requests);
+            self.processes.iter_mut().for_each(Process::announce_requests);
         }
     }
 
     fn taken_by(&self, pointer: Pointer) -> TakenBy {
         let ledger = self.ledger();
-        let (tx_hash, block) = ledger.newest_foreign().unwrap_or((H256::repeat_byte(9), 1));
+        let (tx_hash, block) = ledger.newest_external().unwrap_or((H256::repeat_byte(9), 1));
         match pointer {
             Pointer::Right => TakenBy { tx_hash, block },
             Pointer::WrongBlock => TakenBy { tx_hash, block: block.saturating_sub(1) },
             Pointer::OurOwn => {
-                let ours = ledger.chain().into_iter().rev().find(|tx| !ledger.is_foreign(tx));
+                let ours = ledger.chain().into_iter().rev().find(|tx| !ledger.is_external(tx));
                 let hash = ours.map_or(tx_hash, |tx| tx.hash);
                 TakenBy { tx_hash: hash, block: ledger.block_of(hash).unwrap_or(block) }
             }

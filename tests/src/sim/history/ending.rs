@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gapless::store::OperatorAction;
-use gapless_worker::by_hand::Next;
+use gapless_worker::sim_driver::Next;
 
 use super::clients::Pointer;
 use super::op::Op;
@@ -26,8 +26,8 @@ impl History<'_> {
             if round % 4 == 0 {
                 for who in 0..self.processes.len() {
                     self.renew(who).await;
-                    self.processes[who].tell_of_work();
-                    self.processes[who].tell_of_requests();
+                    self.processes[who].announce_work();
+                    self.processes[who].announce_requests();
                 }
                 self.operate_if_needed(round).await;
                 self.hear_all_callers().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_worker::by_hand::Next;
+use gapless_worker::sim_driver::Next;
 
 use super::op::Op;
 use super::{History, STEPS};
@@ -99,7 +99,7 @@ impl History<'_> {
             }
             if ten_seconds == 1 || ten_seconds == 6 {
                 self.happen(Op::Submit).await;
-                self.processes[0].tell_of_work();
+                self.processes[0].announce_work();
             }
             for _ in 0..4 {
                 self.claim(0).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gapless::config;
-use gapless::domain::{Bytes, ChainId, Fees, NodeId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey};
+use gapless::domain::{Bytes, ChainId, Fees, WorkerId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey};
 use gapless::store::{
     Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
     NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
@@ -54,7 +54,7 @@ impl Desk {
     }
 
     pub(super) async fn claim(&self, node: &str, submitter: usize) -> Option<Lease> {
-        self.store.claim(&NodeId(node.into()), &[self.key(submitter)], &LEASE).await.unwrap().pop()
+        self.store.claim(&WorkerId(node.into()), &[self.key(submitter)], &LEASE).await.unwrap().pop()
     }
 
     pub(super) async fn lost_on_renewal(&self, lease: &Lease) -> usize {

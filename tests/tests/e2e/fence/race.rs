@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use gapless::config;
-use gapless::domain::{NodeId, Nonce};
+use gapless::domain::{WorkerId, Nonce};
 use gapless::store::{Applied, Lease};
 use gapless_tests::{LIMIT, TxId};
 
@@ -18,7 +18,7 @@ const OWNERS: usize = 6;
 const SUBMITTERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum FenceStrategy {
     /// The product's.
     LockThenWrite,
     /// What looks right: each statement asks whether the lease is still there.
@@ -66,8 +66,8 @@ async fn next_nonce(desk: &Desk, submitter: usize) -> Nonce {
 }
 
 /// One owner: claims what it gets, and writes until it is told that it no longer may.
-async fn owner(desk: &Desk, way: Way, name: usize, tally: &Tally, over: &(dyn Fn() -> bool + Sync)) {
-    let node = NodeId(format!("owner-{name}"));
+async fn owner(desk: &Desk, way: FenceStrategy, name: usize, tally: &Tally, over: &(dyn Fn() -> bool + Sync)) {
+    let node = WorkerId(format!("owner-{name}"));
     while !over() {
         let submitter = rand::random_range(0..SUBMITTERS);
         let claimed = desk.store.claim(&node, &[desk.key(submitter)], &short_lease()).await.unwrap().pop();
@@ -81,12 +81,12 @@ async fn owner(desk: &Desk, way: Way, name: usize, tally: &Tally, over: &(dyn Fn
             // Signing takes its time; the lease may be over by then.
             pause(6).await;
             let written = match way {
-                Way::LockThenWrite => {
+                FenceStrategy::LockThenWrite => {
                     let write = desk.give(&lease, submitter, tx_id, Some(next));
                     // No error is expected: whoever is behind the fence finds every row as it left it.
                     matches!(desk.apply(write).await.unwrap(), Applied::Yes(_))
                 }
-                Way::Exists => exists_write(desk, &node, &lease, submitter, tx_id, next).await,
+                FenceStrategy::Exists => exists_write(desk, &node, &lease, submitter, tx_id, next).await,
             };
             tally.count(written);
             if !written || over() {
@@ -99,7 +99,7 @@ async fn owner(desk: &Desk, way: Way, name: usize, tally: &Tally, over: &(dyn Fn
 /// The same write behind a condition instead of a lock. False: the condition did not hold.
 async fn exists_write(
     desk: &Desk,
-    node: &NodeId,
+    node: &WorkerId,
     lease: &Lease,
     submitter: usize,
     tx_id: TxId,
@@ -166,7 +166,7 @@ async fn record(
     .unwrap();
 }
 
-async fn run(desk: &Desk, way: Way, enough: impl Fn(&Tally) -> bool + Sync) -> Tally {
+async fn run(desk: &Desk, way: FenceStrategy, enough: impl Fn(&Tally) -> bool + Sync) -> Tally {
     let (tally, begun) = (Tally::default(), Instant::now());
     let over = || enough(&tally) || begun.elapsed() > LIMIT;
     join_all((0..OWNERS).map(|name| owner(desk, way, name, &tally, &over))).await;
@@ -183,7 +183,7 @@ async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice()
     let desk = Desk::open(SUBMITTERS).await;
     remove_guards(&desk).await;
     let tally =
-        run(&desk, Way::LockThenWrite, |tally| seen(&tally.written) > 200 && seen(&tally.refused) > 40).await;
+        run(&desk, FenceStrategy::LockThenWrite, |tally| seen(&tally.written) > 200 && seen(&tally.refused) > 40).await;
     let (written, refused) = (seen(&tally.written), seen(&tally.refused));
     assert!(written > 200 && refused > 40, "no race: {tally:?}");
     let mut total = 0;
@@ -214,7 +214,7 @@ async fn the_audit_catches_an_exists_condition_that_is_taken_for_a_fence() {
     let mut wanted = 0;
     loop {
         wanted += 200;
-        run(&desk, Way::Exists, |tally| seen(&tally.written) > wanted).await;
+        run(&desk, FenceStrategy::Exists, |tally| seen(&tally.written) > wanted).await;
         if !desk.stack.verify().await.sound {
             break;
         }

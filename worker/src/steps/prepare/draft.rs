@@ -9,7 +9,7 @@ use gapless::domain::{
     Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxId, TxState, U256, UnsignedTx,
 };
 use gapless::signer::{ReadSigned, SignerError, read_signed};
-use gapless::store::{QueuedIntent, WaitingCaller};
+use gapless::store::{QueuedIntent, WaitingReservation};
 use tokio::time::Instant;
 
 use super::super::recover::WAITING_NODE;
@@ -78,8 +78,8 @@ pub(super) fn still_due(lane: &mut Lane, intent: &QueuedIntent) -> Result<(), Ve
         let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it had a nonce");
         return Err(Verdict::Dead { state: TxState::Cancelled, sub_state: "deadline", error });
     }
-    match &intent.caller {
-        Some(caller) => still_wanted(lane, intent.tx_id, caller),
+    match &intent.reservation {
+        Some(reservation) => still_wanted(lane, intent.tx_id, reservation),
         None => Ok(()),
     }
 }
@@ -91,16 +91,16 @@ pub(super) async fn draft(lane: &mut Lane, payload: &Payload) -> Result<SignedDr
 }
 
 /// Nobody is given a nonce who may not be there to use it, nor where it could not be consumed without them.
-fn still_wanted(lane: &mut Lane, tx_id: TxId, caller: &WaitingCaller) -> Result<(), Verdict> {
+fn still_wanted(lane: &mut Lane, tx_id: TxId, reservation: &WaitingReservation) -> Result<(), Verdict> {
     let abandoned = |reason: &str| Verdict::Dead {
         state: TxState::Cancelled,
         sub_state: "abandoned",
         error: TxError::new(ErrorCode::Cancelled, reason),
     };
-    if let Some(reason) = &caller.gave_up {
+    if let Some(reason) = &reservation.gave_up {
         return Err(abandoned(reason));
     }
-    if caller.wanted_until <= Instant::now() {
+    if reservation.wanted_until <= Instant::now() {
         // A clock that was set forward makes it look so, too. A caller that lives says so again in less than this.
         let known = lane.caller_silent.filter(|(silent, _)| *silent == tx_id);
         let (_, since) = *lane.caller_silent.insert(known.unwrap_or((tx_id, Instant::now())));

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use gapless::config::BlockedPolicy;
 use gapless::domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
-use gapless::store::{BlockedFor, HeldNonce, Move, OpenIntent, QueuedIntent};
+use gapless::store::{BlockedFor, ReservedNonce, Move, OpenIntent, QueuedIntent};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
 use super::recover::WAITING_NODE;
-use super::{delegated, protect, shared};
+use super::{delegated, protect, shared_key};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
 use draft::Verdict;
@@ -33,7 +33,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         return Ok(false);
     }
     // A caller's answer that waits for funds or for a node comes first.
-    if lane.open.iter().any(|tx| tx.is_held() && tx.answer_at.is_some()) {
+    if lane.open.iter().any(|tx| tx.is_reserved() && tx.answer_at.is_some()) {
         return Ok(false);
     }
     lane.hold_until = None;
@@ -53,7 +53,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         if !looked {
             delegated::look(lane).await;
             // Both may find that there is no room after all.
-            if !shared::catch_up(lane).await? || !lane.has_room() {
+            if !shared_key::catch_up(lane).await? || !lane.has_room() {
                 lane.queue.push_front(intent);
                 break;
             }
@@ -67,7 +67,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
-            Err(Verdict::Dead { state, sub_state, error }) => bury(lane, &intent, state, sub_state, error),
+            Err(Verdict::Dead { state, sub_state, error }) => fail_queued(lane, &intent, state, sub_state, error),
             Err(Verdict::Hold { sub_state, error }) => match overdue(lane, &intent, sub_state) {
                 BlockedPolicy::Fail => fail(lane, &intent, error),
                 BlockedPolicy::Pass if !lane.passed.is_full() => {
@@ -91,9 +91,9 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
 async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError> {
     // What was read ahead does not know whether a caller that waits is still there.
     let old = |intent: &QueuedIntent| {
-        intent.caller.as_ref().is_some_and(|caller| {
-            let lapsed = caller.read_at < caller.wanted_until && caller.wanted_until <= Instant::now();
-            lapsed || caller.read_at.elapsed() > CALLER_FRESH
+        intent.reservation.as_ref().is_some_and(|reservation| {
+            let lapsed = reservation.read_at < reservation.wanted_until && reservation.wanted_until <= Instant::now();
+            lapsed || reservation.read_at.elapsed() > CALLER_FRESH
         })
     };
     if lane.queue.front().is_some_and(old) {
@@ -137,8 +137,8 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let sequence = lane.sequence.as_mut().expect("a sequence");
     sequence.next = sequence.next.max(draft.nonce.next());
     sequence.max_in_flight = window;
-    let hold = intent.caller.map(|caller| caller.hold.min(lane.chain.config.nonce.max_hold));
-    let held = hold.map(|hold| HeldNonce {
+    let hold = intent.reservation.map(|reservation| reservation.hold.min(lane.chain.config.nonce.max_reservation));
+    let reservation = hold.map(|hold| ReservedNonce {
         state: ReservationState::Reserved,
         expires: now + hold,
         over: false,
@@ -165,7 +165,7 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         expires: intent.expires,
         ending: None,
         trace_context: intent.trace_context,
-        held,
+        reservation,
         attempts: Vec::new(),
     };
     lane.sharing.free = None;
@@ -178,7 +178,7 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     lane.open.insert(place, open);
 }
 
-fn bury(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
+fn fail_queued(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
     unblocked(lane, intent, "it has ended");
     lane.tell(Some(intent.tx_id), EventKind::ended(state, &error));
     lane.queued_moves.push(note(intent, state, sub_state, error));
@@ -202,7 +202,7 @@ fn fail(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
     let reason = format!("blocked for {waited} s, and queue.blocked = \"fail\": {}", error.message);
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %intent.tx_id, reason, "failed by the operator's policy; no nonce is used");
-    bury(lane, intent, TxState::Failed, "blocked", TxError::new(error.code, reason));
+    fail_queued(lane, intent, TxState::Failed, "blocked", TxError::new(error.code, reason));
 }
 
 /// Keeps the intent at the head and says why, once. Of a signer it says every new reason: what has to be mended changes

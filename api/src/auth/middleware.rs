@@ -1,0 +1,43 @@
+//! Before every route of clients: who comes in is decided before a byte of the body is read.
+
+use std::net::IpAddr;
+
+use poem::web::headers::authorization::Bearer;
+use poem::web::headers::{Authorization, HeaderMapExt};
+use poem::{Endpoint, Middleware, Request};
+
+use crate::app::SharedApp;
+
+/// What is outside says nothing about transactions, and takes no `Caller`.
+const GUARDED: &str = "/api/";
+
+pub(crate) struct AuthMiddleware {
+    pub(crate) app: SharedApp,
+}
+
+impl<E: Endpoint> Middleware<E> for AuthMiddleware {
+    type Output = AuthEndpoint<E>;
+
+    fn transform(&self, inner: E) -> Self::Output {
+        AuthEndpoint { inner, app: self.app.clone() }
+    }
+}
+
+pub(crate) struct AuthEndpoint<E> {
+    inner: E,
+    app: SharedApp,
+}
+
+impl<E: Endpoint> Endpoint for AuthEndpoint<E> {
+    type Output = E::Output;
+
+    async fn call(&self, mut request: Request) -> poem::Result<E::Output> {
+        if request.uri().path().starts_with(GUARDED) {
+            let presented = request.headers().typed_get::<Authorization<Bearer>>();
+            let from: Option<IpAddr> = request.remote_addr().as_socket_addr().map(|from| from.ip());
+            let authenticated = self.app.authenticator.admit(presented.as_ref().map(|header| header.token()), from).await?;
+            request.set_data(authenticated);
+        }
+        self.inner.call(request).await
+    }
+}

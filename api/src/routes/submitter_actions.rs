@@ -1,0 +1,219 @@
+//! `POST /api/v1/submitters/{address}/pause|resume|release|adopt`, for admins.
+
+use gapless::domain::{H256, SubmitterKey};
+use gapless::store::{
+    AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, SubmitterStatus, TakenBy,
+};
+use poem::web::Data;
+use poem_openapi::param::{Path, Query};
+use poem_openapi::payload::Json;
+use poem_openapi::{ApiResponse, OpenApi};
+
+use super::Tag;
+use crate::app::{App, SharedApp};
+use crate::auth::{Administer, Caller};
+use crate::error::{ApiError, Failure, OnAdmin};
+use crate::wait::{dealt_with, parse_worker_wait};
+use crate::wire::{ActionResult, ActionStatus, AdoptReason, Body, OperatorReason};
+
+#[derive(ApiResponse)]
+pub(crate) enum Operated {
+    /// Carried out; `outcome` says what it led to.
+    #[oai(status = 200)]
+    Applied(Json<ActionResult>),
+    /// Recorded. The worker that owns the submitter will carry it out.
+    #[oai(status = 202)]
+    Pending(Json<ActionResult>),
+}
+
+/// The largest integer that every reader of JSON keeps exactly, and more than any chain has.
+pub(crate) const MAX_BLOCK: u64 = (1 << 53) - 1;
+
+type Answer = Result<Operated, Failure<OnAdmin>>;
+
+#[derive(Debug)]
+pub(crate) struct SubmitterActions;
+
+#[OpenApi(tag = "Tag::Submitters")]
+impl SubmitterActions {
+    /// Pause a submitter
+    ///
+    /// What is on its way is followed to its end; nothing new is sent until `resume`. Workers hear of it at once, and
+    /// within `worker.poll_interval` at the latest. New requests are still taken.
+    #[oai(path = "/api/v1/submitters/:address/pause", method = "post", operation_id = "pauseSubmitter")]
+    async fn pause(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Caller<Administer>,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        body: Body<OperatorReason>,
+    ) -> Answer {
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.0.reason).await
+    }
+
+    /// Resume a paused submitter
+    #[oai(path = "/api/v1/submitters/:address/resume", method = "post", operation_id = "resumeSubmitter")]
+    async fn resume(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Caller<Administer>,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        body: Body<OperatorReason>,
+    ) -> Answer {
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.0.reason).await
+    }
+
+    /// Release a submitter from PROTECT, as it is
+    ///
+    /// For false alarms: the sequence goes on where it stood.
+    #[oai(path = "/api/v1/submitters/:address/release", method = "post", operation_id = "releaseSubmitter")]
+    async fn release(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Caller<Administer>,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Body<OperatorReason>,
+    ) -> Answer {
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let actor = &admin.actor();
+        let asked = OperatorRequest { actor, reason: &body.0.reason };
+        request(&app, key, (OperatorAction::Release, None), "release", asked, wait.0.as_deref()).await
+    }
+
+    /// Adopt the chain's count for a submitter
+    ///
+    /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands. While
+    /// a consumed nonce is not explained it is refused, unless `takenBy` names the transaction that took it.
+    #[oai(path = "/api/v1/submitters/:address/adopt", method = "post", operation_id = "adoptSubmitter")]
+    async fn adopt(
+        &self,
+        app: Data<&SharedApp>,
+        admin: Caller<Administer>,
+        address: Path<String>,
+        /// May be left out when the server serves one chain only.
+        #[oai(name = "chainId")]
+        chain_id: Query<Option<u64>>,
+        /// How long to wait for the worker; `5s` if absent.
+        wait: Query<Option<String>>,
+        body: Body<AdoptReason>,
+    ) -> Answer {
+        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let actor = &admin.actor();
+        let asked = OperatorRequest { actor, reason: &body.0.reason };
+        let action = (OperatorAction::Adopt, taken_by(&body.0)?);
+        request(&app, key, action, "adopt", asked, wait.0.as_deref()).await
+    }
+}
+
+async fn set_status(
+    app: &App,
+    admin: &Caller<Administer>,
+    key: SubmitterKey,
+    status: SubmitterStatus,
+    action: &str,
+    reason: &str,
+) -> Answer {
+    check_reason(reason)?;
+    let actor = &admin.actor();
+    let request = OperatorRequest { actor, reason };
+    let id = recorded(key, app.store.set_status(key, status, request).await?)?;
+    app.notifier.notify(1);
+    log(actor, key, action, reason);
+    let entry = app.store.audit_entry(id).await?;
+    Ok(answer(id, key, action, reason, entry))
+}
+
+fn taken_by(body: &AdoptReason) -> Result<Option<TakenBy>, ApiError> {
+    let Some(named) = &body.taken_by else { return Ok(None) };
+    let digits = named.tx_hash.strip_prefix("0x").filter(|digits| digits.len() == 64);
+    let Some(tx_hash) = digits.and_then(|digits| digits.parse::<H256>().ok()) else {
+        let problem = "takenBy.txHash: must be a transaction hash, 0x and 64 hex digits";
+        return Err(ApiError::InvalidRequest(problem.to_owned()));
+    };
+    if named.block > MAX_BLOCK {
+        return Err(ApiError::InvalidRequest(format!("takenBy.block: must be at most {MAX_BLOCK}")));
+    }
+    Ok(Some(TakenBy { tx_hash, block: named.block }))
+}
+
+async fn request(
+    app: &App,
+    key: SubmitterKey,
+    (action, taken_by): (OperatorAction, Option<TakenBy>),
+    name: &str,
+    request: OperatorRequest<'_>,
+    wait: Option<&str>,
+) -> Answer {
+    let (actor, reason) = (request.actor, request.reason);
+    check_reason(reason)?;
+    let wait = parse_worker_wait(wait, app.max_wait)?;
+    let id = recorded(key, app.store.request_action(key, action, request, taken_by).await?)?;
+    app.notifier.notify(1);
+    log(actor, key, name, reason);
+    let entry =
+        dealt_with(app, wait, || app.store.audit_entry(id), |entry| entry.applied_at.is_some()).await?;
+    if entry.refused {
+        return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()).into());
+    }
+    Ok(answer(id, key, name, reason, entry))
+}
+
+fn recorded(key: SubmitterKey, outcome: OperatorOutcome) -> Result<AuditId, ApiError> {
+    match outcome {
+        OperatorOutcome::Recorded(id) => Ok(id),
+        OperatorOutcome::UnknownSubmitter => Err(ApiError::UnknownSubmitter(key)),
+        OperatorOutcome::NotProtected => Err(ApiError::NotProtected),
+    }
+}
+
+/// What the length check of the document cannot say.
+pub(super) fn check_reason(reason: &str) -> Result<(), ApiError> {
+    let blank = reason.trim().is_empty();
+    if blank
+        || reason.chars().count() > 1000
+        || reason.contains(|c: char| c.is_control() && c != '\n' && c != '\t')
+    {
+        return Err(ApiError::InvalidRequest("reason: must be 1 to 1000 printable characters".into()));
+    }
+    Ok(())
+}
+
+fn log(actor: &str, key: SubmitterKey, action: &str, reason: &str) {
+    tracing::info!(
+        chain.id = key.chain_id.0,
+        submitter = key.address_text(),
+        actor,
+        action,
+        reason,
+        "an operator acted"
+    );
+}
+
+fn answer(id: AuditId, key: SubmitterKey, action: &str, reason: &str, entry: AuditEntry) -> Operated {
+    let done = entry.applied_at.is_some();
+    let result = Json(ActionResult {
+        audit_id: id.0,
+        chain_id: key.chain_id.0,
+        submitter: key.address_text(),
+        action: action.to_owned(),
+        reason: reason.to_owned(),
+        status: if done { ActionStatus::Applied } else { ActionStatus::Pending },
+        requested_at: entry.requested_at,
+        applied_at: entry.applied_at,
+        outcome: entry.outcome,
+    });
+    if done { Operated::Applied(result) } else { Operated::Pending(result) }
+}
