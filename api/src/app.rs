@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::notifier::Notifier;
 use gapless::config::{ChainConfig, Config};
 use gapless::domain::hex_text::parse_address_any_case;
 use gapless::domain::{ChainId, Finality, Payload, Policy, SubmitterKey};
+use gapless::notifier::Notifier;
 use gapless::observe::MetricsHandle;
 use gapless::store::Store;
 use tokio::sync::watch;
@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Authenticator;
 use crate::error::ApiError;
 use crate::intake::Intake;
-use crate::nodes::Nodes;
 use crate::long_poll::LongPolls;
+use crate::nodes::Nodes;
 
 pub(crate) type SharedApp = Arc<App>;
 

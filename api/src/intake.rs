@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::FutureExt;
-use gapless::notifier::Notifier;
 use gapless::domain::{Event, EventKind};
 use gapless::events::EventPublisher;
+use gapless::notifier::Notifier;
 use gapless::observe::metrics::INTAKE_BATCH_SIZE;
 use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
-pub(crate) use queue_limit::QueueLimits;
 use queue_limit::QueueLimiter;
+pub(crate) use queue_limit::QueueLimits;
 use tokio::sync::{Notify, oneshot};
 use waiting::{Group, PARTS, Unit, Waiting, part_of};
 

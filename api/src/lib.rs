@@ -3,23 +3,23 @@
 
 mod app;
 mod auth;
+mod body_limit;
 mod connections;
 mod document;
-mod middleware;
 mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz_entry;
 mod intake;
+mod long_poll;
+mod middleware;
 mod nodes;
 mod ready;
 mod routes;
 mod server;
-mod long_poll;
 mod tls;
-mod write_timeout;
 mod wait;
-mod body_limit;
 mod wire;
+mod write_timeout;
 
 pub use document::spec_yaml;
 pub use server::run;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::notifier::{self, Notifier};
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
+use gapless::notifier::{self, Notifier};
 use gapless::observe::install_metrics;
 use gapless::store::{Channel, Store, Timeouts, database_remarks};
 use poem::endpoint::make_sync;
@@ -17,17 +17,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, Policies, SharedApp};
-use crate::auth::{Authenticator, AuthMiddleware};
+use crate::auth::{AuthMiddleware, Authenticator};
+use crate::body_limit::BodyLimit;
 use crate::connections::{self, Limits};
 use crate::document;
-use crate::middleware::RequestMiddleware;
 use crate::intake::{self, Intake, QueueLimits};
+use crate::long_poll::LongPolls;
+use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
-use crate::long_poll::LongPolls;
 use crate::tls::Tls;
-use crate::body_limit::BodyLimit;
 
 /// A request is better refused soon and sent again than kept waiting for a connection.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -42,7 +42,9 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// be used, or others than
 /// this machine's users could come in without a key; waits, and says so, if the database is away.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
-    for log_security_warnings in database_remarks(&config.database.url).into_iter().chain(config.security_warnings()) {
+    for log_security_warnings in
+        database_remarks(&config.database.url).into_iter().chain(config.security_warnings())
+    {
         tracing::warn!(log_security_warnings, "not secure");
     }
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
@@ -87,7 +89,11 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
 }
 
 /// Until `shutdown`, or until it turns out that this process must not serve.
-async fn supervise(authenticator: &Authenticator, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
+async fn supervise(
+    authenticator: &Authenticator,
+    store: &Store,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
     wait_for_database(store, shutdown).await?;
     authenticator.guard(store, shutdown).await
 }
@@ -103,7 +109,8 @@ fn app(
     let metrics = install_metrics();
     let notifier = Notifier::start(notify_store.clone(), Channel::Work);
     let endings = listen(notify_store);
-    let intake = Intake::start(intake_store, &notifier, &publisher(config.events.mode), QueueLimits::new(config));
+    let intake =
+        Intake::start(intake_store, &notifier, &publisher(config.events.mode), QueueLimits::new(config));
     let long_polls = LongPolls::start(store.clone(), endings.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());

@@ -3,7 +3,6 @@
 //! `domain` is plain data and functions; `store` holds every SQL statement; `chain` holds every RPC call;
 //! `config` reads the one file. Nothing here runs a loop: loops live in the binaries.
 
-pub mod notifier;
 pub mod chain;
 pub mod config;
 #[cfg(feature = "contract")]
@@ -13,6 +12,7 @@ pub mod embed;
 pub mod events;
 #[cfg(feature = "fuzz")]
 pub mod fuzz_entry;
+pub mod notifier;
 pub mod observe;
 pub mod secret_file;
 pub mod shutdown;

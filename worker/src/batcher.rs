@@ -229,16 +229,17 @@ mod tests {
     fn held_up(unusual: Duration) -> (Batcher<usize, ()>, mpsc::UnboundedReceiver<usize>) {
         let (sizes_in, sizes) = mpsc::unbounded_channel();
         let first = Arc::new(AtomicUsize::new(0));
-        let batcher = Batcher::with_patience("test", unusual, 2, 500, move |batch: Vec<Request<usize, ()>>| {
-            let (first, sizes_in) = (first.clone(), sizes_in.clone());
-            async move {
-                sizes_in.send(batch.len()).unwrap();
-                if first.fetch_add(1, Ordering::SeqCst) == 0 {
-                    std::future::pending::<()>().await;
+        let batcher =
+            Batcher::with_patience("test", unusual, 2, 500, move |batch: Vec<Request<usize, ()>>| {
+                let (first, sizes_in) = (first.clone(), sizes_in.clone());
+                async move {
+                    sizes_in.send(batch.len()).unwrap();
+                    if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                        std::future::pending::<()>().await;
+                    }
+                    Request::split(batch).1.into_iter().for_each(|reply| reply.send(()));
                 }
-                Request::split(batch).1.into_iter().for_each(|reply| reply.send(()));
-            }
-        });
+            });
         (batcher, sizes)
     }
 

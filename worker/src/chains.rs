@@ -44,12 +44,12 @@ impl Chain {
         config: &ChainConfig,
         ports: ChainPorts,
         store: &Store,
-        node: &WorkerId,
+        worker_id: &WorkerId,
         duty_duration: Duration,
         stop: &CancellationToken,
     ) -> Arc<Chain> {
         let chain = Chain::new(config, ports);
-        let task = WatchTask::new(chain.watcher.clone(), store.clone(), node.clone(), duty_duration);
+        let task = WatchTask::new(chain.watcher.clone(), store.clone(), worker_id.clone(), duty_duration);
         tokio::spawn(watch_once_checked(chain.clone(), task, stop.clone()));
         tokio::spawn(guard_identity(chain.clone(), store.clone(), stop.clone()));
         chain
@@ -161,12 +161,12 @@ enum IdentityError {
 async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, IdentityError> {
     let known = store.known_genesis(chain.config.id).await?;
     match (chain.connector.identity(known).await?, known) {
-        (ChainIdentity::Foreign { problem }, _) => Ok(Some(problem)),
+        (ChainIdentity::External { problem }, _) => Ok(Some(problem)),
         (ChainIdentity::Ours { genesis: Some(genesis) }, None) => {
             // At first sight. Another worker may have seen another one at the same time: the database decides.
             let known = store.remember_genesis(chain.config.id, genesis).await?;
             match chain.connector.identity(Some(known)).await? {
-                ChainIdentity::Foreign { problem } => Ok(Some(problem)),
+                ChainIdentity::External { problem } => Ok(Some(problem)),
                 ChainIdentity::Ours { .. } => Ok(None),
             }
         }

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
-use crate::lane::{Ended, Lane, LaneCommand, Shared};
 use crate::heartbeat::Heartbeat;
+use crate::lane::{Ended, Lane, LaneCommand, WorkerContext};
 use crate::lease_balance::{Decision, Facts, decide, fair_share};
-use crate::watcher::{Mailbox, LaneEvent};
+use crate::watcher::{LaneEvent, Mailbox};
 
 /// A lane from the outside.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct Fleet {
     store: Store,
     /// Connections for renewals alone: nothing may delay them.
     lease_store: Store,
-    shared: Arc<Shared>,
+    context: Arc<WorkerContext>,
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
     lanes: Mutex<HashMap<SubmitterKey, LaneHandle>>,
@@ -75,19 +75,19 @@ impl Fleet {
         config: Arc<Config>,
         store: Store,
         lease_store: Store,
-        shared: Arc<Shared>,
+        context: Arc<WorkerContext>,
         chains: HashMap<ChainId, Arc<Chain>>,
         signers: Arc<SignerSet>,
     ) -> (Arc<Fleet>, mpsc::Receiver<Ended>) {
         let (ended, endings) = mpsc::channel(ENDED);
         let lanes = Mutex::new(HashMap::new());
-        let heartbeat = Heartbeat::new(&config, store.clone(), shared.node.clone());
+        let heartbeat = Heartbeat::new(&config, store.clone(), context.worker_id.clone());
         (
             Arc::new(Fleet {
                 config,
                 store,
                 lease_store,
-                shared,
+                context,
                 chains,
                 signers,
                 lanes,
@@ -108,8 +108,8 @@ impl Fleet {
         let fullest = self.lanes().values().map(|lane| lane.mailbox.depth()).max();
         let ended = self.ended.max_capacity() - self.ended.capacity();
         let mut depths =
-            vec![("mailbox", fullest.unwrap_or(0)), ("ended_lanes", ended), self.shared.writer.depth()];
-        depths.extend(self.shared.reader.depths());
+            vec![("mailbox", fullest.unwrap_or(0)), ("ended_lanes", ended), self.context.writer.depth()];
+        depths.extend(self.context.reader.depths());
         depths
     }
 
@@ -123,14 +123,14 @@ impl Fleet {
             match self.poll(&mut orphans).await {
                 Ok(due_in) => {
                     if failing {
-                        tracing::info!(node.id = %self.shared.node, "the database answers again");
+                        tracing::info!(worker.id = %self.context.worker_id, "the database answers again");
                         failing = false;
                     }
                     pause = pause.min(due_in.unwrap_or(pause).max(MIN_GAP));
                 }
                 Err(error) => {
                     if !failing {
-                        tracing::warn!(node.id = %self.shared.node, error = %error, "cannot ask for work; trying on");
+                        tracing::warn!(worker.id = %self.context.worker_id, error = %error, "cannot ask for work; trying on");
                     }
                     failing = true;
                 }
@@ -167,13 +167,14 @@ impl Fleet {
         let scarce = ours.iter().filter(|work| is_busy(work)).count() > slots.max(max_leases);
         let wants_slot = |work: &&&Work| is_busy(work) && !(scarce && work.asleep);
         let busy = ours.iter().filter(wants_slot).count();
-        let lease_balance = fair_share(busy, peers.len());
+        let share = fair_share(busy, peers.len());
         let facts = Facts {
             busy,
             workers: peers.len(),
             held,
             someone_has_room: peers.iter().any(|peer| {
-                peer.node != self.shared.node && (peer.lanes as usize) < lease_balance.min(peer.max_leases as usize)
+                peer.worker_id != self.context.worker_id
+                    && (peer.lanes as usize) < share.min(peer.max_leases as usize)
             }),
             max_leases,
         };
@@ -190,7 +191,7 @@ impl Fleet {
         if lanes + wanted.len() >= max_leases {
             self.make_room(free.len().saturating_sub(wanted.len()));
         }
-        let others = peers.iter().filter(|peer| peer.node != self.shared.node);
+        let others = peers.iter().filter(|peer| peer.worker_id != self.context.worker_id);
         let lapse = others.map(|peer| peer.lapses_in).min();
         Ok(self.next_free(&ours).into_iter().chain(lapse).min())
     }
@@ -249,7 +250,7 @@ impl Fleet {
         lanes: usize,
         orphans: &mut HashMap<SubmitterKey, Instant>,
     ) -> Vec<SubmitterKey> {
-        let limit = self.config.worker.lanes.min(self.config.worker.max_leases.saturating_sub(lanes));
+        let limit = self.config.worker.claim_batch.min(self.config.worker.max_leases.saturating_sub(lanes));
         let (own, rest) = free.split_at(room.min(free.len()));
         let now = Instant::now();
         *orphans = rest.iter().map(|key| (*key, orphans.get(key).copied().unwrap_or(now))).collect();
@@ -286,7 +287,7 @@ impl Fleet {
 
     /// Takes leases and starts their lanes. Only for submitters that have no lane here.
     async fn claim(self: &Arc<Self>, wanted: &[SubmitterKey]) -> Result<(), StoreError> {
-        let leases = match self.store.claim(&self.shared.node, wanted, &self.config.lease).await {
+        let leases = match self.store.claim(&self.context.worker_id, wanted, &self.config.lease).await {
             Ok(leases) => leases,
             Err(error) => {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "error").increment(1);
@@ -309,10 +310,10 @@ impl Fleet {
         else {
             return;
         };
-        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
+        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), worker.id = %self.context.worker_id,
             fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
-        let (lane, mailbox) = Lane::new(lease, self.shared.clone(), chain.clone(), signer);
+        let (lane, mailbox) = Lane::new(lease, self.context.clone(), chain.clone(), signer);
         let (idle, only_waits) = (lane.idle.clone(), lane.only_waits.clone());
         let (orders, obeyed) = watch::channel(LaneCommand::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
@@ -338,7 +339,7 @@ impl Fleet {
     fn shed(&self, count: usize) {
         let lanes = self.lanes();
         for (key, lane) in lanes.iter().filter(|(_, lane)| lane.busy).take(count) {
-            tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), node.id = %self.shared.node,
+            tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), worker.id = %self.context.worker_id,
                 "handing over: another worker has room");
             lane.orders.send_replace(LaneCommand::HandOver);
         }
@@ -413,7 +414,7 @@ impl Fleet {
                     self.dismiss(&lost);
                 }
                 Err(error) => {
-                    tracing::warn!(node.id = %self.shared.node, leases = tags.len(), error = %error, "renewal failed");
+                    tracing::warn!(worker.id = %self.context.worker_id, leases = tags.len(), error = %error, "renewal failed");
                     next = Instant::now() + interval / 5;
                 }
             }
@@ -427,7 +428,7 @@ impl Fleet {
             if let Some(lane) = lanes.get(&key).filter(|lane| lane.tag.same_lease(tag)) {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
-                    node.id = %self.shared.node, fencing_token = tag.token().0, "lease lost");
+                    worker.id = %self.context.worker_id, fencing_token = tag.token().0, "lease lost");
                 lane.orders.send_replace(LaneCommand::Abandon);
             }
         }

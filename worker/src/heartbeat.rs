@@ -15,7 +15,7 @@ const UPDATE_GAP: Duration = Duration::from_millis(100);
 pub(crate) struct Heartbeat {
     config: Arc<Config>,
     store: Store,
-    node: WorkerId,
+    worker_id: WorkerId,
     told: Mutex<Option<Told>>,
 }
 
@@ -27,8 +27,8 @@ struct Told {
 }
 
 impl Heartbeat {
-    pub(crate) fn new(config: &Arc<Config>, store: Store, node: WorkerId) -> Heartbeat {
-        Heartbeat { config: config.clone(), store, node, told: Mutex::default() }
+    pub(crate) fn new(config: &Arc<Config>, store: Store, worker_id: WorkerId) -> Heartbeat {
+        Heartbeat { config: config.clone(), store, worker_id, told: Mutex::default() }
     }
 
     fn told(&self) -> Option<Told> {
@@ -45,7 +45,7 @@ impl Heartbeat {
             return Ok(());
         }
         let at = Instant::now();
-        self.store.heartbeat(&self.node, serves, lanes, self.config.worker.max_leases).await?;
+        self.store.heartbeat(&self.worker_id, serves, lanes, self.config.worker.max_leases).await?;
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told { at, lanes });
         Ok(())
     }
@@ -54,10 +54,15 @@ impl Heartbeat {
     pub(crate) async fn peers(&self, serves: &str, lanes: usize) -> Result<Vec<Peer>, StoreError> {
         let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
         let mut peers = self.store.peers(serves, alive_within).await?;
-        if peers.iter().all(|peer| peer.node != self.node) {
+        if peers.iter().all(|peer| peer.worker_id != self.worker_id) {
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (lanes, max_leases) = (count(lanes), count(self.config.worker.max_leases));
-            peers.push(Peer { node: self.node.clone(), lanes, max_leases, lapses_in: alive_within });
+            peers.push(Peer {
+                worker_id: self.worker_id.clone(),
+                lanes,
+                max_leases,
+                lapses_in: alive_within,
+            });
         }
         Ok(peers)
     }

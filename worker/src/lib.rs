@@ -1,21 +1,21 @@
 //! The worker: owns submitters by lease and carries their intents to the chain.
 
+mod batcher;
 mod builder;
-#[cfg(feature = "sim-driver")]
-pub mod sim_driver;
 mod chains;
 mod duties;
 pub mod failpoint;
 mod fleet;
-mod batcher;
 mod health;
-mod lane;
-mod listener;
 mod heartbeat;
+mod lane;
+mod lease_balance;
+mod listener;
 mod reader;
 mod receipts;
 mod run;
-mod lease_balance;
+#[cfg(feature = "sim-driver")]
+pub mod sim_driver;
 mod steps;
 mod watcher;
 mod writer;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::notifier::{self, Notifier};
 use gapless::config::Config;
-use gapless::domain::{Address, ChainId, WorkerId, SubmitterKey};
+use gapless::domain::{Address, ChainId, SubmitterKey, WorkerId};
+use gapless::notifier::{self, Notifier};
 use gapless::signer::SignerSet;
 use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_remarks};
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::builder::Ports;
 use crate::chains::Chain;
 use crate::fleet::Fleet;
-use crate::lane::Shared;
+use crate::lane::WorkerContext;
 use crate::reader::Reader;
 use crate::writer::Writer;
 
@@ -27,7 +27,7 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -> anyhow::Result<()> {
     let config = Arc::new(config);
     log_security_warnings(&config);
-    let node = worker_id(&config);
+    let worker_id = chosen_worker_id(&config);
     let timeouts =
         Timeouts { statement: config.lease.database_timeout(), acquire: config.lease.database_timeout() };
     let open = |role: &str, connections: u32| -> Result<Store, StoreError> {
@@ -56,7 +56,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     let mut chains = HashMap::new();
     for (name, ports) in ports.chains {
         let chain = &config.chains[&name];
-        let started = Chain::start(chain, ports, &fleet_store, &node, config.lease.duration, &stop);
+        let started = Chain::start(chain, ports, &fleet_store, &worker_id, config.lease.duration, &stop);
         chains.insert(chain.id, started);
     }
     health.watch_chains(chains.values().cloned().collect());
@@ -64,13 +64,13 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
         return Ok(());
     }
 
-    let shared = Arc::new(Shared {
-        node: node.clone(),
+    let context = Arc::new(WorkerContext {
+        worker_id: worker_id.clone(),
         writer: Writer::start(
             Arc::new(write_store),
             writers,
             Notifier::start(fleet_store.clone(), Channel::Final),
-            node.clone(),
+            worker_id.clone(),
         ),
         reader: Reader::start(read_store),
         events: ports.events,
@@ -80,7 +80,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
         config.clone(),
         fleet_store.clone(),
         open("lease", 1)?,
-        shared,
+        context,
         chains.clone(),
         signers.clone(),
     );
@@ -89,35 +89,37 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     tokio::spawn(fleet.clone().renew(renewing.clone()));
     tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
     tokio::spawn(discover(fleet.clone(), fleet_store.clone(), chains.clone(), signers.clone(), stop.clone()));
-    crate::duties::start(&config, &fleet_store, &node, &fleet, chains, &stop);
-    tracing::info!(node.id = %node, signers = signers.len(), "worker started");
+    crate::duties::start(&config, &fleet_store, &worker_id, &fleet, chains, &stop);
+    tracing::info!(worker.id = %worker_id, signers = signers.len(), "worker started");
 
     fleet.clone().run(stop.clone()).await;
-    tracing::info!(node.id = %node, "worker stopping: handing leases over");
+    tracing::info!(worker.id = %worker_id, "worker stopping: handing leases over");
     // First the word, then the leases: whoever claims them must not leave a share for us.
-    if let Err(error) = remove_worker(&fleet_store, &node).await {
+    if let Err(error) = remove_worker(&fleet_store, &worker_id).await {
         tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
     }
     fleet.hand_over(HAND_OVER_LIMIT).await;
     renewing.cancel();
     let _ = served.await;
-    tracing::info!(node.id = %node, "worker stopped");
+    tracing::info!(worker.id = %worker_id, "worker stopped");
     Ok(())
 }
 
 /// What about the ways to database, nodes and signers is not as it should be.
 fn log_security_warnings(config: &Config) {
-    for log_security_warnings in database_remarks(&config.database.url).into_iter().chain(config.security_warnings()) {
+    for log_security_warnings in
+        database_remarks(&config.database.url).into_iter().chain(config.security_warnings())
+    {
         tracing::warn!(log_security_warnings, "not secure");
     }
 }
 
-async fn remove_worker(store: &Store, node: &WorkerId) -> Result<(), StoreError> {
-    store.drop_duties(node).await?;
-    store.leave(node).await
+async fn remove_worker(store: &Store, worker_id: &WorkerId) -> Result<(), StoreError> {
+    store.drop_duties(worker_id).await?;
+    store.leave(worker_id).await
 }
 
-fn worker_id(config: &Config) -> WorkerId {
+fn chosen_worker_id(config: &Config) -> WorkerId {
     if !config.worker.id.is_empty() {
         return WorkerId(config.worker.id.clone());
     }
@@ -187,8 +189,8 @@ async fn announce(
             });
         }
     }
-    for (key, shared) in store.announce(&announced).await? {
-        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), shared,
+    for (key, context) in store.announce(&announced).await? {
+        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), context,
             "the configuration says otherwise than before whether others use this key");
     }
     Ok(())

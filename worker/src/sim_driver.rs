@@ -7,18 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::notifier::Notifier;
 use gapless::chain::{ChainConnector, RpcError};
 use gapless::config::ChainConfig;
 use gapless::domain::WorkerId;
 use gapless::events::Silent;
+use gapless::notifier::Notifier;
 use gapless::signer::Signer;
 use gapless::store::{Lease, LeaseTag, Store};
 
 use crate::chains::Chain;
-use crate::lane::{Lane, Shared};
+use crate::lane::{Lane, WorkerContext};
 use crate::reader::Reader;
-use crate::watcher::{Mailbox, LaneEvent, WatchTask};
+use crate::watcher::{LaneEvent, Mailbox, WatchTask};
 use crate::writer::Writer;
 
 pub use crate::lane::Next;
@@ -27,14 +27,14 @@ pub use crate::writer::Commits;
 /// One process, as far as its lanes are concerned.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
+    context: Arc<WorkerContext>,
     chain: Arc<Chain>,
     task: WatchTask,
 }
 
 impl Worker {
     pub fn new(
-        node: WorkerId,
+        worker_id: WorkerId,
         config: &ChainConfig,
         connector: Arc<dyn ChainConnector>,
         commits: Arc<dyn Commits>,
@@ -42,18 +42,18 @@ impl Worker {
         notifier: Notifier,
     ) -> Worker {
         let (chain, task) = Chain::sim_driver(config, connector);
-        let shared = Arc::new(Shared {
-            writer: Writer::start(commits, 1, notifier, node.clone()),
-            node,
+        let context = Arc::new(WorkerContext {
+            writer: Writer::start(commits, 1, notifier, worker_id.clone()),
+            worker_id,
             reader: Reader::start(reads),
             events: Arc::new(Silent),
             linger: Duration::ZERO,
         });
-        Worker { shared, chain, task }
+        Worker { context, chain, task }
     }
 
     pub fn lane(&self, lease: Lease, signer: Arc<dyn Signer>) -> SimLane {
-        let (lane, mailbox) = Lane::new(lease, self.shared.clone(), self.chain.clone(), signer);
+        let (lane, mailbox) = Lane::new(lease, self.context.clone(), self.chain.clone(), signer);
         SimLane { lane, mailbox }
     }
 

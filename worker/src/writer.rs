@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gapless::notifier::Notifier;
 use gapless::domain::WorkerId;
+use gapless::notifier::Notifier;
 use gapless::observe::metrics as m;
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use tokio::time::Instant;
@@ -55,9 +55,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// `endings` is rung for what became final, after its commit. `node` is for the log.
-    pub(crate) fn start(store: Arc<dyn Commits>, writers: usize, endings: Notifier, node: WorkerId) -> Self {
-        let told = Arc::new(Told { endings, node });
+    /// `endings` is rung for what became final, after its commit. `worker_id` is for the log.
+    pub(crate) fn start(
+        store: Arc<dyn Commits>,
+        writers: usize,
+        endings: Notifier,
+        worker_id: WorkerId,
+    ) -> Self {
+        let told = Arc::new(Told { endings, worker_id });
         let batcher = Batcher::start("writer", writers, MAX_BATCH, move |batch| {
             let (store, told) = (store.clone(), told.clone());
             async move {
@@ -83,7 +88,7 @@ impl Writer {
 #[derive(Debug)]
 struct Told {
     endings: Notifier,
-    node: WorkerId,
+    worker_id: WorkerId,
 }
 
 async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
@@ -111,7 +116,7 @@ async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, repli
                 let submitter = writes[0].submitter();
                 tracing::error!(error = %error, chain.id = submitter.chain_id.0,
                     submitter = %submitter.address_text(), fencing_token = writes[0].token().0,
-                    node.id = %told.node, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
+                    worker.id = %told.worker_id, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
                     "a write was refused; its lane is parked");
                 let error = Arc::new(error);
                 for reply in replies {
@@ -151,7 +156,7 @@ impl Told {
         let ids = ids.iter().map(Some).chain(ids.is_empty().then_some(None));
         for tx_id in ids {
             tracing::info!(chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
-                tx.id = tx_id.map(tracing::field::display), node.id = %self.node, fencing_token = write.token().0,
+                tx.id = tx_id.map(tracing::field::display), worker.id = %self.worker_id, fencing_token = write.token().0,
                 operation, "fenced: the lease is someone else's");
         }
     }

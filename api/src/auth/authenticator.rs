@@ -15,8 +15,8 @@ use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::key_lookup::KeyLookup;
 use super::failed_auth_limiter::FailedAuthLimiter;
+use super::key_lookup::KeyLookup;
 use super::key_rate_limiter::KeyRateLimiter;
 use crate::error::ApiError;
 
@@ -236,7 +236,11 @@ mod tests {
         authenticator
     }
 
-    async fn may(authenticator: &Authenticator, presented: Option<&str>, scope: Scope) -> Result<(), &'static str> {
+    async fn may(
+        authenticator: &Authenticator,
+        presented: Option<&str>,
+        scope: Scope,
+    ) -> Result<(), &'static str> {
         match authenticator.admit(presented, None).await {
             Ok(authenticated) if authenticated.rights.scopes.contains(&scope) => Ok(()),
             Ok(authenticated) => Err(authenticator.refusal(&authenticated, scope).code()),

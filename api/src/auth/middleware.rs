@@ -35,7 +35,8 @@ impl<E: Endpoint> Endpoint for AuthEndpoint<E> {
         if request.uri().path().starts_with(GUARDED) {
             let presented = request.headers().typed_get::<Authorization<Bearer>>();
             let from: Option<IpAddr> = request.remote_addr().as_socket_addr().map(|from| from.ip());
-            let authenticated = self.app.authenticator.admit(presented.as_ref().map(|header| header.token()), from).await?;
+            let authenticated =
+                self.app.authenticator.admit(presented.as_ref().map(|header| header.token()), from).await?;
             request.set_data(authenticated);
         }
         self.inner.call(request).await

@@ -1,12 +1,12 @@
 //! Who may do what. A handler that takes a `Caller` cannot be reached by anybody who lacks its right: there is no other way
 //! to get one.
 
-mod bucket;
 mod authenticator;
-mod middleware;
-mod key_lookup;
+mod bucket;
 mod failed_auth_limiter;
+mod key_lookup;
 mod key_rate_limiter;
+mod middleware;
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use poem_openapi::registry::{MetaSecurityScheme, Registry};
 use poem_openapi::{ApiExtractor, ApiExtractorType, ExtractParamOptions};
 
 pub(crate) use self::authenticator::Authenticator;
-use self::authenticator::{Proof, Authenticated};
+use self::authenticator::{Authenticated, Proof};
 pub(crate) use self::middleware::AuthMiddleware;
 use crate::app::SharedApp;
 use crate::error::ApiError;

@@ -1,7 +1,6 @@
 //! The routes. Each is a struct without state, so that the OpenAPI document can be made without a server; handlers get
 //! what they need from the request.
 
-mod tx_actions;
 mod attempts;
 mod batch;
 mod by_request;
@@ -9,15 +8,16 @@ mod create;
 mod get;
 mod health;
 mod list;
-mod submitter_actions;
 mod simulate;
 mod stuck;
+mod submitter_actions;
 mod submitters;
 mod tx;
+mod tx_actions;
 
 pub(crate) use list::MAX_PAGE;
-pub(crate) use submitter_actions::MAX_BLOCK;
 use poem_openapi::{OpenApiService, Tags};
+pub(crate) use submitter_actions::MAX_BLOCK;
 
 pub(crate) type Routes = (
     tx::Transactions,

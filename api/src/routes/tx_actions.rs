@@ -1,7 +1,7 @@
 //! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins: what may be asked about a transaction.
 
 use gapless::domain::TxId;
-use gapless::store::{TxRequestOutcome, OperatorRequest, TxAction};
+use gapless::store::{OperatorRequest, TxAction, TxRequestOutcome};
 use poem::web::Data;
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;
@@ -13,7 +13,7 @@ use crate::app::{App, SharedApp};
 use crate::auth::{Administer, Caller, Write};
 use crate::error::{ApiError, Failure, OnAdmin, OnTxAction};
 use crate::wait::{dealt_with, parse_worker_wait};
-use crate::wire::{TxActionReason, TxActionResult, Body, Resolution, ResolveAction};
+use crate::wire::{Body, Resolution, ResolveAction, TxActionReason, TxActionResult};
 
 #[derive(ApiResponse)]
 pub(crate) enum Requested {

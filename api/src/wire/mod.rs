@@ -1,7 +1,6 @@
 //! What goes over the wire, in the shapes and words clients see. No rule lives here: requests are checked by the
 //! domain, answers come from the store's views.
 
-mod tx_actions;
 mod body;
 mod history;
 mod mempool;
@@ -11,9 +10,9 @@ mod request;
 mod simulation;
 mod submitter;
 mod tx;
+mod tx_actions;
 mod tx_error;
 
-pub(crate) use tx_actions::{TxActionReason, TxActionResult, Resolution, ResolveAction};
 pub(crate) use body::Body;
 #[cfg(feature = "fuzz")]
 pub(crate) use body::parse;
@@ -26,6 +25,7 @@ pub(crate) use request::{BatchRequest, CreateTx};
 pub(crate) use simulation::{Outcome, Simulation};
 pub(crate) use submitter::{Submitter, SubmitterPage};
 pub(crate) use tx::{Accepted, BatchResponse, BatchResult, Tx, TxPage, TxState};
+pub(crate) use tx_actions::{Resolution, ResolveAction, TxActionReason, TxActionResult};
 
 /// A text of ours or of a node, without the nonces it may speak of: clients never see one. Decimal numbers are struck
 /// out when the text mentions nonces or the sequence at all; words that merely contain digits, such as hashes, stay.

@@ -92,7 +92,7 @@ impl Service {
         let mut connection = Connection::open(self.port()).await?;
         let (_, body) = connection.get("/metrics").await?;
         let body = String::from_utf8_lossy(&body).into_owned();
-        let sum = body.lines().find_map(|line| line.strip_prefix("rpc_batch_size_sum"));
+        let sum = body.lines().find_map(|line| line.strip_prefix("gapless_rpc_batch_size_sum"));
         let Some(value) = sum.and_then(|rest| rest.rsplit(' ').next()) else { return Ok(0.0) };
         value.parse().context("the worker's count of its calls is no number")
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ethers_core::types::{Bytes, H256, U256};
 use gapless::config;
-use gapless::domain::{Fees, WorkerId, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState};
+use gapless::domain::{Fees, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState, WorkerId};
 use gapless::store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
 use tokio::task::JoinSet;
 

@@ -2,7 +2,6 @@
 
 pub mod admin;
 pub mod api_keys;
-pub mod tx_actions;
 pub mod audit;
 pub mod keys;
 pub mod migrate;
@@ -10,4 +9,5 @@ pub mod revert;
 pub mod status;
 pub mod submit;
 pub mod submitters;
+pub mod tx_actions;
 pub mod watch;

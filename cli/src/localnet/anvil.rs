@@ -8,9 +8,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::free_port::Port;
 use super::lifeline::{Launch, Process};
 use super::npm;
-use super::free_port::Port;
 pub use state::{StateFile, UnusableState};
 
 mod state;

@@ -4,9 +4,9 @@
 //! no way to run either of them in production.
 
 mod anvil;
+mod free_port;
 mod lifeline;
 pub mod npm;
-mod free_port;
 mod postgres;
 mod postgres_binaries;
 mod postgres_wire;
@@ -14,8 +14,8 @@ mod settings;
 mod unprivileged;
 
 pub use anvil::{Anvil, AnvilOptions, AnvilProgram, AnvilRpc, Mining, StateFile, UnusableState};
-pub use lifeline::{Launch, Process};
 pub use free_port::Port;
+pub use lifeline::{Launch, Process};
 pub use postgres::{DataDir, Postgres, PostgresOptions};
 pub use postgres_binaries::PostgresBinaries;
 pub use settings::Settings;

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::lifeline::{Launch, Process};
 use super::free_port::Port;
+use super::lifeline::{Launch, Process};
 use super::postgres_binaries::PostgresBinaries;
 use super::postgres_wire;
 use super::unprivileged::{Account, lasting_temp_dir};

@@ -106,7 +106,8 @@ fn given_nonces_have_bytes(facts: &SubmitterFacts, rules: Rules) -> Vec<String> 
     let mut violations: Vec<String> = Vec::new();
     if let Some(cursor) = &facts.cursor {
         let first = first_kept(facts, cursor.start, rules);
-        let missing = (first..cursor.next).filter(|nonce| !have.contains(nonce) && !facts.is_external(*nonce));
+        let missing =
+            (first..cursor.next).filter(|nonce| !have.contains(nonce) && !facts.is_external(*nonce));
         violations.extend(missing.map(|nonce| format!("nonce {nonce}: given, but without bytes")));
         let beyond = have.range(cursor.next..);
         violations.extend(

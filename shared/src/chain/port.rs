@@ -124,7 +124,7 @@ pub enum ChainIdentity {
     /// At least one does. Some nodes do not keep block 0; then the id has to do.
     Ours { genesis: Option<H256> },
     /// Nodes answered, and none of them does: what they serve instead.
-    Foreign { problem: String },
+    External { problem: String },
 }
 
 impl ChainIdentity {
@@ -142,7 +142,7 @@ impl ChainIdentity {
             }
             _ => return ChainIdentity::Ours { genesis },
         };
-        ChainIdentity::Foreign { problem }
+        ChainIdentity::External { problem }
     }
 }
 

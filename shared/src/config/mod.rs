@@ -14,12 +14,12 @@ mod fees;
 mod load;
 mod policy;
 mod redact;
-mod security_warnings;
 mod remote_signer;
 #[cfg(test)]
 mod sample_tests;
 mod secret;
 mod sections;
+mod security_warnings;
 mod submitter;
 mod text;
 

@@ -39,7 +39,7 @@ pub struct Worker {
     /// Submitters this process may own at once.
     pub max_leases: usize,
     /// Claimed submitters per poll: bounds how long one claim holds its row locks.
-    pub lanes: usize,
+    pub claim_batch: usize,
     /// Connections that commit fenced writes (2 to 4: more only contend for the same log).
     pub writers: usize,
     /// How often the database is asked for work; a notification only shortens the wait.
@@ -57,7 +57,7 @@ impl Default for Worker {
         Worker {
             id: String::new(),
             max_leases: 5_000,
-            lanes: 500,
+            claim_batch: 500,
             writers: 3,
             poll_interval: Duration::from_secs(1),
             linger: Duration::from_secs(2),

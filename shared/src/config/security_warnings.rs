@@ -75,8 +75,14 @@ mod tests {
         );
         let security_warnings = config.security_warnings();
         assert_eq!(security_warnings.len(), 2, "{security_warnings:?}");
-        assert!(security_warnings[0].contains("chain.a.rpc.urls[0] (http://node:8545)"), "{security_warnings:?}");
-        assert!(security_warnings[1].contains("signer.http.0.url (http://signer:80)"), "{security_warnings:?}");
+        assert!(
+            security_warnings[0].contains("chain.a.rpc.urls[0] (http://node:8545)"),
+            "{security_warnings:?}"
+        );
+        assert!(
+            security_warnings[1].contains("signer.http.0.url (http://signer:80)"),
+            "{security_warnings:?}"
+        );
         assert!(!security_warnings.concat().contains("hunter2"), "{security_warnings:?}");
     }
 

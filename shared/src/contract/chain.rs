@@ -36,7 +36,7 @@ async fn identity(found: &mut Findings, connector: &dyn ChainConnector, limit: D
     if genesis.is_some() {
         let other = found.value("identity", limit, connector.identity(Some(NOTHING))).await;
         found.expect(
-            other.is_none_or(|other| matches!(other, ChainIdentity::Foreign { .. })),
+            other.is_none_or(|other| matches!(other, ChainIdentity::External { .. })),
             "identity: another genesis is taken for this chain's",
         );
     }

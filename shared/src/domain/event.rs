@@ -60,8 +60,8 @@ pub enum EventKind {
     #[serde(rename = "submitter.released")]
     Released { reason: String },
     /// Transactions of others on a shared key: `stepped_over`, or `displaced` if an intent had to make way for it.
-    #[serde(rename = "nonce.foreign")]
-    Foreign { how: &'static str, count: u64 },
+    #[serde(rename = "nonce.external")]
+    External { how: &'static str, count: u64 },
 }
 
 impl EventKind {
@@ -91,7 +91,7 @@ impl EventKind {
             EventKind::Blocked { .. } => "submitter.blocked",
             EventKind::Unblocked { .. } => "submitter.unblocked",
             EventKind::Released { .. } => "submitter.released",
-            EventKind::Foreign { .. } => "nonce.foreign",
+            EventKind::External { .. } => "nonce.external",
         }
     }
 }

@@ -48,7 +48,8 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     pub(super) fn new(gapless: &'a Gapless, submitter: SubmitterKey) -> Call<'a> {
         let request_id = format!("with-nonce-{}", Uuid::new_v4());
-        let ask = Ask { submitter, request_id, via: Via::WithNonce, hold: DEFAULT_RESERVATION, wait: DEFAULT_WAIT };
+        let ask =
+            Ask { submitter, request_id, via: Via::WithNonce, hold: DEFAULT_RESERVATION, wait: DEFAULT_WAIT };
         Call { gapless, ask }
     }
 

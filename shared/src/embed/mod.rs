@@ -8,8 +8,8 @@
 mod call;
 mod context;
 mod error;
-mod reservation;
 mod low_level;
+mod reservation;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

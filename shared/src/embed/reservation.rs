@@ -7,7 +7,7 @@ use super::{Gapless, Looks};
 use crate::domain::intent::check_request_id;
 use crate::domain::sanitize::storable;
 use crate::domain::{Answer, Event, EventKind, Nonce, ReservationState, SubmitterKey, TxId, Via};
-use crate::store::{AnswerOutcome, ReservationOwner, NewReservation, ReservationOutcome, StoreError};
+use crate::store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, StoreError};
 
 /// A caller that is not heard of for this long gets no nonce any more.
 const WANTED_FOR: Duration = Duration::from_secs(15);
@@ -67,7 +67,8 @@ impl PendingReservation {
             wanted_for: WANTED_FOR,
         };
         // From here on a row may exist, whatever comes back: dropping this gives it up.
-        let mut reservation = PendingReservation { gapless: gapless.clone(), tx_id: new.tx_id, owner: new.owner, over: false };
+        let mut reservation =
+            PendingReservation { gapless: gapless.clone(), tx_id: new.tx_id, owner: new.owner, over: false };
         let outbox = gapless.events.wants_outbox();
         let patience = Patience::of(ask.wait);
         let outcome = loop {

@@ -8,99 +8,99 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// API. `result`: created, existing, or the `code` of the problem.
-pub const TX_CREATE_TOTAL: &str = "tx_create_total";
+pub const TX_CREATE_TOTAL: &str = "gapless_tx_create_total";
 /// API. `route`: operation id or `other`; `status`: HTTP status.
-pub const HTTP_REQUEST_SECONDS: &str = "http_request_seconds";
+pub const HTTP_REQUEST_SECONDS: &str = "gapless_http_request_seconds";
 /// API. Rows per group insert.
-pub const INTAKE_BATCH_SIZE: &str = "intake_batch_size";
+pub const INTAKE_BATCH_SIZE: &str = "gapless_intake_batch_size";
 /// API. Connections that are open.
-pub const API_CONNECTIONS: &str = "api_connections";
+pub const API_CONNECTIONS: &str = "gapless_api_connections";
 /// API. Requests that wait for a transaction to be final.
-pub const LONG_POLLS: &str = "long_polls";
+pub const LONG_POLLS: &str = "gapless_long_polls";
 /// Both. Lines that were not logged because whoever reads the log is too slow.
-pub const LOG_LINES_DROPPED_TOTAL: &str = "log_lines_dropped_total";
+pub const LOG_LINES_DROPPED_TOTAL: &str = "gapless_log_lines_dropped_total";
 
 /// Worker. `result`: insert (its first owner ever), free (it had been given back), takeover (it had expired under its last
 /// owner), renew, not_owner (someone was faster), lost (found by a renewal), error. `renew` counts each lease of each renewal.
-pub const LEASE_ACQUIRE_TOTAL: &str = "lease_acquire_total";
+pub const LEASE_ACQUIRE_TOTAL: &str = "gapless_lease_acquire_total";
 /// Worker. `operation`: what the write was for, as `FencedWrite::operation` names it. Writes refused because the lease was lost.
-pub const LEASE_FENCED_TOTAL: &str = "lease_fenced_total";
+pub const LEASE_FENCED_TOTAL: &str = "gapless_lease_fenced_total";
 /// Worker. `send`: first, or again for bytes of which an earlier send is known; `result`: class of the node's answer, or no_answer.
-pub const TX_SUBMIT_TOTAL: &str = "tx_submit_total";
+pub const TX_SUBMIT_TOTAL: &str = "gapless_tx_submit_total";
 /// Worker. `place`: who looks: block (its hash was seen in one), early (on a chain that mines at once), lane (after the rows were
 /// read, before a resend, for a stale receipt), attribution (who consumed a nonce); `result`: found, missing, error. Found and
 /// missing count receipts, error counts look-ups.
-pub const RECEIPT_CHECK_TOTAL: &str = "receipt_check_total";
+pub const RECEIPT_CHECK_TOTAL: &str = "gapless_receipt_check_total";
 /// Worker. `result`: final (its block is canonical at the required depth), replaced (another block is), unknown (no node could say).
-pub const FINALITY_CHECK_TOTAL: &str = "finality_check_total";
+pub const FINALITY_CHECK_TOTAL: &str = "gapless_finality_check_total";
 /// Worker. `result`: confirmed, failed, cancelled. Intents that ended, after the commit.
-pub const TX_FINAL_TOTAL: &str = "tx_final_total";
+pub const TX_FINAL_TOTAL: &str = "gapless_tx_final_total";
 /// Worker. `action`: wait, rebroadcast, bump, cancel, escalate. What the policy wanted for intents that became STUCK.
-pub const STUCK_DECISIONS_TOTAL: &str = "stuck_decisions_total";
+pub const STUCK_DECISIONS_TOTAL: &str = "gapless_stuck_decisions_total";
 /// Worker. Times that blocks were replaced, as seen by this process.
-pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "confirmations_new_fork_total";
+pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "gapless_confirmations_new_fork_total";
 /// Worker. Fenced writes per transaction.
-pub const WRITER_BATCH_SIZE: &str = "writer_batch_size";
+pub const WRITER_BATCH_SIZE: &str = "gapless_writer_batch_size";
 /// Worker. One transaction of fenced writes, commit included.
-pub const WRITER_FLUSH_SECONDS: &str = "writer_flush_seconds";
+pub const WRITER_FLUSH_SECONDS: &str = "gapless_writer_flush_seconds";
 /// Worker. `chain`: chain id. Intents without a nonce.
-pub const QUEUE_DEPTH: &str = "queue_depth";
+pub const QUEUE_DEPTH: &str = "gapless_queue_depth";
 /// Worker. `chain`: chain id. Age of the oldest intent without a nonce.
-pub const QUEUE_OLDEST_AGE_SECONDS: &str = "queue_oldest_age_seconds";
+pub const QUEUE_OLDEST_AGE_SECONDS: &str = "gapless_queue_oldest_age_seconds";
 /// Worker. `chain`: chain id. Intents with a nonce that are in no block.
-pub const UNMINED_TRANSACTIONS: &str = "unmined_transactions";
+pub const UNMINED_TRANSACTIONS: &str = "gapless_unmined_transactions";
 /// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
-pub const UNMINED_OLDEST_AGE_SECONDS: &str = "unmined_oldest_age_seconds";
+pub const UNMINED_OLDEST_AGE_SECONDS: &str = "gapless_unmined_oldest_age_seconds";
 /// Worker. `chain`: chain id. Intents in a block that is not final: the backlog of receipts.
-pub const TRACKING_TRANSACTIONS: &str = "tracking_transactions";
+pub const TRACKING_TRANSACTIONS: &str = "gapless_tracking_transactions";
 /// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
-pub const TRACKING_OLDEST_AGE_SECONDS: &str = "tracking_oldest_age_seconds";
+pub const TRACKING_OLDEST_AGE_SECONDS: &str = "gapless_tracking_oldest_age_seconds";
 /// Worker. `queue`: mailbox (the fullest of all lanes), writer, reader_rows, reader_heads, reader_spent, ended_lanes, blocks. What waits
 /// inside this process, looked at every second.
-pub const INTERNAL_QUEUE_DEPTH: &str = "internal_queue_depth";
+pub const INTERNAL_QUEUE_DEPTH: &str = "gapless_internal_queue_depth";
 /// Worker. `queue`: mailbox, blocks. What did not fit; whoever reads the queue is told that something is missing and reads anew.
-pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "internal_queue_dropped_total";
+pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "gapless_internal_queue_dropped_total";
 /// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Questions that waited for room.
-pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "internal_queue_waits_total";
+pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "gapless_internal_queue_waits_total";
 /// Worker. Submitters this process owns.
-pub const LANES: &str = "lanes";
+pub const LANES: &str = "gapless_lanes";
 /// Worker. `chain`: chain id. Submitters that wait for an operator.
-pub const PROTECTED_SUBMITTERS: &str = "protected_submitters";
+pub const PROTECTED_SUBMITTERS: &str = "gapless_protected_submitters";
 /// Worker. `chain`: chain id. Submitters with a consumed nonce that nothing explains: they get no new nonces.
-pub const SUSPECT_SUBMITTERS: &str = "suspect_submitters";
+pub const SUSPECT_SUBMITTERS: &str = "gapless_suspect_submitters";
 /// Worker. `chain`: chain id; `reason`: funds, fee, node, signer. How long the head of a queue has been blocked, the longest of all.
-pub const LANE_BLOCKED_SECONDS: &str = "lane_blocked_seconds";
+pub const LANE_BLOCKED_SECONDS: &str = "gapless_lane_blocked_seconds";
 /// Worker. `chain`: chain id. Submitters whose key others use as well.
-pub const SHARED_SUBMITTERS: &str = "shared_submitters";
+pub const SHARED_SUBMITTERS: &str = "gapless_shared_submitters";
 /// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
-pub const EXTERNAL_NONCES_TOTAL: &str = "foreign_nonces_total";
+pub const EXTERNAL_NONCES_TOTAL: &str = "gapless_external_nonces_total";
 /// Worker. `rule`: allow, deploy, max_value, max_value_per_day. What policies of submitters refused.
-pub const POLICY_REFUSED_TOTAL: &str = "policy_refused_total";
+pub const POLICY_REFUSED_TOTAL: &str = "gapless_policy_refused_total";
 /// Worker. `chain`: chain id. Intents that are STUCK.
-pub const STUCK_TRANSACTIONS: &str = "stuck_transactions";
+pub const STUCK_TRANSACTIONS: &str = "gapless_stuck_transactions";
 /// Worker. `chain`: chain id. Submitters below `balance.low`, as this process last counted; the duty has one holder.
-pub const SUBMITTER_BALANCE_LOW: &str = "submitter_balance_low";
+pub const SUBMITTER_BALANCE_LOW: &str = "gapless_submitter_balance_low";
 /// Worker. `duty`, `result`: ok, error.
-pub const DUTY_RUNS_TOTAL: &str = "duty_runs_total";
+pub const DUTY_RUNS_TOTAL: &str = "gapless_duty_runs_total";
 /// Worker. `method`: of the JSON-RPC call. From the call to its answer, waiting for a batch included.
-pub const RPC_REQUEST_SECONDS: &str = "rpc_request_seconds";
+pub const RPC_REQUEST_SECONDS: &str = "gapless_rpc_request_seconds";
 /// Worker. Calls per HTTP request.
-pub const RPC_BATCH_SIZE: &str = "rpc_batch_size";
+pub const RPC_BATCH_SIZE: &str = "gapless_rpc_batch_size";
 /// Worker. `kind`: what kept us from an answer.
-pub const RPC_ERRORS_TOTAL: &str = "rpc_errors_total";
+pub const RPC_ERRORS_TOTAL: &str = "gapless_rpc_errors_total";
 /// Worker. `chain`: chain id; `node`: host and port. 1: of the right chain, at the head, and it answers.
-pub const RPC_NODE_HEALTHY: &str = "rpc_node_healthy";
+pub const RPC_NODE_HEALTHY: &str = "gapless_rpc_node_healthy";
 /// Worker. `chain`: chain id; `node`: host and port. Blocks behind the best node of the chain, as last asked.
-pub const RPC_NODE_LAG_BLOCKS: &str = "rpc_node_lag_blocks";
+pub const RPC_NODE_LAG_BLOCKS: &str = "gapless_rpc_node_lag_blocks";
 /// Worker. Answers to a broadcast that no pattern knows.
-pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "tx_submit_unknown_total";
+pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "gapless_tx_submit_unknown_total";
 /// Worker. `verdict`: where an unmined transaction seemed to be.
-pub const MEMPOOL_DIAGNOSES_TOTAL: &str = "mempool_diagnoses_total";
-pub const MEMPOOL_ACTIONS_TOTAL: &str = "mempool_actions_total";
+pub const MEMPOOL_DIAGNOSES_TOTAL: &str = "gapless_mempool_diagnoses_total";
+pub const MEMPOOL_ACTIONS_TOTAL: &str = "gapless_mempool_actions_total";
 /// Worker. `signer`: kind of remote signer; `result`: signed, refused, different (from what was asked), unavailable.
-pub const SIGNER_REQUESTS_TOTAL: &str = "signer_requests_total";
+pub const SIGNER_REQUESTS_TOTAL: &str = "gapless_signer_requests_total";
 /// Worker. `signer`: kind of remote signer. From asking to the checked answer, waiting for a turn included.
-pub const SIGNER_REQUEST_SECONDS: &str = "signer_request_seconds";
+pub const SIGNER_REQUEST_SECONDS: &str = "gapless_signer_request_seconds";
 
 /// From a local round trip to the longest long poll.
 const SECONDS_BUCKETS: [f64; 14] =
@@ -232,9 +232,11 @@ mod tests {
         metrics::counter!(TX_CREATE_TOTAL, "result" => "created").increment(2);
         metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => "createTx", "status" => "202").record(0.003);
         let text = handle.render();
-        assert!(text.contains("tx_create_total{result=\"created\"} 2"), "{text}");
+        assert!(text.contains("gapless_tx_create_total{result=\"created\"} 2"), "{text}");
         assert!(
-            text.contains("http_request_seconds_bucket{route=\"createTx\",status=\"202\",le=\"0.005\"} 1"),
+            text.contains(
+                "gapless_http_request_seconds_bucket{route=\"createTx\",status=\"202\",le=\"0.005\"} 1"
+            ),
             "{text}"
         );
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::remote_signer::{RemoteSigner, RemoteKey};
+use super::remote_signer::{RemoteKey, RemoteSigner};
 use super::set::{SignerProblem, SignerSet};
 use crate::domain::Address;
 

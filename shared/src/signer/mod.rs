@@ -5,7 +5,6 @@
 
 mod check;
 mod discover;
-mod remote_signer;
 pub mod keystore;
 mod kms;
 mod local;
@@ -13,6 +12,7 @@ mod own_keys;
 mod policy_signer;
 mod read;
 mod remote;
+mod remote_signer;
 mod set;
 mod signature;
 mod transport;

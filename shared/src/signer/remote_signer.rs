@@ -39,7 +39,7 @@ pub(super) enum NoAnswer {
     Unavailable(String),
     /// Another key signed, or nobody did. From a keeper that only sees digests this is no word about the transaction:
     /// ask again.
-    Foreign(String),
+    External(String),
 }
 
 /// One address of a keeper.
@@ -62,7 +62,7 @@ impl RemoteKey {
             Ok(raw) => raw,
             Err(NoAnswer::Refused(reason)) => return ("refused", Err(refused(reason))),
             Err(NoAnswer::Unavailable(reason)) => return ("unavailable", Err(unavailable(reason))),
-            Err(NoAnswer::Foreign(reason)) => return ("different", Err(unavailable(reason))),
+            Err(NoAnswer::External(reason)) => return ("different", Err(unavailable(reason))),
         };
         match checked(tx, raw) {
             Ok(draft) => ("signed", Ok(draft)),

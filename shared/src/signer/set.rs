@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::Signer;
 use super::discover::Source;
-use super::remote_signer::RemoteSigner;
 use super::kms::{AwsKms, Cloud, CloudKey, GcpKms};
 use super::remote::{Protocol, Remote};
+use super::remote_signer::RemoteSigner;
 use crate::config;
 use crate::domain::Address;
 
@@ -55,7 +55,9 @@ impl SignerSet {
             for (index, remote) in remotes.iter().enumerate() {
                 let name = format!("signer.{}.{index}", protocol.word());
                 match Remote::new(protocol, remote) {
-                    Ok(remote_signer) => set.add_source(name, Arc::new(remote_signer), remote.addresses.clone()),
+                    Ok(remote_signer) => {
+                        set.add_source(name, Arc::new(remote_signer), remote.addresses.clone())
+                    }
                     Err(reason) => set.report(&name, reason),
                 }
             }
@@ -82,7 +84,11 @@ impl SignerSet {
         };
         for (index, key) in keys.iter().enumerate() {
             let remote_signer = CloudKey::new(Arc::clone(&cloud), &key.id);
-            self.add_source(format!("{name}.keys.{index}"), Arc::new(remote_signer), Vec::from_iter(key.address));
+            self.add_source(
+                format!("{name}.keys.{index}"),
+                Arc::new(remote_signer),
+                Vec::from_iter(key.address),
+            );
         }
     }
 

@@ -3,9 +3,9 @@
 use ethers_core::types::H256;
 
 use super::error::StoreError;
-use super::timeout_pool::PooledConnection;
 use super::pool::Store;
 use super::row::{self, Cell, hash_text};
+use super::timeout_pool::PooledConnection;
 use crate::domain::{BlockRef, ChainId, Confirmation};
 
 /// What the kept blocks say of a mined transaction. Blocks that are not kept say nothing.

@@ -13,14 +13,14 @@ use super::cursor::create_cursors;
 use super::diagnosis::note_diagnoses;
 use super::error::{StoreError, ensure_rows};
 use super::evidence::note_evidence;
-use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, SentNote};
 use super::external_nonce::note_external;
-use super::reservation_lane;
+use super::fenced::{Applied, AskedBy, DoneAction, FencedWrite, SentNote};
 use super::lanes::write_lanes;
 use super::lease::Fence;
-use super::timeout_pool::PooledConnection;
 use super::policy_audit::note_policy;
 use super::pool::Store;
+use super::reservation_lane;
+use super::timeout_pool::PooledConnection;
 use crate::domain::{Event, SubmitterKey};
 
 impl Store {

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use super::attempt::{Attempt, AttemptKind};
 use super::evidence::Evidence;
 use super::external_nonce::ExternalNonces;
-use super::reservation_lane::{ReservationChange, ReservationWrite};
 use super::lease::{Fence, Lease};
 use super::policy_audit::PolicyNote;
+use super::reservation_lane::{ReservationChange, ReservationWrite};
 use crate::domain::mempool::Diagnosis;
 use crate::domain::{
     AttemptId, Ending, Event, FencingToken, FinalConfirmations, Nonce, Payload, Receipt, SignedDraft,
@@ -210,13 +210,17 @@ impl FencedWrite {
     /// Gives the nonce of a draft to a caller outside. Its placeholder is recorded with it: there is no way to spell a held
     /// nonce without the bytes that consume it.
     pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, hold: Duration) {
-        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Reserve { nonce: placeholder.nonce, hold } });
+        self.holds.push(ReservationWrite {
+            tx_id,
+            change: ReservationChange::Reserve { nonce: placeholder.nonce, hold },
+        });
         self.record(tx_id, AttemptKind::Placeholder, placeholder);
     }
 
     /// The caller's transaction takes the held nonce: recorded with the end of the hold.
     pub fn use_reservation(&mut self, tx_id: TxId, draft: SignedDraft, payload: Payload) {
-        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Use { payload: Box::new(payload) } });
+        self.holds
+            .push(ReservationWrite { tx_id, change: ReservationChange::Use { payload: Box::new(payload) } });
         self.record(tx_id, AttemptKind::Original, draft);
     }
 

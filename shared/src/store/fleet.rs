@@ -7,7 +7,7 @@ use super::load::seconds;
 use super::pool::Store;
 use super::row;
 use crate::config;
-use crate::domain::{WorkerId, SubmitterKey};
+use crate::domain::{SubmitterKey, WorkerId};
 
 /// A submitter that has something to do.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Work {
 /// A worker process as its last heartbeat left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    pub node: WorkerId,
+    pub worker_id: WorkerId,
     pub lanes: u32,
     /// Submitters it may own at once.
     pub max_leases: u32,
@@ -146,7 +146,7 @@ impl Store {
     /// Tells the others that this process lives.
     pub async fn heartbeat(
         &self,
-        node: &WorkerId,
+        worker_id: &WorkerId,
         signer_set: &str,
         lanes: usize,
         max_leases: usize,
@@ -161,7 +161,7 @@ impl Store {
             SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
                 seen_at = clock_timestamp()",
         )
-        .bind(&node.0)
+        .bind(&worker_id.0)
         .bind(signer_set)
         .bind(i32::try_from(lanes).unwrap_or(i32::MAX))
         .bind(i32::try_from(max_leases).unwrap_or(i32::MAX))
@@ -187,8 +187,8 @@ impl Store {
         .await
         .map_err(StoreError::db("peers"))?;
         let count = |number: i32| number.max(0).unsigned_abs();
-        let peer = |(node, lanes, max, lapses_in): (String, i32, i32, f64)| Peer {
-            node: WorkerId(node),
+        let peer = |(worker_id, lanes, max, lapses_in): (String, i32, i32, f64)| Peer {
+            worker_id: WorkerId(worker_id),
             lanes: count(lanes),
             max_leases: count(max),
             lapses_in: seconds(Some(lapses_in)),
@@ -197,13 +197,13 @@ impl Store {
     }
 
     /// Forgets a process that stopped in good order, and those nobody has heard of for a day.
-    pub async fn leave(&self, node: &WorkerId) -> Result<(), StoreError> {
+    pub async fn leave(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query(
             "-- leave
             DELETE FROM worker_node
             WHERE node_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'",
         )
-        .bind(&node.0)
+        .bind(&worker_id.0)
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("leave"))?;
@@ -211,7 +211,12 @@ impl Store {
     }
 
     /// Takes or keeps a duty. True: this process holds it until `duration` has passed.
-    pub async fn hold_duty(&self, duty: &str, node: &WorkerId, duration: Duration) -> Result<bool, StoreError> {
+    pub async fn hold_duty(
+        &self,
+        duty: &str,
+        worker_id: &WorkerId,
+        duration: Duration,
+    ) -> Result<bool, StoreError> {
         let held: Option<(String,)> = sqlx::query_as(
             "-- hold_duty
             INSERT INTO duty_lease AS d (duty, owner_node, expires_at)
@@ -222,7 +227,7 @@ impl Store {
             RETURNING owner_node",
         )
         .bind(duty)
-        .bind(&node.0)
+        .bind(&worker_id.0)
         .bind(duration.as_secs_f64())
         .fetch_optional(&self.pool)
         .await
@@ -234,7 +239,7 @@ impl Store {
     pub async fn take_run(
         &self,
         duty: &str,
-        node: &WorkerId,
+        worker_id: &WorkerId,
         scheduled: chrono::DateTime<chrono::Utc>,
     ) -> Result<bool, StoreError> {
         let taken = sqlx::query(
@@ -244,7 +249,7 @@ impl Store {
             WHERE duty = $1 AND owner_node = $2 AND expires_at > clock_timestamp() AND last_run < $3",
         )
         .bind(duty)
-        .bind(&node.0)
+        .bind(&worker_id.0)
         .bind(scheduled)
         .execute(&self.pool)
         .await
@@ -253,9 +258,9 @@ impl Store {
     }
 
     /// Gives all duties of a process back.
-    pub async fn drop_duties(&self, node: &WorkerId) -> Result<(), StoreError> {
+    pub async fn drop_duties(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner_node = $1")
-            .bind(&node.0)
+            .bind(&worker_id.0)
             .execute(&self.pool)
             .await
             .map_err(StoreError::db("drop_duties"))?;

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::timeout_pool::PooledConnection;
 use super::pool::Store;
 use super::row;
+use super::timeout_pool::PooledConnection;
 use crate::config;
-use crate::domain::{FencingToken, WorkerId, SubmitterKey};
+use crate::domain::{FencingToken, SubmitterKey, WorkerId};
 
 /// What a lease was before a claim took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Store {
     /// Takes those of `wanted` that are free or expired. Rows that someone else is taking or writing are skipped.
     pub async fn claim(
         &self,
-        node: &WorkerId,
+        worker_id: &WorkerId,
         wanted: &[SubmitterKey],
         settings: &config::Lease,
     ) -> Result<Vec<Lease>, StoreError> {
@@ -188,7 +188,7 @@ impl Store {
         )
         .bind(chains)
         .bind(submitters)
-        .bind(&node.0)
+        .bind(&worker_id.0)
         .bind(settings.duration.as_secs_f64())
         .bind(settings.clock_skew.as_secs_f64())
         .fetch_all(&self.pool)

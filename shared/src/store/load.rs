@@ -14,11 +14,11 @@ use super::attempt::Attempt;
 use super::error::StoreError;
 use super::evidence::{Evidence, EvidenceRow};
 use super::external_nonce::ExternalNonces;
-use super::reservation_lane::{ReservedNonce, ReservedRow};
 use super::lease::columns;
 use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
 use super::receipt::{Mined, read_receipt};
+use super::reservation_lane::{ReservedNonce, ReservedRow};
 use super::row::{self, Cell};
 use crate::domain::{
     AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,

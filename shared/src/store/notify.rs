@@ -8,8 +8,8 @@ use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::timeout;
 
 use super::error::StoreError;
-use super::timeout_pool::silent;
 use super::pool::Store;
+use super::timeout_pool::silent;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {

@@ -14,7 +14,7 @@ use super::lease::{Fence, columns};
 use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::policy::{Breach, Call, Rule, Selector};
-use crate::domain::{WorkerId, Payload, SubmitterKey, TxId};
+use crate::domain::{Payload, SubmitterKey, TxId, WorkerId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyDecision {

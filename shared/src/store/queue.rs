@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::StoreError;
-use super::reservation_lane::{WaitingReservation, WaitingRow};
 use super::lease::columns;
 use super::load::{ending, seconds};
 use super::pool::Store;
+use super::reservation_lane::{WaitingReservation, WaitingRow};
 use super::row::{self, Cell};
 use crate::domain::{Ending, Payload, SubmitterKey, TxError, TxId, TxState};
 

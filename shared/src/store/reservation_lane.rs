@@ -50,7 +50,11 @@ pub(super) struct ReservedRow {
 }
 
 impl ReservedRow {
-    pub(super) fn into_reserved(self, id: &str, read_at: Instant) -> Result<Option<ReservedNonce>, StoreError> {
+    pub(super) fn into_reserved(
+        self,
+        id: &str,
+        read_at: Instant,
+    ) -> Result<Option<ReservedNonce>, StoreError> {
         let cell = |column| Cell { table: "nonce_reservation", column, id };
         let Some(state) = self.hold_state else { return Ok(None) };
         let left = self.hold_left.unwrap_or(0.0) + GRACE_SECONDS;

@@ -32,7 +32,11 @@ impl TimeoutPool {
 
     /// To be released: who leaves it in the middle of something has it closed.
     pub(super) async fn acquire(&self) -> Result<PooledConnection, Error> {
-        Ok(PooledConnection { connection: self.pool.acquire().await?, settled: false, answer_timeout: self.answer_timeout })
+        Ok(PooledConnection {
+            connection: self.pool.acquire().await?,
+            settled: false,
+            answer_timeout: self.answer_timeout,
+        })
     }
 
     /// The outcome of a transaction on a connection that is held.

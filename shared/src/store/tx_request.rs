@@ -53,7 +53,10 @@ impl Store {
         if let Some(number) = number {
             return Ok(TxRequestOutcome::Recorded(RequestNo(number)));
         }
-        Ok(self.get_tx(tx_id).await?.map_or(TxRequestOutcome::UnknownTx, |tx| TxRequestOutcome::Final(tx.state)))
+        Ok(self
+            .get_tx(tx_id)
+            .await?
+            .map_or(TxRequestOutcome::UnknownTx, |tx| TxRequestOutcome::Final(tx.state)))
     }
 
     pub async fn tx_request_entry(&self, number: RequestNo) -> Result<TxRequestEntry, StoreError> {

@@ -24,7 +24,12 @@ pub(super) async fn gather(arena: &Arena) -> Evidence {
         history: arena.history.entries(),
         intents: intents(db).await.expect("the database answers"),
         attempts: attempts(db).await.expect("the database answers"),
-        sent: arena.workers.iter().flat_map(Supervised::proxies).flat_map(|proxy| sent(&proxy.sent())).collect(),
+        sent: arena
+            .workers
+            .iter()
+            .flat_map(Supervised::proxies)
+            .flat_map(|proxy| sent(&proxy.sent()))
+            .collect(),
         called_invalid: called_invalid(arena),
         claims: claims(db).await.expect("the database answers"),
         samples: arena.sampler.samples(),

@@ -258,7 +258,8 @@ async fn disagreeing_nodes(arena: &Arena, dice: &mut StdRng) -> Option<String> {
         (some_workers(arena, dice), dice.random_range(1..=3), some_ms(dice, 500, 4000));
     let (forks, salt, more) = (dice.random::<bool>(), dice.random::<u64>(), dice.random_range(0..=1));
     let node = arena.stack.anvil();
-    let proxies = || whom.iter().map(|process_slot| process_slot.second.as_ref().unwrap_or(&process_slot.proxy));
+    let proxies =
+        || whom.iter().map(|process_slot| process_slot.second.as_ref().unwrap_or(&process_slot.proxy));
     if forks {
         let place = format!("{:#x}", node.head().await.saturating_sub(blocks));
         let base = node.try_rpc("eth_getBlockByNumber", json!([place, false])).await.ok()?;

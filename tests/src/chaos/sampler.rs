@@ -21,13 +21,13 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(800);
 const STANDS_STILL_S: f64 = 4.0;
 /// Gauges that are alarms when they are not zero, and the label that counts.
 const ALARMS: [(&str, Option<&str>); 4] = [
-    ("protected_submitters", None),
-    ("suspect_submitters", None),
-    ("stuck_transactions", None),
-    ("lane_blocked_seconds", Some("reason")),
+    ("gapless_protected_submitters", None),
+    ("gapless_suspect_submitters", None),
+    ("gapless_stuck_transactions", None),
+    ("gapless_lane_blocked_seconds", Some("reason")),
 ];
 /// The gauge that is an alarm when it is zero.
-const HEALTHY: &str = "rpc_node_healthy";
+const HEALTHY: &str = "gapless_rpc_node_healthy";
 const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
 
 #[derive(Debug, Default)]
@@ -164,13 +164,16 @@ mod tests {
 
     #[test]
     fn a_gauge_is_an_alarm_by_its_value() {
-        let blocked = r#"lane_blocked_seconds{chain="1",reason="node"}"#;
-        assert_eq!(alarm(&format!("{blocked} 3.5")), Some("lane_blocked_seconds node".into()));
+        let blocked = r#"gapless_lane_blocked_seconds{chain="1",reason="node"}"#;
+        assert_eq!(alarm(&format!("{blocked} 3.5")), Some("gapless_lane_blocked_seconds node".into()));
         assert_eq!(alarm(&format!("{blocked} 0")), None);
-        assert_eq!(alarm(r#"rpc_node_healthy{chain="1",node="a"} 0"#), Some("rpc_node_healthy".into()));
-        assert_eq!(alarm(r#"rpc_node_healthy{chain="1",node="a"} 1"#), None);
+        assert_eq!(
+            alarm(r#"gapless_rpc_node_healthy{chain="1",node="a"} 0"#),
+            Some("gapless_rpc_node_healthy".into())
+        );
+        assert_eq!(alarm(r#"gapless_rpc_node_healthy{chain="1",node="a"} 1"#), None);
         assert_eq!(alarm(r#"queue_depth{chain="1"} 9"#), None);
-        assert_eq!(alarm("# HELP stuck_transactions words"), None);
+        assert_eq!(alarm("# HELP gapless_stuck_transactions words"), None);
     }
 
     #[test]

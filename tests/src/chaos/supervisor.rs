@@ -9,8 +9,8 @@ use gapless_cli::localnet::Port;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::reference_worker::{FENCE_STRATEGY_VAR, FenceStrategy};
 use crate::proxy::Proxy;
+use crate::reference_worker::{FENCE_STRATEGY_VAR, FenceStrategy};
 use crate::service::{Part, Service, ServiceBuilder};
 use crate::stack::Stack;
 use crate::tcp_proxy::TcpProxy;

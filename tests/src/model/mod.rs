@@ -8,9 +8,9 @@
 //! It refuses to be the product: no prices, no depths. Whether the product does what the model does is
 //! for the simulation and the end-to-end tests to say.
 
+mod history;
 mod properties;
 mod steps;
-mod history;
 
 use std::collections::BTreeSet;
 

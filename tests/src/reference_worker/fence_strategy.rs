@@ -19,7 +19,12 @@ pub enum FenceStrategy {
 }
 
 impl FenceStrategy {
-    pub const ALL: [FenceStrategy; 4] = [FenceStrategy::LockThenWrite, FenceStrategy::Exists, FenceStrategy::SendFirst, FenceStrategy::Unchecked];
+    pub const ALL: [FenceStrategy; 4] = [
+        FenceStrategy::LockThenWrite,
+        FenceStrategy::Exists,
+        FenceStrategy::SendFirst,
+        FenceStrategy::Unchecked,
+    ];
 
     pub fn word(self) -> &'static str {
         match self {
@@ -70,6 +75,9 @@ impl FromStr for FenceStrategy {
     type Err = String;
 
     fn from_str(word: &str) -> Result<FenceStrategy, String> {
-        FenceStrategy::ALL.into_iter().find(|strategy| strategy.word() == word).ok_or_else(|| format!("`{word}` is no way"))
+        FenceStrategy::ALL
+            .into_iter()
+            .find(|strategy| strategy.word() == word)
+            .ok_or_else(|| format!("`{word}` is no way"))
     }
 }

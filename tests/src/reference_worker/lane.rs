@@ -95,7 +95,8 @@ impl Lane {
             );
             let renewed =
                 renewed.bind(&self.address).bind(lease.lease_id).bind(seconds).execute(&self.desk.db);
-            let is_ours = renewed.await?.rows_affected() == 1 || self.desk.strategy == FenceStrategy::Unchecked;
+            let is_ours =
+                renewed.await?.rows_affected() == 1 || self.desk.strategy == FenceStrategy::Unchecked;
             self.lease = is_ours.then_some(Lease { renewed: asked, ..lease });
             return Ok(self.lease);
         }

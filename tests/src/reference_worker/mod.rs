@@ -4,9 +4,9 @@
 //! One code, four ways to guard a write. With the right one it keeps every promise under the same faults, so whatever the
 //! checker finds with another way is the fault of that way. It pauses where it hurts, as a collector of garbage would.
 
+mod fence_strategy;
 mod lane;
 mod pause;
-mod fence_strategy;
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use toml::Table;
 
-use self::lane::Lane;
 pub use self::fence_strategy::FenceStrategy;
+use self::lane::Lane;
 use crate::stack::Stack;
 use crate::submitter::Submitter;
 

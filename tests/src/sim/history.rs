@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ethers_signers::{LocalWallet, Signer as _};
-use gapless::notifier::Notifier;
 use gapless::config::{self, ChainConfig, ReleaseAt};
-use gapless::domain::{ChainId, Finality, WorkerId, SubmitterKey};
+use gapless::domain::{ChainId, Finality, SubmitterKey, WorkerId};
+use gapless::notifier::Notifier;
 use gapless::store::{Announced, Store};
 use gapless_worker::sim_driver::Next;
 use sqlx::PgPool;

@@ -22,8 +22,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gapless::notifier::Notifier;
 use gapless::config::{ChainConfig, Config, Secret};
+use gapless::notifier::Notifier;
 use gapless::store::{Channel, Store, Timeouts};
 use sqlx::postgres::PgPoolOptions;
 

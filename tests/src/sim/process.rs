@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use ethers_signers::LocalWallet;
-use gapless::notifier::Notifier;
 use gapless::config::ChainConfig;
 use gapless::domain::WorkerId;
+use gapless::notifier::Notifier;
 use gapless::store::{Lease, LeaseTag, Store};
-use gapless_worker::sim_driver::{SimLane, Next, Worker};
+use gapless_worker::sim_driver::{Next, SimLane, Worker};
 
 use super::gate::{Gate, Hitch};
 use super::ledger::Ledger;

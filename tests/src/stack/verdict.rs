@@ -162,7 +162,7 @@ fn readable(line: &str) -> String {
         |name: &str| fields.remove(name).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
     let (time, level, message, _) = (take("timestamp"), take("level"), take("message"), take("target"));
     let time = time.split('T').nth(1).unwrap_or_default().to_owned();
-    let rest = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "span" | "trace" | "node.id"));
+    let rest = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "span" | "trace" | "worker.id"));
     let rest: Vec<String> = rest.map(|(name, value)| format!("{name}={value}")).collect();
     format!("{time} {level} {message} {}", rest.join(" ")).chars().take(WIDTH).collect()
 }

@@ -310,7 +310,7 @@ async fn unknown_words_are_counted_and_logged_and_it_is_tried_again() {
     let words: Vec<&str> = cast.rows.iter().map(|said| said.text).collect();
     let stack = cast.back_off_and_go_on(complains(None)).await;
     let worker = &stack.workers()[0];
-    assert!(worker.metric("tx_submit_unknown_total", &[]).await >= words.len() as f64);
+    assert!(worker.metric("gapless_tx_submit_unknown_total", &[]).await >= words.len() as f64);
     let log = worker.log();
     for text in words {
         assert!(log.contains(text), "{text}");

@@ -244,7 +244,7 @@ async fn a_revoked_key_is_refused_at_the_next_request_by_every_process() {
     });
     let api = stack.services().remove(0);
     eventually("both wait", async || {
-        let waiting = api.metric("long_polls", &[]).await;
+        let waiting = api.metric("gapless_long_polls", &[]).await;
         if waiting == 2.0 { Ok(()) } else { Err(waiting) }
     })
     .await;

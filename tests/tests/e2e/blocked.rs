@@ -57,11 +57,11 @@ async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     let shown = stack.cli(&["submitters"]).await;
     assert!(shown.stdout.contains("BLOCKED") && shown.stdout.contains("needs up to"), "{}", shown.stdout);
     eventually("the metric shows it", async || {
-        let seconds = worker.metric("lane_blocked_seconds", &["reason=\"funds\""]).await;
+        let seconds = worker.metric("gapless_lane_blocked_seconds", &["reason=\"funds\""]).await;
         if seconds > 0.0 { Ok(()) } else { Err(seconds) }
     })
     .await;
-    assert_eq!(worker.metric("lane_blocked_seconds", &["reason=\"node\""]).await, 0.0);
+    assert_eq!(worker.metric("gapless_lane_blocked_seconds", &["reason=\"node\""]).await, 0.0);
 
     // It is in the database: the next owner neither forgets it nor starts the time anew.
     worker.kill9();

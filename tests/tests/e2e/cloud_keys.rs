@@ -99,7 +99,7 @@ async fn keys_of_aws_kms_are_found_and_sign_every_type() {
     let other = stack.create(&second, "other", &payload(Address::repeat_byte(0xc1), 1)).await;
     assert_eq!(stack.wait_for(other, TxState::Confirmed).await.nonce, Some(0));
     let labels = ["signer=\"aws_kms\"", "result=\"signed\""];
-    assert!(worker.metric("signer_requests_total", &labels).await >= 5.0);
+    assert!(worker.metric("gapless_signer_requests_total", &labels).await >= 5.0);
     says_nothing_of(&worker, &[&user.secret]);
     stack.finish().await;
 }
@@ -119,7 +119,7 @@ async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
     let other = stack.create(stack.submitter(1), "other", &payload(Address::repeat_byte(0xc1), 1)).await;
     stack.wait_for(other, TxState::Confirmed).await;
     let labels = ["signer=\"gcp_kms\"", "result=\"signed\""];
-    assert!(worker.metric("signer_requests_total", &labels).await >= 5.0);
+    assert!(worker.metric("gapless_signer_requests_total", &labels).await >= 5.0);
     says_nothing_of(&worker, &["an-access-token-of-the-tests", "PRIVATE KEY"]);
     stack.finish().await;
 }
@@ -147,7 +147,7 @@ async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
     let local = stack.create(stack.submitter(0), "local", &payload(to, 1)).await;
     stack.wait_for(local, TxState::Confirmed).await;
     let labels = ["signer=\"aws_kms\"", "result=\"unavailable\""];
-    assert!(worker.metric("signer_requests_total", &labels).await >= 1.0);
+    assert!(worker.metric("gapless_signer_requests_total", &labels).await >= 1.0);
 
     kms.set_reachable(true);
     assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
@@ -214,7 +214,7 @@ async fn a_signature_of_another_key_is_refused_and_never_sent() {
     let waiting = stack.create(&submitter, "waiting", &payload(to, 1)).await;
     wait_because(&stack, waiting, "not one of the submitter's key").await;
     worker.wait_for_log("signed with another key").await;
-    assert!(worker.metric("signer_requests_total", &["result=\"different\""]).await >= 1.0);
+    assert!(worker.metric("gapless_signer_requests_total", &["result=\"different\""]).await >= 1.0);
     assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
 
     kms.point_alias("alias/payouts", &one).await;
@@ -250,7 +250,7 @@ async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
         wait_because(&stack, waiting, reason).await;
     }
     assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
-    assert!(worker.metric("signer_requests_total", &["result=\"different\""]).await >= 2.0);
+    assert!(worker.metric("gapless_signer_requests_total", &["result=\"different\""]).await >= 2.0);
 
     kms.behave(&GoogleManner::Honest);
     assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));

@@ -47,7 +47,7 @@ async fn a_transaction_dropped_by_a_reorg_is_mined_again_without_a_gap() {
     let told = stack.wait_told(first, "tx.confirmed").await;
     assert_eq!((times(&told, "tx.reorged"), times(&told, "tx.confirmed")), (1, 1), "{told:?}");
     assert_eq!(times(&stack.wait_told(second, "tx.confirmed").await, "tx.reorged"), 0);
-    assert!(stack.workers()[0].metric("confirmations_new_fork_total", &[]).await >= 1.0);
+    assert!(stack.workers()[0].metric("gapless_confirmations_new_fork_total", &[]).await >= 1.0);
     stack.finish().await;
 }
 

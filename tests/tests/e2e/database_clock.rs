@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use gapless::domain::ReservationState;
 use gapless::embed::NonceContext;
 use gapless_tests::{
-    Address, ClockedPostgres, DatabaseClock, Fault, Mining, HaPair, Service, Stack, TxId, TxState, eventually,
-    payload,
+    Address, ClockedPostgres, DatabaseClock, Fault, HaPair, Mining, Service, Stack, TxId, TxState,
+    eventually, payload,
 };
 use serde_json::json;
 use tokio::sync::Notify;

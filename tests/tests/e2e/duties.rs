@@ -42,8 +42,9 @@ async fn a_low_balance_is_counted_and_named_until_it_is_filled_up() {
     let worker = stack.workers().remove(0);
     let gauge = async |wanted: f64| {
         eventually(&format!("{wanted} submitters are low"), async || {
-            let runs = worker.metric("duty_runs_total", &["duty=\"check_balances\"", "result=\"ok\""]).await;
-            let low = worker.metric("submitter_balance_low", &["chain=\"31337\""]).await;
+            let runs =
+                worker.metric("gapless_duty_runs_total", &["duty=\"check_balances\"", "result=\"ok\""]).await;
+            let low = worker.metric("gapless_submitter_balance_low", &["chain=\"31337\""]).await;
             if runs > 0.0 && low == wanted { Ok(()) } else { Err((runs, low)) }
         })
         .await;
@@ -148,7 +149,7 @@ async fn holder(stack: &Stack) -> Option<(i64, String)> {
 async fn runs(workers: &[Service]) -> f64 {
     let mut sum = 0.0;
     for worker in workers {
-        sum += worker.metric("duty_runs_total", &["duty=\"check_balances\""]).await;
+        sum += worker.metric("gapless_duty_runs_total", &["duty=\"check_balances\""]).await;
     }
     sum
 }
@@ -180,10 +181,10 @@ async fn a_duty_is_done_by_one_worker_and_handed_over_when_it_stops() {
 
     let owner = holder(&stack).await.unwrap().1;
     let (leaver, heir) = if owner == "one" { (&workers[0], &workers[1]) } else { (&workers[1], &workers[0]) };
-    let counted = heir.metric("duty_runs_total", &["duty=\"check_balances\""]).await;
+    let counted = heir.metric("gapless_duty_runs_total", &["duty=\"check_balances\""]).await;
     leaver.stop_sigterm().await;
     eventually("the other one goes on", async || {
-        let seen = heir.metric("duty_runs_total", &["duty=\"check_balances\""]).await;
+        let seen = heir.metric("gapless_duty_runs_total", &["duty=\"check_balances\""]).await;
         if seen >= counted + 2.0 { Ok(()) } else { Err(seen) }
     })
     .await;

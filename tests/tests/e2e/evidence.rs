@@ -62,9 +62,11 @@ async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     let refused = stack.operate(submitter, "adopt", "somebody must have").await;
     assert_eq!((refused.status, refused.code()), (409, "action_refused"), "{}", refused.body);
     assert!(refused.body["detail"].as_str().is_some_and(|text| text.contains("no node")), "{}", refused.body);
-    eventually("the metric shows it", async || match worker.metric("suspect_submitters", &[]).await {
-        1.0 => Ok(()),
-        other => Err(other),
+    eventually("the metric shows it", async || {
+        match worker.metric("gapless_suspect_submitters", &[]).await {
+            1.0 => Ok(()),
+            other => Err(other),
+        }
     })
     .await;
     assert!(worker.events().iter().any(|event| event["event"] == "submitter.suspect"));

@@ -7,7 +7,7 @@ use futures::future::join_all;
 use gapless::config::Secret;
 use gapless_cli::commands::migrate::migrate;
 use gapless_tests::{
-    Address, Mining, Mode, HaPair, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
+    Address, HaPair, Mining, Mode, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
 };
 use serde_json::json;
 

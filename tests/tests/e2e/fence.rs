@@ -6,7 +6,7 @@ mod race;
 use gapless::domain::mempool::{PoolSurvey, diagnose};
 use gapless::domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
 use gapless::store::{
-    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, FencedWrite, ExternalCause, ExternalNonces,
+    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, ExternalCause, ExternalNonces, FencedWrite,
     IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };
 use gapless_tests::{Address, TxId, TxState, U256, eventually};

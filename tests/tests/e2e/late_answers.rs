@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gapless::domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless::embed::{EmbedError, NonceContext, WithNonceError};
-use gapless::store::{AnswerOutcome, ReservationOwner, NewReservation, ReservationOutcome, Store, Timeouts};
+use gapless::store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, Store, Timeouts};
 use gapless::{config::Secret, domain::Via};
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;

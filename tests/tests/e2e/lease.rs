@@ -81,12 +81,12 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
     // Now the former owner hears that the first is mined, and wants to write that down.
     stack.proxy().thaw();
     former.wait_for_log("fenced: the lease is someone else's").await;
-    assert_eq!(former.metric("lease_fenced_total", &[]).await, 1.0);
+    assert_eq!(former.metric("gapless_lease_fenced_total", &[]).await, 1.0);
     let lines = former.log_lines();
     let is_fenced = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with("fenced"));
     let fenced = lines.iter().find(is_fenced).expect("it was waited for");
     assert_eq!(
-        (fenced["tx.id"].as_str(), fenced["node.id"].as_str()),
+        (fenced["tx.id"].as_str(), fenced["worker.id"].as_str()),
         (Some(&*first.to_string()), Some("former"))
     );
     assert_eq!(fenced["fencing_token"].as_u64(), token, "{fenced}");
@@ -94,7 +94,7 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
     let operation = fenced["operation"].as_str().expect("an operation");
     assert!(matches!(operation, "final" | "included" | "prepare" | "send"), "{fenced}");
     let counted = format!("operation=\"{operation}\"");
-    assert_eq!(former.metric("lease_fenced_total", &[&counted]).await, 1.0);
+    assert_eq!(former.metric("gapless_lease_fenced_total", &[&counted]).await, 1.0);
     let after = [stack.row(first).await, stack.row(second).await];
     assert_eq!(after.each_ref().map(essence), before.each_ref().map(essence));
     stack.anvil().mine(1).await;
@@ -296,8 +296,7 @@ async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
     let stack = stack().submitters(6).mining(Mining::Manual);
     let stack = stack.set("lease.duration", "30s").set("lease.renew_interval", "5s").start().await;
     stack.start_api().await;
-    let start =
-        async |name: String| (stack.worker().set("worker.id", name.as_str()).start().await, name);
+    let start = async |name: String| (stack.worker().set("worker.id", name.as_str()).start().await, name);
     let mut workers = vec![start("node-0".into()).await, start("node-1".into()).await];
     let tx_ids = keep_busy(&stack, Address::repeat_byte(0x5b)).await;
     let mut times = Vec::new();

@@ -234,7 +234,7 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
     timeout(LIMIT, asked).await.expect("the server gives up");
     eventually("its connection is gone", async || {
         // The one that asks has one, too.
-        let open = api.metric("api_connections", &[]).await;
+        let open = api.metric("gapless_api_connections", &[]).await;
         if open == 1.0 { Ok(()) } else { Err(open) }
     })
     .await;

@@ -206,7 +206,7 @@ async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
         },
     )
     .await;
-    assert!(worker.metric("lanes", &[]).await <= SLOTS as f64);
+    assert!(worker.metric("gapless_lanes", &[]).await <= SLOTS as f64);
     stack.anvil().set_balance(rich.address(), 10u64.pow(18)).await;
     let tx_id = stack.create(rich, "rich", &payload(Address::repeat_byte(0x69), 1)).await;
     stack.wait_for_within(SOON, tx_id, TxState::Confirmed).await;
@@ -238,7 +238,7 @@ async fn expiry(stack: &Stack, which: &str) -> f64 {
 
 async fn wait_for_lanes(worker: &Service, count: usize) {
     eventually_within(PATIENCE, &format!("{count} lanes"), async || {
-        let lanes = worker.metric("lanes", &[]).await;
+        let lanes = worker.metric("gapless_lanes", &[]).await;
         if lanes as usize == count { Ok(()) } else { Err(lanes) }
     })
     .await;

@@ -61,7 +61,7 @@ async fn an_evicted_transaction_is_probably_lost_until_the_same_bytes_are_there_
     let sent = stack.proxy().sent();
     assert!(sent.len() > before && sent.iter().all(|raw| *raw == sent[0]), "the same bytes");
     assert!(stack.proxy().calls(BY_HASH) >= 3, "what the look costs");
-    assert!(stack.workers()[0].metric("mempool_diagnoses_total", &["probably_lost"]).await >= 1.0);
+    assert!(stack.workers()[0].metric("gapless_mempool_diagnoses_total", &["probably_lost"]).await >= 1.0);
     assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
@@ -110,7 +110,7 @@ async fn a_node_without_a_pool_to_show_still_leads_to_a_verdict() {
     wait_verdict(&stack, tx_id, "probably_lost").await;
     assert_eq!(stack.proxy().calls(CONTENT), 1, "method not found is remembered");
     assert_eq!(
-        stack.workers()[0].metric("rpc_node_healthy", &[]).await,
+        stack.workers()[0].metric("gapless_rpc_node_healthy", &[]).await,
         1.0,
         "and does not speak against the node"
     );
@@ -258,7 +258,7 @@ async fn where_it_acts_what_is_probably_lost_is_sent_again() {
     stack.wait_pooled(hash).await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert!(stack.workers()[0].metric("mempool_actions_total", &["resend"]).await >= 1.0);
+    assert!(stack.workers()[0].metric("gapless_mempool_actions_total", &["resend"]).await >= 1.0);
     let sent = stack.proxy().sent();
     assert!(sent.len() >= 2 && sent.iter().all(|raw| *raw == sent[0]), "the same bytes");
     assert_eq!(stack.anvil().balance(to).await, 1.into());
@@ -279,7 +279,7 @@ async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends
     wait_verdict(&stack, tx_id, "probably_replaced").await;
     let worker = stack.workers().remove(0);
     eventually("the evidence is looked for", async || {
-        let looks = worker.metric("mempool_actions_total", &["look_up"]).await;
+        let looks = worker.metric("gapless_mempool_actions_total", &["look_up"]).await;
         if looks >= 1.0 { Ok(()) } else { Err(looks) }
     })
     .await;
@@ -305,7 +305,7 @@ async fn where_it_acts_what_is_below_the_base_fee_gets_a_higher_price() {
     stack.anvil().mine(1).await;
     let attempts = stack.wait_attempts(tx_id, 2).await;
     assert_eq!(attempts[1].kind, "REPLACEMENT");
-    assert!(stack.workers()[0].metric("mempool_actions_total", &["bump"]).await >= 1.0);
+    assert!(stack.workers()[0].metric("gapless_mempool_actions_total", &["bump"]).await >= 1.0);
     eventually("it is mined", async || {
         stack.anvil().mine(1).await;
         let row = stack.row(tx_id).await;

@@ -226,7 +226,7 @@ async fn a_node_that_falls_behind_the_receipt_is_no_reorg() {
     assert_eq!(row.block_number, tracked.block_number);
     let worker = &stack.workers()[0];
     assert!(worker.events().iter().all(|event| event["event"] != "tx.reorged"), "{:#?}", worker.events());
-    assert_eq!(worker.metric("confirmations_new_fork_total", &[]).await, 0.0);
+    assert_eq!(worker.metric("gapless_confirmations_new_fork_total", &[]).await, 0.0);
     assert_same_bytes(&proxy.sent(), 1);
     stack.finish().await;
 }

@@ -114,18 +114,24 @@ async fn metrics_count_what_happened() {
     stack.wait_confirmed(&[first, second]).await;
 
     for (result, expected) in [("created", 2.0), ("existing", 1.0), ("request_id_conflict", 1.0)] {
-        wait_metric(&api, "tx_create_total", &[&format!("result=\"{result}\"")], expected).await;
+        wait_metric(&api, "gapless_tx_create_total", &[&format!("result=\"{result}\"")], expected).await;
     }
-    assert_eq!(worker.metric("lease_acquire_total", &["result=\"insert\""]).await, 1.0);
-    assert_eq!(worker.metric("lease_fenced_total", &[]).await, 0.0);
-    wait_metric(&worker, "tx_submit_total", &["result=\"accepted\""], 2.0).await;
-    wait_metric(&worker, "tx_submit_total", &["result=\"pool_full\""], 1.0).await;
+    assert_eq!(worker.metric("gapless_lease_acquire_total", &["result=\"insert\""]).await, 1.0);
+    assert_eq!(worker.metric("gapless_lease_fenced_total", &[]).await, 0.0);
+    wait_metric(&worker, "gapless_tx_submit_total", &["result=\"accepted\""], 2.0).await;
+    wait_metric(&worker, "gapless_tx_submit_total", &["result=\"pool_full\""], 1.0).await;
     let [first_sends, again] = ["send=\"first\"", "send=\"again\""];
-    assert_eq!(worker.metric("tx_submit_total", &[first_sends]).await, 2.0, "one of each intent");
-    assert_eq!(worker.metric("tx_submit_total", &[again, "result=\"accepted\""]).await, 1.0);
-    assert!(worker.metric("receipt_check_total", &["result=\"found\""]).await >= 2.0);
-    assert!(worker.metric("writer_batch_size_count", &[]).await >= 4.0, "two commits each, at the least");
-    assert!(worker.metric("rpc_request_seconds_count", &["method=\"eth_sendRawTransaction\""]).await >= 3.0);
+    assert_eq!(worker.metric("gapless_tx_submit_total", &[first_sends]).await, 2.0, "one of each intent");
+    assert_eq!(worker.metric("gapless_tx_submit_total", &[again, "result=\"accepted\""]).await, 1.0);
+    assert!(worker.metric("gapless_receipt_check_total", &["result=\"found\""]).await >= 2.0);
+    assert!(
+        worker.metric("gapless_writer_batch_size_count", &[]).await >= 4.0,
+        "two commits each, at the least"
+    );
+    assert!(
+        worker.metric("gapless_rpc_request_seconds_count", &["method=\"eth_sendRawTransaction\""]).await
+            >= 3.0
+    );
 
     // What waits is counted, by a worker that just started as well.
     assert_eq!(stack.operate(submitter, "pause", "to count").await.status, 200);
@@ -134,9 +140,9 @@ async fn metrics_count_what_happened() {
         stack.create(submitter, "fourth", &payload(to, 1)).await,
     ];
     let another = stack.start_worker().await;
-    wait_metric(&another, "queue_depth", &["chain=\"31337\""], 2.0).await;
-    assert!(another.metric("queue_oldest_age_seconds", &["chain=\"31337\""]).await > 0.0);
-    assert_eq!(another.metric("protected_submitters", &["chain=\"31337\""]).await, 0.0);
+    wait_metric(&another, "gapless_queue_depth", &["chain=\"31337\""], 2.0).await;
+    assert!(another.metric("gapless_queue_oldest_age_seconds", &["chain=\"31337\""]).await > 0.0);
+    assert_eq!(another.metric("gapless_protected_submitters", &["chain=\"31337\""]).await, 0.0);
     assert_eq!(stack.operate(submitter, "resume", "counted").await.status, 200);
     stack.wait_confirmed(&waiting).await;
     stack.finish().await;
@@ -159,12 +165,12 @@ async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
     let first = stack.start_worker().await;
     let tx_id = stack.create(stack.submitter(0), "slow", &payload(Address::repeat_byte(0xe5), 1)).await;
     stack.wait_for(tx_id, TxState::Stuck).await;
-    wait_metric(&first, "stuck_decisions_total", &["action=\"wait\""], 1.0).await;
-    wait_metric(&first, "lease_acquire_total", &["result=\"insert\""], 1.0).await;
+    wait_metric(&first, "gapless_stuck_decisions_total", &["action=\"wait\""], 1.0).await;
+    wait_metric(&first, "gapless_lease_acquire_total", &["result=\"insert\""], 1.0).await;
     for (name, labels) in [
-        ("lease_acquire_total", ["result=\"renew\"", ""]),
-        ("tx_submit_total", ["send=\"again\"", "result=\"already_known\""]),
-        ("receipt_check_total", ["place=\"lane\"", "result=\"missing\""]),
+        ("gapless_lease_acquire_total", ["result=\"renew\"", ""]),
+        ("gapless_tx_submit_total", ["send=\"again\"", "result=\"already_known\""]),
+        ("gapless_receipt_check_total", ["place=\"lane\"", "result=\"missing\""]),
     ] {
         eventually(&format!("{name} {labels:?} is counted"), async || {
             match first.metric(name, &labels).await {
@@ -174,27 +180,29 @@ async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
         })
         .await;
     }
-    assert_eq!(first.metric("tx_final_total", &[]).await, 0.0);
+    assert_eq!(first.metric("gapless_tx_final_total", &[]).await, 0.0);
 
     first.kill9();
     let second = stack.start_worker().await;
-    wait_metric(&second, "lease_acquire_total", &["result=\"takeover\""], 1.0).await;
-    wait_metric(&second, "unmined_transactions", &[CHAIN], 1.0).await;
-    assert!(second.metric("unmined_oldest_age_seconds", &[CHAIN]).await >= 1.0);
-    assert_eq!(second.metric("tracking_transactions", &[CHAIN]).await, 0.0);
+    wait_metric(&second, "gapless_lease_acquire_total", &["result=\"takeover\""], 1.0).await;
+    wait_metric(&second, "gapless_unmined_transactions", &[CHAIN], 1.0).await;
+    assert!(second.metric("gapless_unmined_oldest_age_seconds", &[CHAIN]).await >= 1.0);
+    assert_eq!(second.metric("gapless_tracking_transactions", &[CHAIN]).await, 0.0);
 
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Tracking).await;
     let third = stack.start_worker().await;
-    wait_metric(&third, "tracking_transactions", &[CHAIN], 1.0).await;
-    assert!(third.metric("tracking_oldest_age_seconds", &[CHAIN]).await >= 1.0);
-    assert_eq!(third.metric("unmined_transactions", &[CHAIN]).await, 0.0);
+    wait_metric(&third, "gapless_tracking_transactions", &[CHAIN], 1.0).await;
+    assert!(third.metric("gapless_tracking_oldest_age_seconds", &[CHAIN]).await >= 1.0);
+    assert_eq!(third.metric("gapless_unmined_transactions", &[CHAIN]).await, 0.0);
     third.stop_sigterm().await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    wait_metric(&second, "finality_check_total", &["result=\"final\""], 1.0).await;
-    wait_metric(&second, "tx_final_total", &["result=\"confirmed\""], 1.0).await;
-    assert!(second.metric("receipt_check_total", &["place=\"block\"", "result=\"found\""]).await >= 1.0);
+    wait_metric(&second, "gapless_finality_check_total", &["result=\"final\""], 1.0).await;
+    wait_metric(&second, "gapless_tx_final_total", &["result=\"confirmed\""], 1.0).await;
+    assert!(
+        second.metric("gapless_receipt_check_total", &["place=\"block\"", "result=\"found\""]).await >= 1.0
+    );
     stack.finish().await;
 }
 
@@ -212,7 +220,7 @@ async fn looks_for_receipts_that_fail_are_counted_wherever_they_come_from() {
     let wait_error = async |worker: &Service, place: &str| {
         let place = format!("place=\"{place}\"");
         eventually(&format!("an error is counted, {place}"), async || {
-            match worker.metric("receipt_check_total", &[&place, "result=\"error\""]).await {
+            match worker.metric("gapless_receipt_check_total", &[&place, "result=\"error\""]).await {
                 0.0 => Err(()),
                 _ => Ok(()),
             }
@@ -262,7 +270,7 @@ async fn every_critical_write_names_submitter_worker_and_fencing_token() {
         assert!(!found.is_empty(), "{message} {operation:?}");
         for line in found {
             assert_eq!(
-                (&line["submitter"], &line["node.id"]),
+                (&line["submitter"], &line["worker.id"]),
                 (&json!(submitter.text()), &json!("the-one")),
                 "{line}"
             );
@@ -307,7 +315,7 @@ async fn a_trace_leads_from_the_request_to_every_commit() {
             (&line["submitter"], &line["tx.id"]),
             (&json!(submitter.text()), &json!(tx_id.to_string()))
         );
-        assert_eq!(line["node.id"], "the-one");
+        assert_eq!(line["worker.id"], "the-one");
         assert!(line["fencing_token"].as_u64().is_some_and(|seen| (1..=token).contains(&seen)), "{line}");
         assert!(line["trace"].as_str().is_some_and(|trace| trace.contains(TRACE)), "{line}");
     }

@@ -135,7 +135,7 @@ async fn what_is_inserted_around_the_api_is_failed_by_the_worker_without_a_nonce
     assert_eq!((&entries[5]["value"], &entries[5]["limit"]), (&json!("11"), &json!("10")));
     let one = stack.cli(&["audit", "--tx", &follower.to_string()]).await;
     assert!(one.stdout.contains("COUNTED") && one.stdout.lines().count() == 2, "{one:?}");
-    assert_eq!(worker.metric("policy_refused_total", &["rule=\"allow\""]).await, 4.0);
+    assert_eq!(worker.metric("gapless_policy_refused_total", &["rule=\"allow\""]).await, 4.0);
     assert!(worker.log().contains("refused by the submitter's policy"));
     stack.finish().await;
 }

@@ -99,9 +99,11 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     // It is a fact of the database: the next worker knows it, and shows it at once.
     stack.workers()[0].stop_sigterm().await;
     let heir = stack.start_worker().await;
-    eventually("the metric shows it", async || match heir.metric("protected_submitters", &[]).await {
-        1.0 => Ok(()),
-        other => Err(other),
+    eventually("the metric shows it", async || {
+        match heir.metric("gapless_protected_submitters", &[]).await {
+            1.0 => Ok(()),
+            other => Err(other),
+        }
     })
     .await;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use gapless::config::Secret;
 use gapless::signer::keystore;
 use gapless_tests::{
-    Address, CliOutput, Fault, Grep, TlsPostgres, Service, SigningService, Stack, Submitter, TxId, U256,
+    Address, CliOutput, Fault, Grep, Service, SigningService, Stack, Submitter, TlsPostgres, TxId, U256,
     eventually, payload,
 };
 use serde_json::json;

@@ -90,9 +90,9 @@ async fn ours_and_others_take_turns_on_one_key_and_every_intent_happens_once() {
     let row = stack.wait_for(second, TxState::Confirmed).await;
     assert_eq!(row.nonce, Some(6));
     assert_eq!(foreign(&stack, submitter).await, [(3, 5, "STEPPED_OVER".to_owned())]);
-    assert_eq!(worker.metric("foreign_nonces_total", &["how=\"stepped_over\""]).await, 3.0);
+    assert_eq!(worker.metric("gapless_external_nonces_total", &["how=\"stepped_over\""]).await, 3.0);
     let event =
-        worker.events().into_iter().find(|event| event["event"] == "nonce.foreign").expect("an event");
+        worker.events().into_iter().find(|event| event["event"] == "nonce.external").expect("an event");
     assert!(!event.to_string().contains("\"nonce\""), "events name no nonce: {event}");
     assert_eq!(shown(&stack, submitter).await["shared"], true);
 

@@ -82,10 +82,10 @@ async fn a_key_behind_json_rpc_is_found_and_signs_every_type() {
     assert_eq!(types, ["0x2", "0x0", "0x1", "0x2"]);
     assert_eq!(stack.anvil().balance(to).await, U256::from(10));
     assert_eq!(
-        worker.metric("signer_requests_total", &["signer=\"json_rpc\"", "result=\"signed\""]).await,
+        worker.metric("gapless_signer_requests_total", &["signer=\"json_rpc\"", "result=\"signed\""]).await,
         4.0
     );
-    assert!(worker.metric("signer_request_seconds_count", &["signer=\"json_rpc\""]).await >= 4.0);
+    assert!(worker.metric("gapless_signer_request_seconds_count", &["signer=\"json_rpc\""]).await >= 4.0);
     stack.finish().await;
 }
 
@@ -107,7 +107,7 @@ async fn a_remote_signer_that_dies_delays_and_burns_no_nonce() {
     assert_eq!(stack.cursor(&submitter).await.map(|cursor| cursor.next), Some(1));
     let local = stack.create(stack.submitter(0), "local", &payload(to, 1)).await;
     stack.wait_for(local, TxState::Confirmed).await;
-    assert!(worker.metric("signer_requests_total", &["result=\"unavailable\""]).await >= 1.0);
+    assert!(worker.metric("gapless_signer_requests_total", &["result=\"unavailable\""]).await >= 1.0);
 
     node.restart().await;
     assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
@@ -215,8 +215,8 @@ async fn a_lying_signing_service_costs_an_intent_and_no_nonce() {
         .collect();
     assert_eq!(complaints.len(), count, "{complaints:?}");
     assert!(complaints.iter().all(|line| line["level"] == "ERROR" && line["submitter"] == submitter.text()));
-    assert_eq!(worker.metric("signer_requests_total", &["result=\"different\""]).await, count as f64);
-    assert_eq!(worker.metric("signer_requests_total", &["result=\"refused\""]).await, 1.0);
+    assert_eq!(worker.metric("gapless_signer_requests_total", &["result=\"different\""]).await, count as f64);
+    assert_eq!(worker.metric("gapless_signer_requests_total", &["result=\"refused\""]).await, 1.0);
     assert!(!worker.log().contains(TOKEN), "a token is never logged");
     stack.finish().await;
 }

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use gapless_tests::{Address, Mining, Service, Stack, Submitter, TxId, TxState, TcpProxy, eventually, payload};
+use gapless_tests::{
+    Address, Mining, Service, Stack, Submitter, TcpProxy, TxId, TxState, eventually, payload,
+};
 
 use crate::stack;
 

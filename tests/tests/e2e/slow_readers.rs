@@ -89,7 +89,7 @@ impl Readers {
 async fn wait_stalled(api: &Service) {
     let (mut last, mut since) = (0.0, Instant::now());
     eventually("those who do not read are stalled", async || {
-        let pages = api.metric("http_request_seconds_count", &["route=\"listTx\""]).await;
+        let pages = api.metric("gapless_http_request_seconds_count", &["route=\"listTx\""]).await;
         if pages != last {
             (last, since) = (pages, Instant::now());
         }
@@ -108,7 +108,7 @@ async fn connect(api: &Service) -> TcpStream {
 /// Until so many long polls wait.
 async fn wait_polls(api: &Service, count: usize) {
     eventually(&format!("{count} wait"), async || {
-        let waiting = api.metric("long_polls", &[]).await;
+        let waiting = api.metric("gapless_long_polls", &[]).await;
         if waiting == count as f64 { Ok(()) } else { Err(waiting) }
     })
     .await;
@@ -202,15 +202,15 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     post_all(&stack, &quick.client(), "after").await;
     eventually("those who did not read are gone", async || {
         // The one that asks has a place, too.
-        let open = quick.metric("api_connections", &[]).await;
+        let open = quick.metric("gapless_api_connections", &[]).await;
         if open == 1.0 { Ok(()) } else { Err(open) }
     })
     .await;
     wait_confirmed(&stack, 3 * POSTS).await;
     // The control: it is the time-out that cuts them off.
-    let open = patient.metric("api_connections", &[]).await;
+    let open = patient.metric("gapless_api_connections", &[]).await;
     assert!(open > crowd.all() as f64, "{open} connections of those who may stay");
-    let waiting = patient.metric("long_polls", &[]).await;
+    let waiting = patient.metric("gapless_long_polls", &[]).await;
     assert_eq!(waiting, crowd.waiting as f64, "they still wait");
 
     drop((readers, cut_off));

@@ -174,7 +174,7 @@ async fn polled_until_ended_by_hand(stack: &Stack, request_id: &str, word: bool)
     let poll = tokio::spawn(async move { client.get(&format!("/api/v1/tx/{tx_id}?wait=50s")).await });
     let api = stack.services().remove(0);
     eventually("somebody to wait", async || {
-        let polls = api.metric("long_polls", &[]).await;
+        let polls = api.metric("gapless_long_polls", &[]).await;
         (polls == 1.0).then_some(()).ok_or(polls)
     })
     .await;

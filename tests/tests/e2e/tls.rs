@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gapless_tests::{
-    Address, Authority, CERTIFIED, TlsPostgres, Identity, Service, Stack, Terminator, TxState, eventually,
+    Address, Authority, CERTIFIED, Identity, Service, Stack, Terminator, TlsPostgres, TxState, eventually,
     payload,
 };
 use serde_json::{Value, json};

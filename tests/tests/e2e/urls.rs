@@ -24,8 +24,8 @@ async fn gauge(worker: &Service, name: &str, url: &str) -> f64 {
 
 async fn wait_health(worker: &Service, url: &str, healthy: bool) {
     let wanted = if healthy { 1.0 } else { 0.0 };
-    eventually(&format!("rpc_node_healthy of {url} is {wanted}"), async || {
-        match gauge(worker, "rpc_node_healthy", url).await {
+    eventually(&format!("gapless_rpc_node_healthy of {url} is {wanted}"), async || {
+        match gauge(worker, "gapless_rpc_node_healthy", url).await {
             found if found == wanted => Ok(()),
             found => Err(found),
         }
@@ -77,7 +77,11 @@ async fn success_at_one_node_and_an_error_at_another_is_success() {
     }
     assert_eq!(stack.anvil().balance(to).await, refusals.len().into());
     for class in ["insufficient_funds", "fatal", "unknown", "unavailable", "no_answer"] {
-        assert_eq!(worker.metric("tx_submit_total", &[&format!("\"{class}\"")]).await, 0.0, "{class}");
+        assert_eq!(
+            worker.metric("gapless_tx_submit_total", &[&format!("\"{class}\"")]).await,
+            0.0,
+            "{class}"
+        );
     }
     stack.finish().await;
 }
@@ -126,7 +130,7 @@ async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
     one.freeze_at(stack.anvil().head().await);
     stack.anvil().mine(3).await;
     wait_health(&worker, one.url(), false).await;
-    assert_eq!(gauge(&worker, "rpc_node_lag_blocks", one.url()).await, 3.0);
+    assert_eq!(gauge(&worker, "gapless_rpc_node_lag_blocks", one.url()).await, 3.0);
     let asked = one.calls("eth_estimateGas");
     confirm(&stack, "lagging", to, 3).await;
     assert_eq!(one.calls("eth_estimateGas"), asked, "it is not asked");
@@ -137,7 +141,7 @@ async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
     confirm(&stack, "after", to, 1).await;
     assert_eq!(two.calls("eth_estimateGas"), asked, "the first is asked again");
     assert!(!worker.log().contains("PROTECT"), "no false alarm");
-    assert_eq!(worker.metric("confirmations_new_fork_total", &[]).await, 0.0);
+    assert_eq!(worker.metric("gapless_confirmations_new_fork_total", &[]).await, 0.0);
     assert_eq!(stack.anvil().balance(to).await, 5.into());
     stack.finish().await;
 }
@@ -158,7 +162,7 @@ async fn a_node_of_another_chain_among_several_is_not_used_and_stops_nothing() {
     assert_eq!(worker.readiness().await.0, 200);
     assert_eq!(one.sent().len(), 0, "it gets no transaction");
     assert_eq!(one.calls("eth_estimateGas") + one.calls("eth_feeHistory"), 0, "and no question");
-    assert_eq!(gauge(&worker, "rpc_node_healthy", one.url()).await, 0.0);
+    assert_eq!(gauge(&worker, "gapless_rpc_node_healthy", one.url()).await, 0.0);
     assert!(!worker.log().contains("chain halted"));
 
     one.point_at(stack.anvil().url());
@@ -227,7 +231,7 @@ async fn a_dead_url_costs_nothing_but_a_gauge() {
     confirm(&stack, "one", to, 3).await;
     assert_eq!(worker.readiness().await.0, 200);
     wait_health(&worker, &dead, false).await;
-    assert_eq!(gauge(&worker, "rpc_node_healthy", alive.url()).await, 1.0);
+    assert_eq!(gauge(&worker, "gapless_rpc_node_healthy", alive.url()).await, 1.0);
     assert_eq!(stack.anvil().balance(to).await, 3.into());
     stack.finish().await;
 }

@@ -31,7 +31,7 @@ struct Duty {
     /// As leased: duties that need keys have one holder per set of chains and keys.
     lease: String,
     store: Store,
-    node: WorkerId,
+    worker_id: WorkerId,
     /// How long the holder keeps the duty between two signs of life.
     hold: Duration,
 }
@@ -42,7 +42,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) fn start(
     config: &Arc<Config>,
     store: &Store,
-    node: &WorkerId,
+    worker_id: &WorkerId,
     fleet: &Arc<Fleet>,
     chains: HashMap<ChainId, Arc<Chain>>,
     stop: &CancellationToken,
@@ -51,7 +51,7 @@ pub(crate) fn start(
         name,
         lease,
         store: store.clone(),
-        node: node.clone(),
+        worker_id: worker_id.clone(),
         hold: config.lease.duration,
     };
     let chain_ids = chains.keys().copied().collect();
@@ -70,7 +70,7 @@ pub(crate) fn start(
         tokio::spawn(duty("audit_nonces", lease).run(schedule, stop.clone(), run));
     }
     tokio::spawn(queues::run(fleet.clone(), stop.clone()));
-    tokio::spawn(wake::run(store.clone(), node.clone(), fleet.clone(), chains.clone(), stop.clone()));
+    tokio::spawn(wake::run(store.clone(), worker_id.clone(), fleet.clone(), chains.clone(), stop.clone()));
     if let Some(schedule) = schedule(&config.duties.check_balances) {
         let store = store.clone();
         let run = move || balances::run(store.clone(), chains.clone());
@@ -133,7 +133,7 @@ impl Duty {
     }
 
     async fn turn_is_ours(&self, scheduled: DateTime<Utc>) -> Result<bool, StoreError> {
-        Ok(self.store.hold_duty(&self.lease, &self.node, self.hold).await?
-            && self.store.take_run(&self.lease, &self.node, scheduled).await?)
+        Ok(self.store.hold_duty(&self.lease, &self.worker_id, self.hold).await?
+            && self.store.take_run(&self.lease, &self.worker_id, scheduled).await?)
     }
 }

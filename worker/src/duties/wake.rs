@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{ChainId, WorkerId, SubmitterKey, U256};
+use gapless::domain::{ChainId, SubmitterKey, U256, WorkerId};
 use gapless::store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -22,14 +22,14 @@ type Seen = HashMap<SubmitterKey, U256>;
 
 pub(super) async fn run(
     store: Store,
-    node: WorkerId,
+    worker_id: WorkerId,
     fleet: Arc<Fleet>,
     chains: Arc<HashMap<ChainId, Arc<Chain>>>,
     stop: CancellationToken,
 ) {
     let mut seen = Seen::new();
     loop {
-        if let Err(error) = look(&store, &node, &fleet, &chains, &mut seen).await {
+        if let Err(error) = look(&store, &worker_id, &fleet, &chains, &mut seen).await {
             tracing::debug!(error = %error, "blocked submitters could not be read");
         }
         tokio::select! {
@@ -41,14 +41,14 @@ pub(super) async fn run(
 
 async fn look(
     store: &Store,
-    node: &WorkerId,
+    worker_id: &WorkerId,
     fleet: &Fleet,
     chains: &HashMap<ChainId, Arc<Chain>>,
     seen: &mut Seen,
 ) -> Result<(), StoreError> {
     let mut waiting = store.waiting_for_funds().await?;
     waiting.retain(|key| fleet.can_serve(key));
-    if waiting.is_empty() || !store.hold_duty(&format!("wake:{}", fleet.serves()), node, HOLD).await? {
+    if waiting.is_empty() || !store.hold_duty(&format!("wake:{}", fleet.serves()), worker_id, HOLD).await? {
         seen.clear();
         return Ok(());
     }
@@ -69,7 +69,7 @@ async fn look(
     *seen = now;
     if !funded.is_empty() {
         store.wake_submitters(&funded).await?;
-        tracing::info!(node.id = %node, submitters = funded.len(), "funded: looked at again");
+        tracing::info!(worker.id = %worker_id, submitters = funded.len(), "funded: looked at again");
         store.notify_work().await?;
         fleet.wake.notify_one();
     }

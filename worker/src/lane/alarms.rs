@@ -61,7 +61,7 @@ impl Lane {
 
     /// A turn ended before the rows were read: whatever there is says why it does not move.
     pub(super) async fn show_unread_waiting(&mut self, cause: &str) -> Result<(), StepError> {
-        let rows = self.shared.reader.lane(self.lease.key()).await?;
+        let rows = self.context.reader.lane(self.lease.key()).await?;
         if rows.paused || rows.cursor.is_some_and(|cursor| cursor.protect.is_some()) {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl Lane {
     /// There is no room for another nonce, so that the queue has nothing to say: the oldest that is on its way says why it does not move.
     /// Read anew, because memory was forgotten.
     pub(super) async fn show_open_waiting(&mut self, cause: &str) -> Result<(), StepError> {
-        let rows = self.shared.reader.lane(self.lease.key()).await?;
+        let rows = self.context.reader.lane(self.lease.key()).await?;
         self.show_oldest_waiting(rows.open, cause).await
     }
 

@@ -6,7 +6,7 @@ use gapless::store::{CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, 
 use tokio::time::Instant;
 
 use super::error::StepError;
-use super::open::{ReservationChange, OpenTx};
+use super::open::{OpenTx, ReservationChange};
 use super::{LAZY, Lane, QueuedMove, Sequence};
 use crate::failpoint;
 use crate::steps;
@@ -32,7 +32,7 @@ impl Lane {
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
         let holds: Vec<ReservationChange> = self.open.iter().filter_map(OpenTx::reservation_change).collect();
         let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
-        let mut attempts = self.shared.writer.commit(write).await?;
+        let mut attempts = self.context.writer.commit(write).await?;
         if critical {
             self.log_write(token, operation);
         }
@@ -91,7 +91,7 @@ impl Lane {
 
     fn publish(&mut self) {
         for event in self.events.drain(..) {
-            self.shared.events.publish(&event);
+            self.context.events.publish(&event);
         }
     }
 
@@ -133,7 +133,7 @@ impl Lane {
         if self.evidence_changed() {
             write.evidence(self.key.evidence.clone());
         }
-        if self.shared.events.wants_outbox() {
+        if self.context.events.wants_outbox() {
             self.events.iter().for_each(|event| write.event(event.clone()));
         }
         if let Some(sequence) = self.sequence.as_ref().filter(|_| self.sequence != self.stored_sequence) {
@@ -181,7 +181,7 @@ impl Lane {
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
                 tx.id = %note.tx_id,
-                node.id = %self.shared.node,
+                worker.id = %self.context.worker_id,
                 fencing_token = token.0,
                 rule = note.rule.as_str(),
                 value = %note.value,
@@ -224,7 +224,7 @@ impl Lane {
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
                 tx.id = oldest.map(tracing::field::display),
-                node.id = %self.shared.node,
+                worker.id = %self.context.worker_id,
                 fencing_token = token.0,
                 state,
                 operation,
@@ -236,7 +236,7 @@ impl Lane {
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
                 tx.id = %tx.intent.tx_id,
-                node.id = %self.shared.node,
+                worker.id = %self.context.worker_id,
                 fencing_token = token.0,
                 nonce = tx.intent.nonce.0,
                 tx.hash = ?tx.intent.tx_hash,
@@ -251,7 +251,7 @@ impl Lane {
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
                 tx.id = %change.tx_id,
-                node.id = %self.shared.node,
+                worker.id = %self.context.worker_id,
                 fencing_token = token.0,
                 state = change.to.as_str(),
                 operation,
@@ -273,8 +273,12 @@ fn goes_with_move(tx: &OpenTx, note: &SentNote) -> bool {
 fn record(write: &mut FencedWrite, tx: &OpenTx) {
     let tx_id = tx.intent.tx_id;
     match (tx.draft().cloned(), tx.reservation_change()) {
-        (Some((_, placeholder)), Some(ReservationChange::Reserve(hold))) => write.reserve(tx_id, placeholder, hold),
-        (Some((_, draft)), Some(ReservationChange::Use)) => write.use_reservation(tx_id, draft, tx.intent.payload.clone()),
+        (Some((_, placeholder)), Some(ReservationChange::Reserve(hold))) => {
+            write.reserve(tx_id, placeholder, hold)
+        }
+        (Some((_, draft)), Some(ReservationChange::Use)) => {
+            write.use_reservation(tx_id, draft, tx.intent.payload.clone())
+        }
         (draft, change) => {
             if let Some((kind, draft)) = draft {
                 write.record(tx_id, kind, draft);

@@ -30,17 +30,17 @@ use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
 use crate::steps::protect::Allowed;
-use crate::watcher::{Inbox, Mailbox, LaneEvent};
+use crate::watcher::{Inbox, LaneEvent, Mailbox};
 use schedule::NextStep;
 
 pub(crate) use error::StepError;
 pub(crate) use open::{NOT_REPLACED, OpenTx};
-pub(crate) use parts::{Ended, Funds, LaneCommand, QueuedMove, Sequence, Shared, Sharing};
+pub(crate) use parts::{Ended, Funds, LaneCommand, QueuedMove, Sequence, Sharing, WorkerContext};
 
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) lease: Lease,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) context: Arc<WorkerContext>,
     pub(crate) chain: Arc<Chain>,
     /// Behind the policy, where there is one.
     pub(crate) signer: Arc<dyn Signer>,
@@ -137,7 +137,7 @@ const LAZY: Duration = Duration::from_secs(1);
 impl Lane {
     pub(crate) fn new(
         lease: Lease,
-        shared: Arc<Shared>,
+        context: Arc<WorkerContext>,
         chain: Arc<Chain>,
         signer: Arc<dyn Signer>,
     ) -> (Lane, Mailbox) {
@@ -150,7 +150,7 @@ impl Lane {
         let recovered = chain.watcher.recovered();
         let lane = Lane {
             lease,
-            shared,
+            context,
             chain,
             signer,
             policy,
@@ -342,7 +342,7 @@ impl Lane {
         self.halted_since = None;
         if self.unsure {
             // Whatever was not known to be committed holds the lease's row until it is decided: after the fence it is.
-            self.shared.writer.commit(FencedWrite::new(&self.lease)).await?;
+            self.context.writer.commit(FencedWrite::new(&self.lease)).await?;
             self.unsure = false;
         }
         if self.reload {
@@ -383,7 +383,7 @@ impl Lane {
 
     /// Reads the submitter as the last owner left it. What was only in memory is forgotten.
     async fn load(&mut self) -> Result<(), StepError> {
-        let rows = self.shared.reader.lane(self.lease.key()).await?;
+        let rows = self.context.reader.lane(self.lease.key()).await?;
         let now = Instant::now();
         self.forget_everything();
         self.more_queued = true;
@@ -472,7 +472,7 @@ impl Lane {
             // again by every turn, and replaced blocks are looked for then. A diagnosis is advice: the next look gives another.
             LaneEvent::Missed => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    node.id = %self.shared.node, fencing_token = self.lease.token().0,
+                    worker.id = %self.context.worker_id, fencing_token = self.lease.token().0,
                     "the lane's mailbox was full; it reads its rows again");
                 self.reload = true;
                 self.missed_news = true;

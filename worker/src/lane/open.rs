@@ -427,7 +427,9 @@ impl OpenTx {
         self.dirty = false;
         self.lazy = true;
         self.draft = None;
-        if let (Some(ReservationChange::Note), Some(reservation)) = (self.reservation_change.take(), &mut self.intent.reservation) {
+        if let (Some(ReservationChange::Note), Some(reservation)) =
+            (self.reservation_change.take(), &mut self.intent.reservation)
+        {
             reservation.noted = true;
         }
         self.may_send |= self.claimed > 0;

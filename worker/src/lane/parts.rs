@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{WorkerId, Nonce, TxId, U256};
+use gapless::domain::{Nonce, TxId, U256, WorkerId};
 use gapless::events::EventPublisher;
 use gapless::store::{ExternalNonces, Lease, LeaseTag, Move};
 use tokio::time::Instant;
@@ -13,8 +13,8 @@ use crate::writer::Writer;
 
 /// What all lanes of a process share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) node: WorkerId,
+pub(crate) struct WorkerContext {
+    pub(crate) worker_id: WorkerId,
     pub(crate) writer: Writer,
     pub(crate) reader: Reader,
     pub(crate) events: Arc<dyn EventPublisher>,

@@ -67,7 +67,7 @@ impl Lane {
             self.idle_since = None;
             return NextStep::Wait(next);
         }
-        let idle_until = *self.idle_since.get_or_insert(now) + self.shared.linger;
+        let idle_until = *self.idle_since.get_or_insert(now) + self.context.linger;
         if now >= idle_until {
             NextStep::Done
         } else {

@@ -27,7 +27,7 @@ pub(super) async fn judge(
     let Some(limit) = policy.max_value_per_day.filter(|_| !payload.value.is_zero()) else {
         return Ok(Ok(None));
     };
-    let today = lane.shared.reader.spent_today(lane.lease.key(), tx_id).await?;
+    let today = lane.context.reader.spent_today(lane.lease.key(), tx_id).await?;
     if today.counted {
         return Ok(Ok(None));
     }
@@ -35,13 +35,13 @@ pub(super) async fn judge(
     let unwritten = lane.policy_notes.iter().filter(|note| note.decision == PolicyDecision::Counted);
     let spent = unwritten.fold(today.total, |sum, note| sum.saturating_add(note.value));
     match policy.judge_day(payload, spent) {
-        Ok(()) => Ok(Ok(Some(PolicyNote::counted(tx_id, lane.shared.node.clone(), payload, limit)))),
+        Ok(()) => Ok(Ok(Some(PolicyNote::counted(tx_id, lane.context.worker_id.clone(), payload, limit)))),
         Err(breach) => Ok(Err(refuse(lane, tx_id, &breach))),
     }
 }
 
 fn refuse(lane: &mut Lane, tx_id: TxId, breach: &Breach) -> Verdict {
-    lane.policy_notes.push(PolicyNote::refused(tx_id, lane.shared.node.clone(), breach));
+    lane.policy_notes.push(PolicyNote::refused(tx_id, lane.context.worker_id.clone(), breach));
     Verdict::Dead { state: TxState::Failed, sub_state: "policy", error: breach.error() }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn forbids_replacement(lane: &mut Lane, index: usize) -> Option<TxErr
     let breach = policy.judge(lane.address(), &lane.open[index].intent.payload).err()?;
     if !lane.open[index].refused_by_policy {
         lane.open[index].refused_by_policy = true;
-        lane.policy_notes.push(PolicyNote::refused(tx_id, lane.shared.node.clone(), &breach));
+        lane.policy_notes.push(PolicyNote::refused(tx_id, lane.context.worker_id.clone(), &breach));
     }
     Some(breach.error())
 }

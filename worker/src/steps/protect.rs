@@ -236,7 +236,7 @@ async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(
     }
     if lane.key.evidence.suspicion.is_none() {
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
+            tx.id = tx_id.map(tracing::field::display), worker.id = %lane.context.worker_id,
             fencing_token = lane.lease.token().0, reason, "SUSPECT: no new nonces until this is explained");
     }
     lane.key.evidence.suspicion = Some(reason);
@@ -366,7 +366,7 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless::
     let reason = format!("{cause}: {detail}");
     let tx_id = taken(lane).next().map(|tx| tx.intent.tx_id);
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = tx_id.map(tracing::field::display), node.id = %lane.shared.node,
+        tx.id = tx_id.map(tracing::field::display), worker.id = %lane.context.worker_id,
         fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
     lane.key.look_anew();
     lane.key.look_later(LONGEST_PAUSE);

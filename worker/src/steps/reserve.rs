@@ -32,7 +32,11 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
 
 fn wake_at(tx: &OpenTx) -> Option<Instant> {
     let reservation = tx.intent.reservation.as_ref()?;
-    Some(if reservation.answer.is_some() { tx.answer_at.unwrap_or(reservation.expires) } else { reservation.expires })
+    Some(if reservation.answer.is_some() {
+        tx.answer_at.unwrap_or(reservation.expires)
+    } else {
+        reservation.expires
+    })
 }
 
 async fn look_at(lane: &mut Lane, index: usize) -> Result<(), StepError> {

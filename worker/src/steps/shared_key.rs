@@ -131,7 +131,7 @@ fn note(lane: &mut Lane, range: ExternalNonces) {
         fencing_token = lane.lease.token().0, first = range.first.0, last = range.last.0, how,
         "nonces are left to others");
     metrics::counter!(m::EXTERNAL_NONCES_TOTAL, "how" => how).increment(range.count());
-    lane.tell(None, EventKind::Foreign { how, count: range.count() });
+    lane.tell(None, EventKind::External { how, count: range.count() });
     lane.sharing.known.push(range);
     lane.sharing.found.push(range);
 }

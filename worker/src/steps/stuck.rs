@@ -24,7 +24,7 @@ pub(crate) fn alarm(lane: &mut Lane) {
         let action = lane.chain.stuck.decide(facts);
         metrics::counter!(m::STUCK_DECISIONS_TOTAL, "action" => action.as_str()).increment(1);
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-            node.id = %lane.shared.node, fencing_token = lane.lease.token().0, reason, action = action.as_str(),
+            worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, reason, action = action.as_str(),
             "stuck: still unmined; it is worked on");
         lane.tell(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
@@ -106,7 +106,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
         }
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
             tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                node.id = %lane.shared.node, fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id,
+                worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id,
                 action = action.as_str(), "stuck: a person has to look at it");
         }
     }

@@ -85,7 +85,7 @@ fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) 
 /// Tells consumers which blocks confirm an intent, if anybody hears it: the first time and after a fork all of them, else
 /// what came on top. In the mode where clients ask, it writes nothing and is woken by nothing.
 fn tell_confirmations(lane: &mut Lane, index: usize) {
-    if !lane.shared.events.is_heard() {
+    if !lane.context.events.is_heard() {
         return;
     }
     let tx = &lane.open[index];

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use canon::Canon;
 use finality::FinalHeight;
-pub(crate) use mailbox::{Inbox, Mailbox, LaneEvent};
+pub(crate) use mailbox::{Inbox, LaneEvent, Mailbox};
 use registry::Registry;
 pub(crate) use task::WatchTask;
 

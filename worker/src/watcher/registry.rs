@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gapless::domain::{H256, Receipt};
 
-use super::mailbox::{Mailbox, LaneEvent};
+use super::mailbox::{LaneEvent, Mailbox};
 
 /// Lanes by the height they wait for, and by mailbox, so that asking twice is asking once.
 #[derive(Debug, Default)]

@@ -60,7 +60,7 @@ impl Pieces {
 pub(super) struct Saver {
     pub(super) store: Store,
     pub(super) chain: ChainId,
-    pub(super) node: WorkerId,
+    pub(super) worker_id: WorkerId,
     pub(super) duty_duration: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Saver {
             heard.drain(..).for_each(|piece| add(&mut unsaved, piece));
             if elected_until.is_none_or(|until| until < Instant::now()) {
                 let asked_at = Instant::now();
-                match self.store.hold_duty(&duty, &self.node, self.duty_duration).await {
+                match self.store.hold_duty(&duty, &self.worker_id, self.duty_duration).await {
                     Ok(true) => elected_until = Some(asked_at + self.duty_duration / 2),
                     // The blocks are kept: whoever is elected may die before it has saved them.
                     Ok(false) => elected_until = None,

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
-use gapless::domain::{BlockRef, Finality, H256, WorkerId, Receipt};
+use gapless::domain::{BlockRef, Finality, H256, Receipt, WorkerId};
 use gapless::observe::metrics as m;
 use gapless::store::Store;
 use tokio::time::Instant;
@@ -62,8 +62,13 @@ pub(crate) struct WatchTask {
 }
 
 impl WatchTask {
-    pub(crate) fn new(watcher: Arc<Watcher>, store: Store, node: WorkerId, duty_duration: Duration) -> Self {
-        let saver = Saver { store, chain: watcher.connector.chain_id(), node, duty_duration };
+    pub(crate) fn new(
+        watcher: Arc<Watcher>,
+        store: Store,
+        worker_id: WorkerId,
+        duty_duration: Duration,
+    ) -> Self {
+        let saver = Saver { store, chain: watcher.connector.chain_id(), worker_id, duty_duration };
         WatchTask::telling(watcher, saver.start())
     }
 

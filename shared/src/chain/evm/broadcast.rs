@@ -12,8 +12,8 @@ use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::{says_it_has, told};
-use super::exchange::BatchLimit;
 use super::batcher::{Answered, Batcher, Route, Shared, Width};
+use super::exchange::BatchLimit;
 use super::http::Endpoint;
 use super::nodes::no_node;
 use super::wire::Call;

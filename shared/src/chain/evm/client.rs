@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::answer::{gas_allowance, lacks_method, malformed, nothing_final_yet, parse, read_receipt, told};
+use super::batcher::{Answered, Batcher, Route, SEND, Shared, Width};
 use super::broadcast::Sends;
 use super::consumer::delegate;
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::exchange::{BatchLimit, Exchange};
-use super::batcher::{Answered, Batcher, Route, SEND, Shared, Width};
 use super::http::{Endpoint, EvmClientError};
 use super::nodes::Nodes;
 use super::revert;

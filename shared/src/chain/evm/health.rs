@@ -24,7 +24,7 @@ pub(super) enum Identity {
     Unchecked,
     Ours,
     /// Another chain, and which. Not used for anything until it is ours again.
-    Foreign(String),
+    External(String),
 }
 
 /// What changed, for the log.
@@ -110,7 +110,7 @@ impl Health {
     }
 
     fn is_well(&self, state: &State, now: Instant) -> bool {
-        !matches!(state.identity, Identity::Foreign(_))
+        !matches!(state.identity, Identity::External(_))
             && state.lag <= self.max_lag
             && state.rate(now) < TROUBLED
     }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn foreign() -> Identity {
-        Identity::Foreign("the node serves chain 99".into())
+        Identity::External("the node serves chain 99".into())
     }
 
     #[test]

@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::answer::{lacks_method, malformed, parse, refused};
+use super::batcher::{Answered, Batcher, Route, Shared, Width};
 use super::client::EvmClient;
 use super::decode::Count;
 use super::exchange::BatchLimit;
-use super::batcher::{Answered, Batcher, Route, Shared, Width};
 use super::wire::Call;
 use crate::chain::port::{MempoolInspector, RpcError};
 use crate::config::ChainConfig;

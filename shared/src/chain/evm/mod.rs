@@ -7,15 +7,15 @@
 //! transaction: asking twice is always allowed.
 
 mod answer;
+mod batcher;
 mod broadcast;
 mod client;
 mod consumer;
 mod decode;
 mod exchange;
-mod batcher;
-mod health;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz_entry;
+mod health;
 mod http;
 mod inspect;
 mod mined_tx;

@@ -48,14 +48,14 @@ impl Nodes {
 
     /// Those that may serve our chain, for questions that every node must answer.
     pub(super) fn not_other_chain(&self) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.iter().filter(|node| !matches!(node.health.identity(), Identity::Foreign(_)))
+        self.endpoints.iter().filter(|node| !matches!(node.health.identity(), Identity::External(_)))
     }
 
     pub(super) fn is_usable(&self, endpoint: &Endpoint) -> bool {
         match endpoint.health.identity() {
             Identity::Ours => true,
             Identity::Unchecked => !self.guarded.load(Relaxed),
-            Identity::Foreign(_) => false,
+            Identity::External(_) => false,
         }
     }
 
@@ -91,7 +91,7 @@ impl Nodes {
     pub(super) fn note_identity(&self, endpoint: &Endpoint, identity: Identity) {
         let (before, turn) = endpoint.health.identified(identity.clone(), Instant::now());
         match &identity {
-            Identity::Foreign(problem) if before != identity => {
+            Identity::External(problem) if before != identity => {
                 tracing::error!(chain.id = self.chain.0, endpoint = %endpoint.shown, problem,
                     "a node serves another chain: it is not used");
             }

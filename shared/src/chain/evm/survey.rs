@@ -48,9 +48,9 @@ impl EvmClient {
                     nodes.note_identity(node, Identity::Ours);
                     best = best.max(Some(seen.head));
                 }
-                ChainIdentity::Foreign { problem: told } => {
+                ChainIdentity::External { problem: told } => {
                     problem.get_or_insert(told.clone());
-                    nodes.note_identity(node, Identity::Foreign(told));
+                    nodes.note_identity(node, Identity::External(told));
                 }
             }
         }
@@ -68,7 +68,7 @@ impl EvmClient {
         // A node that was right when it could last be asked may still be: then nothing is known, and nothing changes.
         let maybe_ours = nodes.all().iter().any(|node| node.health.identity() == Identity::Ours);
         match problem {
-            Some(problem) if !maybe_ours => Ok(ChainIdentity::Foreign { problem }),
+            Some(problem) if !maybe_ours => Ok(ChainIdentity::External { problem }),
             _ => Err(failure.take().unwrap_or_else(|| no_node("eth_chainId"))),
         }
     }

@@ -70,7 +70,7 @@ fn ours(genesis: u64) -> ChainIdentity {
 
 fn problem(identity: Result<ChainIdentity, RpcError>) -> String {
     match identity.unwrap() {
-        ChainIdentity::Foreign { problem } => problem,
+        ChainIdentity::External { problem } => problem,
         other => panic!("{other:?}"),
     }
 }

@@ -19,7 +19,7 @@ use ethers_core::types::{Bytes, H256, Signature};
 
 pub(super) use self::aws::AwsKms;
 pub(super) use self::google::GcpKms;
-use super::remote_signer::{RemoteSigner, NoAnswer, cut};
+use super::remote_signer::{NoAnswer, RemoteSigner, cut};
 use super::signature::v;
 use crate::domain::{Address, UnsignedTx};
 
@@ -162,7 +162,7 @@ impl RemoteSigner for CloudKey {
                     "a key management service signed with another key; refused, no nonce is used"
                 );
             }
-            return Err(NoAnswer::Foreign(reason.into()));
+            return Err(NoAnswer::External(reason.into()));
         };
         self.is_news(None);
         // Sums of a chain id that no signature could hold are refused by the check that follows.

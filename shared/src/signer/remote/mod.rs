@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use super::remote_signer::{RemoteSigner, NoAnswer};
+use super::remote_signer::{NoAnswer, RemoteSigner};
 use super::transport::{Reply, Route, Transport};
 use crate::config::{self, Secret};
 use crate::domain::{Address, UnsignedTx};
@@ -119,7 +119,7 @@ impl RemoteSigner for Remote {
         };
         match listed {
             Ok(list) => wire::addresses(list),
-            Err(NoAnswer::Refused(reason) | NoAnswer::Unavailable(reason) | NoAnswer::Foreign(reason)) => {
+            Err(NoAnswer::Refused(reason) | NoAnswer::Unavailable(reason) | NoAnswer::External(reason)) => {
                 Err(reason)
             }
         }

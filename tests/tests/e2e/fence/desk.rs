@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gapless::config;
-use gapless::domain::{Bytes, ChainId, Fees, WorkerId, Nonce, Payload, Receipt, SignedDraft, SubmitterKey};
+use gapless::domain::{Bytes, ChainId, Fees, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, WorkerId};
 use gapless::store::{
     Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
     NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use gapless::config;
-use gapless::domain::{WorkerId, Nonce};
+use gapless::domain::{Nonce, WorkerId};
 use gapless::store::{Applied, Lease};
 use gapless_tests::{LIMIT, TxId};
 
@@ -66,7 +66,13 @@ async fn next_nonce(desk: &Desk, submitter: usize) -> Nonce {
 }
 
 /// One owner: claims what it gets, and writes until it is told that it no longer may.
-async fn owner(desk: &Desk, way: FenceStrategy, name: usize, tally: &Tally, over: &(dyn Fn() -> bool + Sync)) {
+async fn owner(
+    desk: &Desk,
+    way: FenceStrategy,
+    name: usize,
+    tally: &Tally,
+    over: &(dyn Fn() -> bool + Sync),
+) {
     let node = WorkerId(format!("owner-{name}"));
     while !over() {
         let submitter = rand::random_range(0..SUBMITTERS);
@@ -182,8 +188,10 @@ fn seen(counter: &AtomicU32) -> u32 {
 async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice() {
     let desk = Desk::open(SUBMITTERS).await;
     remove_guards(&desk).await;
-    let tally =
-        run(&desk, FenceStrategy::LockThenWrite, |tally| seen(&tally.written) > 200 && seen(&tally.refused) > 40).await;
+    let tally = run(&desk, FenceStrategy::LockThenWrite, |tally| {
+        seen(&tally.written) > 200 && seen(&tally.refused) > 40
+    })
+    .await;
     let (written, refused) = (seen(&tally.written), seen(&tally.refused));
     assert!(written > 200 && refused > 40, "no race: {tally:?}");
     let mut total = 0;

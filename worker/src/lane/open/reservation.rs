@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gapless::domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, TxState};
-use gapless::store::{AttemptKind, ReservedNonce, OpenIntent};
+use gapless::store::{AttemptKind, OpenIntent, ReservedNonce};
 use tokio::time::Instant;
 
 use super::OpenTx;
@@ -49,7 +49,11 @@ impl OpenTx {
 
     /// Writes down that the caller's answer was seen, if that is news.
     pub(crate) fn note_answer(&mut self) {
-        let unseen = self.intent.reservation.as_ref().is_some_and(|reservation| reservation.answer.is_some() && !reservation.noted);
+        let unseen = self
+            .intent
+            .reservation
+            .as_ref()
+            .is_some_and(|reservation| reservation.answer.is_some() && !reservation.noted);
         if unseen && self.is_reserved() {
             self.change_reservation(ReservationChange::Note);
         }
@@ -63,7 +67,8 @@ impl OpenTx {
         resubmit_in: Duration,
         now: Instant,
     ) {
-        self.intent.expires = self.intent.reservation.as_ref().and_then(|reservation| reservation.answer_expires);
+        self.intent.expires =
+            self.intent.reservation.as_ref().and_then(|reservation| reservation.answer_expires);
         self.intent.payload = payload;
         self.end_reservation(ReservationState::Used, ReservationChange::Use, now);
         self.redraft(AttemptKind::Original, draft, resubmit_in, now);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gapless::config::BlockedPolicy;
 use gapless::domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
-use gapless::store::{BlockedFor, ReservedNonce, Move, OpenIntent, QueuedIntent};
+use gapless::store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
@@ -67,7 +67,9 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
                 give_nonce(lane, intent, draft);
                 ready = true;
             }
-            Err(Verdict::Dead { state, sub_state, error }) => fail_queued(lane, &intent, state, sub_state, error),
+            Err(Verdict::Dead { state, sub_state, error }) => {
+                fail_queued(lane, &intent, state, sub_state, error)
+            }
             Err(Verdict::Hold { sub_state, error }) => match overdue(lane, &intent, sub_state) {
                 BlockedPolicy::Fail => fail(lane, &intent, error),
                 BlockedPolicy::Pass if !lane.passed.is_full() => {
@@ -92,7 +94,8 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
     // What was read ahead does not know whether a caller that waits is still there.
     let old = |intent: &QueuedIntent| {
         intent.reservation.as_ref().is_some_and(|reservation| {
-            let lapsed = reservation.read_at < reservation.wanted_until && reservation.wanted_until <= Instant::now();
+            let lapsed =
+                reservation.read_at < reservation.wanted_until && reservation.wanted_until <= Instant::now();
             lapsed || reservation.read_at.elapsed() > CALLER_FRESH
         })
     };
@@ -108,7 +111,7 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         // Those that are passed are read again, and are not tried twice.
         let passed = u32::try_from(lane.passed.len()).unwrap_or(u32::MAX);
         let wanted = READ_AHEAD.max(lane.window()).saturating_add(passed);
-        let heads = lane.shared.reader.queue_head(lane.lease.key(), wanted).await?;
+        let heads = lane.context.reader.queue_head(lane.lease.key(), wanted).await?;
         lane.more_queued = heads.len() >= wanted as usize;
         lane.queue.extend(heads.into_iter().filter(|intent| !lane.passed.has(intent)));
     }
@@ -137,7 +140,8 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let sequence = lane.sequence.as_mut().expect("a sequence");
     sequence.next = sequence.next.max(draft.nonce.next());
     sequence.max_in_flight = window;
-    let hold = intent.reservation.map(|reservation| reservation.hold.min(lane.chain.config.nonce.max_reservation));
+    let hold =
+        intent.reservation.map(|reservation| reservation.hold.min(lane.chain.config.nonce.max_reservation));
     let reservation = hold.map(|hold| ReservedNonce {
         state: ReservationState::Reserved,
         expires: now + hold,
@@ -178,7 +182,13 @@ fn give_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     lane.open.insert(place, open);
 }
 
-fn fail_queued(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: &'static str, error: TxError) {
+fn fail_queued(
+    lane: &mut Lane,
+    intent: &QueuedIntent,
+    state: TxState,
+    sub_state: &'static str,
+    error: TxError,
+) {
     unblocked(lane, intent, "it has ended");
     lane.tell(Some(intent.tx_id), EventKind::ended(state, &error));
     lane.queued_moves.push(note(intent, state, sub_state, error));
@@ -258,7 +268,7 @@ fn unblocked(lane: &mut Lane, intent: &QueuedIntent, reason: &str) {
 /// A node could not be asked, and nothing can be prepared without it: the head of the queue says why it waits. Nothing
 /// else of the lane's memory is written.
 pub(crate) async fn show_waiting_for_node(lane: &mut Lane, cause: &str) -> Result<(), StepError> {
-    let head = lane.shared.reader.queue_head(lane.lease.key(), 1).await?.into_iter().next();
+    let head = lane.context.reader.queue_head(lane.lease.key(), 1).await?.into_iter().next();
     let Some(head) = head.filter(|head| head.sub_state.as_deref() != Some(WAITING_NODE)) else {
         return Ok(());
     };

@@ -140,7 +140,7 @@ pub(super) async fn judge(
 
 async fn newest_own_block(lane: &mut Lane) -> Result<Option<u64>, Verdict> {
     if !lane.reverts.own_block_read {
-        let found = lane.shared.reader.newest_receipt_block(lane.lease.key()).await;
+        let found = lane.context.reader.newest_receipt_block(lane.lease.key()).await;
         let found = found.map_err(|error| {
             let reason = format!("its last receipt could not be read: {error}");
             Verdict::hold(CHECKING, ErrorCode::WouldRevert, reason)

@@ -16,20 +16,20 @@ const MOST_EXCUSED_S: f64 = 20.0;
 
 /// A reason that the API gives, the metrics of which one must show it, and the events of which one must have told it.
 const SHOWN_BY: [(&str, &[&str], &[&str]); 11] = [
-    ("PROTECT", &["protected_submitters"], &["submitter.protected"]),
-    ("SUSPECT", &["suspect_submitters"], &["submitter.suspect"]),
-    ("STUCK", &["stuck_transactions"], &["tx.stuck"]),
-    ("BLOCKED funds", &["lane_blocked_seconds funds"], &["submitter.blocked"]),
-    ("BLOCKED fee", &["lane_blocked_seconds fee"], &["submitter.blocked"]),
-    ("BLOCKED node", &["lane_blocked_seconds node"], &["submitter.blocked"]),
-    ("BLOCKED signer", &["lane_blocked_seconds signer"], &["submitter.blocked"]),
+    ("PROTECT", &["gapless_protected_submitters"], &["submitter.protected"]),
+    ("SUSPECT", &["gapless_suspect_submitters"], &["submitter.suspect"]),
+    ("STUCK", &["gapless_stuck_transactions"], &["tx.stuck"]),
+    ("BLOCKED funds", &["gapless_lane_blocked_seconds funds"], &["submitter.blocked"]),
+    ("BLOCKED fee", &["gapless_lane_blocked_seconds fee"], &["submitter.blocked"]),
+    ("BLOCKED node", &["gapless_lane_blocked_seconds node"], &["submitter.blocked"]),
+    ("BLOCKED signer", &["gapless_lane_blocked_seconds signer"], &["submitter.blocked"]),
     ("IN_FLIGHT waiting_node", NODE, &["submitter.blocked"]),
     ("SUBMITTED waiting_node", NODE, &["submitter.blocked"]),
     ("TRACKING waiting_node", NODE, &["submitter.blocked"]),
     // A shared key is never stopped; that others use it is told when it is final.
-    ("SUBMITTED nonce_used", &["suspect_submitters"], &["submitter.suspect"]),
+    ("SUBMITTED nonce_used", &["gapless_suspect_submitters"], &["submitter.suspect"]),
 ];
-const NODE: &[&str] = &["rpc_node_healthy", "lane_blocked_seconds node"];
+const NODE: &[&str] = &["gapless_rpc_node_healthy", "gapless_lane_blocked_seconds node"];
 
 /// A way in which a stall can be seen.
 struct Channel {

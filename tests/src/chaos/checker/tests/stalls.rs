@@ -24,7 +24,7 @@ fn looks(
 
 const NOTHING: (&[&str], &[&str], &[&str]) = (&[], &[], &[]);
 const BLOCKED: (&[&str], &[&str], &[&str]) =
-    (&["BLOCKED funds"], &["lane_blocked_seconds funds"], &["submitter.blocked"]);
+    (&["BLOCKED funds"], &["gapless_lane_blocked_seconds funds"], &["submitter.blocked"]);
 
 fn with(samples: Vec<Sample>) -> Evidence {
     Evidence { samples, ..sound() }
@@ -61,7 +61,8 @@ fn a_stall_that_only_one_way_shows_is_found_by_the_others() {
     let said = complaints(looks(0..=30, "x", (&[], metrics, events)));
     assert!(said[0].contains("no state says why"), "{said:?}");
     // The alarm of somebody else, or for another reason, shows nothing.
-    let said = complaints(looks(0..=30, "x", (reasons, &["lane_blocked_seconds node"], &["tx.stuck"])));
+    let said =
+        complaints(looks(0..=30, "x", (reasons, &["gapless_lane_blocked_seconds node"], &["tx.stuck"])));
     assert_eq!(said.len(), 2, "{said:?}");
     // A reason that no metric and no event belongs to.
     let said = complaints(looks(0..=30, "x", (&["QUEUED waiting_earlier"], metrics, events)));
