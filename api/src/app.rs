@@ -1,4 +1,4 @@
-//! What every handler may use.
+//! State shared by all handlers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub(crate) struct App {
     pub(crate) intake: Intake,
     /// Wakes workers.
     pub(crate) notifier: Notifier,
-    /// Changes when a worker has finished something; false while that cannot be heard.
-    pub(crate) endings: watch::Receiver<bool>,
+    /// Changes when a worker has finished something; false while LISTEN is down.
+    pub(crate) completions: watch::Receiver<bool>,
     pub(crate) long_polls: LongPolls,
     pub(crate) chains: Chains,
     pub(crate) policies: Policies,
@@ -37,11 +37,11 @@ pub(crate) struct App {
     pub(crate) metrics: MetricsHandle,
     pub(crate) max_batch: usize,
     pub(crate) max_wait: Duration,
-    /// Ends long polls early, so that stopping does not wait for them.
+    /// Ends long polls, so that shutdown does not wait for them.
     pub(crate) shutdown: CancellationToken,
 }
 
-/// The configured chains, and how deep each wants its transactions.
+/// The configured chains and their finality rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Chains(BTreeMap<ChainId, Finality>);
 
@@ -50,7 +50,7 @@ impl Chains {
         Chains(config.chains.values().map(|chain| (chain.id, chain.confirmations.required)).collect())
     }
 
-    /// The chain a request means: it may leave it out when there is only one.
+    /// The chain of a request. It may be omitted if only one is configured.
     pub(crate) fn pick(&self, chain_id: Option<u64>) -> Result<ChainId, ApiError> {
         match chain_id {
             Some(id) if self.0.contains_key(&ChainId(id)) => Ok(ChainId(id)),
@@ -58,27 +58,27 @@ impl Chains {
             None => match self.0.first_key_value() {
                 Some((only, _)) if self.0.len() == 1 => Ok(*only),
                 _ => Err(ApiError::InvalidRequest(
-                    "chainId: is required, several chains are configured".into(),
+                    "chainId: is required because several chains are configured".into(),
                 )),
             },
         }
     }
 
-    /// A submitter by chain and address in any case: the checksummed spelling names the same one.
+    /// A submitter by chain and address. The address may be in lower, upper or checksum case.
     pub(crate) fn submitter(&self, chain_id: Option<u64>, address: &str) -> Result<SubmitterKey, ApiError> {
         let address = parse_address_any_case(address)
             .map_err(|problem| ApiError::InvalidRequest(format!("submitter: {problem}")))?;
         Ok(SubmitterKey { chain_id: self.pick(chain_id)?, address })
     }
 
-    /// `None` for a chain that is no longer configured: its finished transactions can still be read.
+    /// `None` for a chain that is no longer configured: its final transactions can still be read.
     pub(crate) fn required_confirmations(&self, chain_id: ChainId) -> Option<Finality> {
         self.0.get(&chain_id).copied()
     }
 }
 
-/// What submitters may do, as this process is configured. A courtesy: what a client hears now it would learn later from
-/// the worker, whose own configuration decides.
+/// The submitters' policies in this process's configuration. Checking them here only reports a violation earlier: the
+/// worker checks again, and its configuration decides.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies(BTreeMap<SubmitterKey, Arc<Policy>>);
 
@@ -91,10 +91,10 @@ impl Policies {
         Policies(config.chains.values().flat_map(of).collect())
     }
 
-    /// What a day has counted is the worker's to know.
-    pub(crate) fn judge(&self, submitter: SubmitterKey, payload: &Payload) -> Result<(), ApiError> {
+    /// Does not check the daily cap: only the worker knows the day's total.
+    pub(crate) fn check(&self, submitter: SubmitterKey, payload: &Payload) -> Result<(), ApiError> {
         let Some(policy) = self.0.get(&submitter) else { return Ok(()) };
-        policy.judge(submitter.address, payload).map_err(ApiError::PolicyBroken)
+        policy.check(submitter.address, payload).map_err(ApiError::PolicyBroken)
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_chain_need_not_be_named() {
+    fn chain_id_is_optional_with_one_chain() {
         assert_eq!(chains(&[7]).pick(None).unwrap(), ChainId(7));
         assert!(matches!(chains(&[7, 8]).pick(None), Err(ApiError::InvalidRequest(_))));
         assert_eq!(chains(&[7, 8]).pick(Some(8)).unwrap(), ChainId(8));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_address_is_one_submitter() {
+    fn the_case_of_an_address_does_not_matter() {
         let lower = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
         let spelled =
             ["0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", "0x5AAEB6053F3E94C9B9A09F33669435E7EF1BEAED"];

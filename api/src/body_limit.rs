@@ -1,4 +1,4 @@
-//! Reads the body before the routes see the request: so much, and not for ever.
+//! Reads the request body before the route runs, within a size limit and a timeout.
 
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ impl<E: Endpoint> Endpoint for BodyLimitEndpoint<E> {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(ReadBodyError::PayloadTooLarge)) => return Err(ApiError::BodyTooLarge.into()),
             Ok(Err(error)) => {
-                return Err(ApiError::InvalidRequest(format!("the body cannot be read: {error}")).into());
+                let problem = format!("could not read the request body: {error}");
+                return Err(ApiError::InvalidRequest(problem).into());
             }
             Err(_) => return Err(ApiError::BodyTooSlow.into()),
         };

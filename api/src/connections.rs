@@ -1,7 +1,7 @@
-//! Connections: how many, how slow, how long their headers. HTTP/1.1 alone, in the clear or over TLS; whoever wants HTTP/2
-//! puts something in front that speaks it.
+//! Accepts connections and serves HTTP/1.1, plain or over TLS, with limits on connections, header size, header time
+//! and write time. HTTP/2 needs a reverse proxy.
 //!
-//! The framework's own server has none of these limits, so its endpoint is served by hyper here.
+//! The framework's own server has none of these limits, so hyper serves its endpoint here.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use crate::write_timeout::WriteTimeout;
 
 type Stream = WriteTimeout<TcpStream>;
 
-/// Before the next try where the system has nothing left to give, for example file descriptors.
+/// Pause after a failed accept, for example when file descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Limits {
     }
 }
 
-/// Serves until `stop`, then answers what is under way for at most `grace`.
+/// Serves until `stop`, then waits at most `grace` for open requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     endpoint: impl Endpoint<Output = Response> + 'static,
@@ -69,34 +69,34 @@ pub(crate) async fn serve(
         stop: stop.clone(),
         abandon: CancellationToken::new(),
     };
-    let room = Arc::new(Semaphore::new(limits.max_connections));
+    let slots = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
-    while let Some((stream, from, place)) = accept(&listener, &room, stop).await {
-        connections.spawn(server.clone().connection(stream, from, place));
+    while let Some((stream, remote, permit)) = accept(&listener, &slots, stop).await {
+        connections.spawn(server.clone().serve_connection(stream, remote, permit));
     }
     drop(listener);
     connections.close();
     if tokio::time::timeout(grace, connections.wait()).await.is_err() {
-        tracing::warn!(connections = connections.len(), "some requests were not answered in time");
+        tracing::warn!(connections = connections.len(), "closing connections with unfinished requests");
         server.abandon.cancel();
         connections.wait().await;
     }
 }
 
-/// The next connection, once there is a place for it: who comes too early waits in the system's queue. `None`: stop.
+/// The next connection. At the connection limit, new ones wait in the listen backlog. `None`: stop.
 async fn accept(
     listener: &TcpListener,
-    room: &Arc<Semaphore>,
+    slots: &Arc<Semaphore>,
     stop: &CancellationToken,
 ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let next = async {
-        // The semaphore is never closed; were it, nobody could be let in.
-        let place = room.clone().acquire_owned().await.ok()?;
+        // The semaphore is never closed.
+        let permit = slots.clone().acquire_owned().await.ok()?;
         loop {
             match listener.accept().await {
-                Ok((stream, from)) => return Some((stream, from, place)),
+                Ok((stream, remote)) => return Some((stream, remote, permit)),
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    tracing::warn!(%error, "could not accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -124,11 +124,11 @@ struct Server<E> {
     handshake_timeout: Duration,
     send_timeout: Duration,
     stop: CancellationToken,
-    /// The time to answer is over.
+    /// The grace period is over.
     abandon: CancellationToken,
 }
 
-// Derived, it would want a cloneable endpoint.
+// Not derived: that would require `E: Clone`.
 impl<E> Clone for Server<E> {
     fn clone(&self) -> Self {
         Server {
@@ -144,36 +144,36 @@ impl<E> Clone for Server<E> {
 }
 
 impl<E: Endpoint<Output = Response> + 'static> Server<E> {
-    async fn connection(self, stream: TcpStream, from: SocketAddr, place: OwnedSemaphorePermit) {
-        let _counted = Counted::new(place);
-        // An answer is one write, which nothing should hold back.
+    async fn serve_connection(self, stream: TcpStream, remote: SocketAddr, permit: OwnedSemaphorePermit) {
+        let _guard = ConnectionGuard::new(permit);
+        // A response is one write: Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
-        let Ok(here) = stream.local_addr() else { return };
-        let between = (LocalAddr(here.into()), RemoteAddr(from.into()));
-        // Below TLS: what a client does not read is not taken there either.
+        let Ok(local) = stream.local_addr() else { return };
+        let addresses = (LocalAddr(local.into()), RemoteAddr(remote.into()));
+        // Below TLS, so that the timeout sees the socket's writes.
         let stream = WriteTimeout::new(stream, self.send_timeout);
         match &self.tls {
-            None => self.requests(stream, between, Scheme::HTTP).await,
+            None => self.serve_requests(stream, addresses, Scheme::HTTP).await,
             Some(tls) => {
                 if let Some(stream) = self.handshake(tls, stream).await {
-                    self.requests(stream, between, Scheme::HTTPS).await;
+                    self.serve_requests(stream, addresses, Scheme::HTTPS).await;
                 }
             }
         }
     }
 
-    /// `None`: it is none that we can talk to, or it took too long, or there is no time left.
+    /// `None`: the handshake failed or timed out, or the server is stopping.
     async fn handshake(&self, tls: &Tls, stream: Stream) -> Option<TlsStream<Stream>> {
-        let shaken = tokio::time::timeout(self.handshake_timeout, tls.acceptor().accept(stream));
+        let handshake = tokio::time::timeout(self.handshake_timeout, tls.acceptor().accept(stream));
         tokio::select! {
-            shaken = shaken => match shaken {
+            result = handshake => match result {
                 Ok(Ok(stream)) => Some(stream),
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, "a TLS handshake failed");
+                    tracing::debug!(%error, "TLS handshake failed");
                     None
                 }
                 Err(_) => {
-                    tracing::debug!("a TLS handshake took too long");
+                    tracing::debug!("TLS handshake timed out");
                     None
                 }
             },
@@ -181,21 +181,21 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         }
     }
 
-    async fn requests(
+    async fn serve_requests(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        (here, from): (LocalAddr, RemoteAddr),
+        (local, remote): (LocalAddr, RemoteAddr),
         scheme: Scheme,
     ) {
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let endpoint = self.endpoint.clone();
-            let addressed = (request, here.clone(), from.clone(), scheme.clone());
-            async move { Ok::<_, Infallible>(endpoint.get_response(Request::from(addressed)).await.into()) }
+            let parts = (request, local.clone(), remote.clone(), scheme.clone());
+            async move { Ok::<_, Infallible>(endpoint.get_response(Request::from(parts)).await.into()) }
         });
         let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         tokio::select! {
-            // How it ended is the client's business; what it asked for was answered, logged and counted.
+            // Errors of the connection are ignored: its requests were already logged and counted.
             _ = &mut connection => return,
             () = self.stop.cancelled() => {}
         }
@@ -207,17 +207,17 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
     }
 }
 
-/// A place that is taken, however the connection ends.
-struct Counted(#[allow(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+/// Holds the permit and counts the connection until it ends.
+struct ConnectionGuard(#[allow(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
 
-impl Counted {
-    fn new(place: OwnedSemaphorePermit) -> Counted {
+impl ConnectionGuard {
+    fn new(permit: OwnedSemaphorePermit) -> ConnectionGuard {
         metrics::gauge!(API_CONNECTIONS).increment(1.0);
-        Counted(place)
+        ConnectionGuard(permit)
     }
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         metrics::gauge!(API_CONNECTIONS).decrement(1.0);
     }

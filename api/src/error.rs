@@ -1,6 +1,6 @@
-//! Everything that can go wrong with a request, and how it is told: `application/problem+json` with a stable `code`.
+//! Errors of the API, returned as `application/problem+json` with a stable `code`.
 //!
-//! Any 4xx stored nothing. Any 5xx may be sent again with the same request id.
+//! After a 4xx nothing was stored. After a 5xx the request may be retried with the same request id.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::intake::IntakeError;
 use crate::wire::{Problem, redact_nonces};
 
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
-/// The database is usually back, and what waits to be stored is, before a client could do anything else.
-const SOON_SECONDS: u64 = 1;
-/// A queue moves with its chain: a block or two.
-const QUEUE_SECONDS: u64 = 10;
+/// `Retry-After` of a 503. The database is usually back, and the intake queue drained, within a second.
+const RETRY_SECONDS: u64 = 1;
+/// `Retry-After` of `queue_full`: a queue shrinks as blocks are mined.
+const QUEUE_RETRY_SECONDS: u64 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
@@ -29,64 +29,64 @@ pub(crate) enum ApiError {
     InvalidRequest(String),
     #[error("{0}")]
     InvalidPayload(InvalidIntent),
-    #[error("the API key is missing, wrong, expired or revoked, or the admin token is wrong")]
+    #[error("the API key is missing, invalid, expired or revoked, or the admin token is wrong")]
     Unauthorized,
     #[error("this API key lacks the scope {0}")]
     ScopeMissing(Scope),
-    #[error("this API key is not for {0}")]
+    #[error("this API key is not allowed to use the submitter {0}")]
     SubmitterNotAllowed(SubmitterKey),
     #[error("{0}")]
     PolicyBroken(Box<Breach>),
-    #[error("admin routes are off: make an API key with the scope admin, or set api.admin_token")]
+    #[error("admin routes are disabled: create an API key with the scope admin, or set api.admin_token")]
     AdminDisabled,
-    #[error("no such route")]
+    #[error("route not found")]
     UnknownRoute,
     #[error("chain {0} is not configured")]
     UnknownChain(u64),
-    #[error("no worker has announced a signer for {0}")]
+    #[error("unknown submitter: no worker has registered a signer for {0}")]
     UnknownSubmitter(SubmitterKey),
-    #[error("there is no such transaction")]
+    #[error("transaction not found")]
     UnknownTx,
-    #[error("this route has no such method")]
+    #[error("method not allowed")]
     MethodNotAllowed,
-    #[error("this requestId was used for another payload")]
+    #[error("this requestId was already used with a different payload")]
     RequestIdConflict { tx_id: TxId },
-    #[error("the submitter waits for an operator: {reason}")]
+    #[error("the submitter is in PROTECT until an operator acts: {reason}")]
     SubmitterProtected { reason: String },
-    #[error("the submitter's nonces are given by the low-level hook alone: it takes no requests")]
+    #[error("this submitter accepts no requests: its nonces are reserved through the low-level hook only")]
     SubmitterLowLevel,
     #[error("the submitter is not in PROTECT: there is nothing to release or adopt")]
     NotProtected,
     #[error("{0}")]
     ActionRefused(String),
-    #[error("the transaction is {state}: nothing can be changed any more")]
+    #[error("the transaction is {state}, which is final, and can no longer be changed")]
     TxFinal { tx_id: TxId, state: TxState },
-    #[error("nothing can be simulated: this server has no node of that chain (rpc.urls)")]
+    #[error("simulation is disabled: no node is configured for this chain (rpc.urls)")]
     SimulationDisabled,
-    #[error("the chain's node cannot be asked")]
+    #[error("no node of this chain is available")]
     NodeUnavailable,
-    #[error("the body did not come within api.body_timeout")]
+    #[error("the request body was not received within api.body_timeout")]
     BodyTooSlow,
-    #[error("the body is larger than api.max_body_bytes")]
+    #[error("the request body is larger than api.max_body_bytes")]
     BodyTooLarge,
-    #[error("the body must be application/json")]
+    #[error("the content type must be application/json")]
     UnsupportedMediaType,
-    #[error("this API key has made too many requests")]
+    #[error("rate limit exceeded")]
     RateLimited { retry_after: Duration },
-    #[error("the queue of the submitter is full: {limit} transactions wait")]
+    #[error("the submitter's queue is full (limit: {limit} transactions)")]
     QueueFull { limit: u64 },
     #[error("too many requests are waiting to be stored")]
     Overloaded,
-    #[error("the database cannot be reached")]
+    #[error("the database is unavailable")]
     DatabaseUnavailable,
     #[error("not ready: {}", missing.join("; "))]
     NotReady { missing: Vec<String> },
-    #[error("an error of ours; the log has the cause")]
+    #[error("internal error")]
     Internal,
 }
 
 impl ApiError {
-    /// The one place where errors get their status and their code. Codes are part of the API: never rename one.
+    /// Status and code of every error. Codes are part of the API: never rename one.
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             ApiError::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
@@ -125,8 +125,8 @@ impl ApiError {
         self.status_and_code().1
     }
 
-    /// An error response that our own code did not make: unknown routes, parse errors of the framework.
-    pub(crate) fn from_foreign(status: StatusCode, text: String) -> ApiError {
+    /// Converts an error response of the framework: unknown route, parse error.
+    pub(crate) fn from_framework(status: StatusCode, text: String) -> ApiError {
         match status {
             StatusCode::NOT_FOUND => ApiError::UnknownRoute,
             StatusCode::METHOD_NOT_ALLOWED => ApiError::MethodNotAllowed,
@@ -137,19 +137,19 @@ impl ApiError {
         }
     }
 
-    /// When it is worth trying again, where that is the thing to do.
+    /// Value of `Retry-After`, for errors that a retry can resolve.
     fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             ApiError::RateLimited { retry_after } => Some(retry_after.as_secs_f64().ceil().max(1.0) as u64),
-            ApiError::QueueFull { .. } => Some(QUEUE_SECONDS),
-            _ => (self.status_and_code().0 == StatusCode::SERVICE_UNAVAILABLE).then_some(SOON_SECONDS),
+            ApiError::QueueFull { .. } => Some(QUEUE_RETRY_SECONDS),
+            _ => (self.status_and_code().0 == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_SECONDS),
         }
     }
 
     pub(crate) fn problem(&self) -> Problem {
         let (status, code) = self.status_and_code();
         let detail = match self {
-            // Reasons are written for operators; clients see them without nonces.
+            // The reason is written for operators. Clients must not see nonces.
             ApiError::SubmitterProtected { .. } => redact_nonces(&self.to_string()),
             _ => self.to_string(),
         };
@@ -175,14 +175,14 @@ impl ApiError {
     }
 }
 
-/// Logs what the client is not told. Called once, where the error leaves our code.
+/// Logs the cause, which the response does not contain.
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         if error.is_connection() {
-            tracing::warn!(%error, "a request was refused: the database is away");
+            tracing::warn!(%error, "request refused: the database is unavailable");
             ApiError::DatabaseUnavailable
         } else {
-            tracing::error!(%error, "a request failed");
+            tracing::error!(%error, "request failed");
             ApiError::Internal
         }
     }
@@ -208,7 +208,7 @@ impl IntoResponse for ApiError {
         }
         match status {
             StatusCode::UNAUTHORIZED => response = response.header(header::WWW_AUTHENTICATE, "Bearer"),
-            // The rest of the body was not read, so the connection ends here; a client must not send another request on it.
+            // The rest of the body was not read, so the connection cannot be reused.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 response = response.header(header::CONNECTION, "close");
             }
@@ -224,7 +224,7 @@ impl From<ApiError> for poem::Error {
     }
 }
 
-/// Which error statuses a route documents, beside those that every route has.
+/// The error statuses that a route documents.
 pub(crate) trait Statuses: Send + Sync + 'static {
     const LIST: &'static [u16];
 }
@@ -246,7 +246,7 @@ statuses! {
     OnReady: [503];
 }
 
-/// An `ApiError` with the documentation of the route it leaves through.
+/// An `ApiError` with the documented statuses of its route.
 #[derive(Debug)]
 pub(crate) struct Failure<S>(ApiError, PhantomData<S>);
 
@@ -259,7 +259,7 @@ where
     }
 }
 
-/// What `?` may turn into a `Failure`; named, because a blanket rule would collide with `From<T> for T`.
+/// Errors that `?` converts into a `Failure`. A blanket impl would conflict with `From<T> for T`.
 pub(crate) trait IsCause {}
 impl IsCause for ApiError {}
 impl IsCause for StoreError {}
@@ -274,7 +274,7 @@ impl<S> From<Failure<S>> for poem::Error {
 impl<S: Statuses> ApiResponse for Failure<S> {
     fn meta() -> MetaResponses {
         let response = |status: &u16| MetaResponse {
-            description: describe(*status),
+            description: description_of(*status),
             status: Some(*status),
             status_range: None,
             content: vec![MetaMediaType { content_type: PROBLEM_JSON, schema: Problem::schema_ref() }],
@@ -298,41 +298,46 @@ fn headers(status: u16) -> Vec<MetaHeader> {
     };
     match status {
         401 => vec![header("WWW-Authenticate", "`Bearer`.", String::schema_ref())],
-        429 | 503 => vec![header("Retry-After", "Seconds.", u64::schema_ref())],
+        429 | 503 => vec![header("Retry-After", "Seconds to wait before retrying.", u64::schema_ref())],
         _ => vec![],
     }
 }
 
-fn describe(status: u16) -> &'static str {
+fn description_of(status: u16) -> &'static str {
     match status {
-        400 => "`invalid_request`: malformed JSON, an unknown field, a bad parameter. Nothing was stored.",
-        401 => "`unauthorized`: the API key is missing, wrong, expired or revoked.",
+        400 => "`invalid_request`: malformed JSON, unknown field or invalid parameter. Nothing was stored.",
+        401 => "`unauthorized`: the API key is missing, invalid, expired or revoked.",
         403 => {
-            "`scope_missing`: the key may not do this. `submitter_not_allowed`: the key is for other submitters. \
-             `call_not_allowed`, `deploy_not_allowed`, `value_cap_exceeded`, `day_cap_exceeded`: the submitter's policy \
-             forbids it; nothing was stored. `admin_disabled`: admin routes are off on this server."
+            "`scope_missing`: the key lacks the required scope. `submitter_not_allowed`: the key is limited \
+             to other submitters. `call_not_allowed`, `deploy_not_allowed`, `value_cap_exceeded`, \
+             `day_cap_exceeded`: the submitter's policy forbids the transaction; nothing was stored. \
+             `admin_disabled`: admin routes are disabled on this server."
         }
-        404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: there is no such thing.",
+        404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: not found.",
         409 => {
-            "`request_id_conflict`: this requestId was used for another payload. `submitter_protected`: the submitter \
-             waits for an operator. `submitter_low_level`: the submitter's nonces are given by the low-level hook alone. `not_protected`: there is nothing to release or adopt. `action_refused`: the worker looked into it \
-             and changed nothing. `tx_final`: the transaction is final. \
-             `simulation_disabled`: this server has no node to ask."
+            "`request_id_conflict`: this requestId was already used with a different payload. \
+             `submitter_protected`: the submitter is in PROTECT until an operator acts. \
+             `submitter_low_level`: the submitter's nonces are reserved through the low-level hook only. \
+             `not_protected`: there is nothing to release or adopt. `action_refused`: the worker refused the \
+             action and changed nothing. `tx_final`: the transaction is final. `simulation_disabled`: no \
+             node is configured for this chain."
         }
-        408 => "`body_too_slow`: the body did not come within `api.body_timeout`. Nothing was stored.",
+        408 => "`body_too_slow`: the body was not received within `api.body_timeout`. Nothing was stored.",
         413 => "`body_too_large`: the body is larger than `api.max_body_bytes`.",
-        415 => "`unsupported_media_type`: the body must be `application/json`.",
+        415 => "`unsupported_media_type`: the content type must be `application/json`.",
         422 => {
-            "`invalid_payload`: the payload can never become a transaction; `field` says where. Nothing was stored."
+            "`invalid_payload`: the payload is not a valid transaction; `field` names the invalid field. \
+             Nothing was stored."
         }
         429 => {
-            "`rate_limited`: the key has made too many requests. `queue_full`: too many transactions of the submitter wait. \
-             Nothing was stored; try again after `Retry-After`."
+            "`rate_limited`: too many requests. `queue_full`: the submitter's queue is at its limit. Nothing \
+             was stored; retry after `Retry-After`."
         }
         503 => {
-            "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`: try again, with the same requestId, after `Retry-After`."
+            "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`: retry with the same \
+             requestId after `Retry-After`."
         }
-        _ => "`internal_error`: an error of ours. Safe to try again with the same requestId.",
+        _ => "`internal_error`. Safe to retry with the same requestId.",
     }
 }
 
@@ -411,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_limited_hears_when_to_come_again_in_whole_seconds() {
+    fn retry_after_is_in_whole_seconds_rounded_up() {
         for (wait, seconds) in [(1, 1), (1_000, 1), (1_001, 2), (90_500, 91)] {
             let limited = ApiError::RateLimited { retry_after: Duration::from_millis(wait) };
             assert_eq!(limited.retry_after_seconds(), Some(seconds), "{wait} ms");
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_names_the_field_and_hides_nonces() {
+    fn a_problem_names_the_field_and_redacts_nonces() {
         let invalid = ApiError::InvalidPayload(InvalidIntent::new("payload.args[1]", "is bad"));
         assert_eq!(invalid.problem().field.as_deref(), Some("payload.args[1]"));
         let protected = ApiError::SubmitterProtected { reason: "nonce 41 was used elsewhere".into() };

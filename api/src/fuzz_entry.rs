@@ -1,11 +1,11 @@
-//! What clients write, as functions that take any bytes. In no product build: for `fuzz/` and the tests that run the same.
+//! Request parsers as functions of bytes, for `fuzz/` and its regression tests. Not part of product builds.
 
 use gapless::domain::RequestedTx;
 
 use crate::error::ApiError;
 use crate::wire::{BatchRequest, CreateTx, TxPayload, parse, redact_nonces};
 
-/// The body of `POST /api/v1/tx` and of a batch: read strictly, checked, and told again with the same meaning.
+/// Parses and validates the body of `POST /api/v1/tx` or of a batch, and checks that its canonical form is equivalent.
 pub fn read_request(bytes: &[u8]) {
     let batch = parse::<BatchRequest>(bytes).map(|batch| batch.items).unwrap_or_default();
     let items = batch.into_iter().filter_map(|item| item.0.ok());
@@ -13,8 +13,8 @@ pub fn read_request(bytes: &[u8]) {
         let _ = redact_nonces(request.request_id.as_deref().unwrap_or_default());
         match RequestedTx::from(request.payload).validate() {
             Ok(payload) => {
-                let told = RequestedTx::from(TxPayload::from(payload.clone()));
-                assert_eq!(told.validate().as_ref(), Ok(&payload), "the canonical form means the same");
+                let canonical = RequestedTx::from(TxPayload::from(payload.clone()));
+                assert_eq!(canonical.validate().as_ref(), Ok(&payload), "the canonical form is equivalent");
             }
             Err(invalid) => assert_eq!(ApiError::InvalidPayload(invalid).code(), "invalid_payload"),
         }

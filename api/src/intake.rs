@@ -1,8 +1,8 @@
-//! Group commit for creates: requests that arrive while an insert is under way form the next one.
+//! Group commit for creates: requests that arrive while an insert is running form the next group.
 //!
-//! No timer: a lone request is inserted at once, a flood in groups of hundreds. Each request gets its own answer, and a
-//! group that the database refuses is halved until the one row to blame stands alone. Who waits, and what goes
-//! together, is in `waiting`; whether the queue of a submitter has room, in `queue_limit`.
+//! There is no timer: a single request is inserted at once, many in groups of hundreds. Each request gets its own
+//! result, and a group that the database refuses is halved until the failing row is alone. `waiting` queues and
+//! groups the requests; `queue_limit` enforces the submitters' queue limits.
 
 mod queue_limit;
 mod waiting;
@@ -22,16 +22,16 @@ pub(crate) use queue_limit::QueueLimits;
 use tokio::sync::{Notify, oneshot};
 use waiting::{Group, PARTS, Unit, Waiting, part_of};
 
-/// Before a group is closed, requests that have already arrived may join it: so often the flusher lets the tasks run that
-/// are ready, which takes some microseconds when there are none. A lone request waits for nobody.
-const GATHER_TURNS: usize = 4;
-/// Groups under way: no more connections are needed.
-pub(crate) const MOST_AT_ONCE: u32 = PARTS as u32;
+/// How often a flusher yields before it closes a group, so that requests that have already arrived can join. Takes a
+/// few microseconds if no task is ready.
+const GATHER_YIELDS: usize = 4;
+/// Concurrent inserts, and so the connections needed.
+pub(crate) const CONNECTIONS: u32 = PARTS as u32;
 
-/// Why a request has no outcome. Either way nothing is known to be stored, and the same request may be sent again.
+/// Why a request has no outcome. It is not known to be stored; the same request may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IntakeError {
-    /// So many of its submitter wait already.
+    /// The submitter's queue is at its limit.
     QueueFull {
         limit: u64,
     },
@@ -50,8 +50,8 @@ pub(crate) struct Intake {
 #[derive(Debug)]
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// A flusher is wanted.
-    call: Notify,
+    /// Wakes a flusher.
+    wake: Notify,
     limiter: QueueLimiter,
     store: Store,
     notifier: Notifier,
@@ -67,17 +67,17 @@ impl Intake {
     ) -> Intake {
         let (store, notifier, events) = (store.clone(), notifier.clone(), events.clone());
         let (waiting, limiter) = (Mutex::default(), QueueLimiter::new(limits));
-        let shared = Shared { waiting, call: Notify::new(), limiter, store, notifier, events };
+        let shared = Shared { waiting, wake: Notify::new(), limiter, store, notifier, events };
         let intake = Intake { shared: Arc::new(shared) };
-        // Each group has at least one part to itself.
-        for _ in 0..MOST_AT_ONCE {
+        // A group occupies at least one part, so more flushers would have nothing to do.
+        for _ in 0..CONNECTIONS {
             tokio::spawn(flusher(intake.shared.clone()));
         }
         intake
     }
 
     pub(crate) async fn submit(&self, row: NewIntent) -> Result<IntakeOutcome, IntakeError> {
-        // One row in, one answer out; an empty list can only mean that the flusher is gone.
+        // One row has one answer; an empty list would mean that the flusher is gone.
         self.submit_all(vec![row]).await.pop().unwrap_or(Err(IntakeError::Failed))
     }
 
@@ -86,23 +86,23 @@ impl Intake {
         let mut answers = vec![Err(IntakeError::Overloaded); rows.len()];
         let mut parts: [(Vec<usize>, Vec<NewIntent>); PARTS] = Default::default();
         for (index, row) in rows.into_iter().enumerate() {
-            let (places, part) = &mut parts[part_of(&row.submitter)];
-            places.push(index);
+            let (indexes, part) = &mut parts[part_of(&row.submitter)];
+            indexes.push(index);
             part.push(row);
         }
         let mut pending = Vec::new();
-        for (part, (places, rows)) in
-            parts.into_iter().enumerate().filter(|(_, (places, _))| !places.is_empty())
+        for (part, (indexes, rows)) in
+            parts.into_iter().enumerate().filter(|(_, (indexes, _))| !indexes.is_empty())
         {
             let (answer, receiver) = oneshot::channel();
             if self.shared.enqueue(part, Unit { rows, answer }) {
-                pending.push((places, receiver));
+                pending.push((indexes, receiver));
             }
         }
-        for (places, receiver) in pending {
-            let part = receiver.await.unwrap_or_else(|_| vec![Err(IntakeError::Failed); places.len()]);
-            for (place, answer) in places.into_iter().zip(part) {
-                answers[place] = answer;
+        for (indexes, receiver) in pending {
+            let part = receiver.await.unwrap_or_else(|_| vec![Err(IntakeError::Failed); indexes.len()]);
+            for (index, answer) in indexes.into_iter().zip(part) {
+                answers[index] = answer;
             }
         }
         answers
@@ -110,33 +110,33 @@ impl Intake {
 }
 
 impl Shared {
-    /// False when there is no room.
+    /// False if too many rows are waiting.
     fn enqueue(&self, part: usize, unit: Unit) -> bool {
         let mut waiting = self.lock();
         let added = waiting.add(part, unit);
-        let wanted = waiting.call_flusher();
+        let wanted = waiting.wake_flusher();
         drop(waiting);
         if wanted {
-            self.call.notify_one();
+            self.wake.notify_one();
         }
         added
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Every method leaves it valid, so a panic elsewhere leaves nothing half done.
+        // Every method leaves the value consistent, so a poisoned lock can be used.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn next_group(&self) -> Option<Group> {
-        for _ in 0..GATHER_TURNS {
+        for _ in 0..GATHER_YIELDS {
             tokio::task::yield_now().await;
         }
         let mut waiting = self.lock();
         let group = waiting.take();
-        let more = waiting.call_flusher();
+        let more = waiting.wake_flusher();
         drop(waiting);
         if more {
-            self.call.notify_one();
+            self.wake.notify_one();
         }
         group
     }
@@ -145,39 +145,39 @@ impl Shared {
         let rows = &group.rows;
         metrics::histogram!(INTAKE_BATCH_SIZE).record(rows.len() as f64);
         let answers = self.answers(rows).await;
-        let created = announce(&*self.events, rows, &answers);
+        let created = publish_created(&*self.events, rows, &answers);
         let mut answers = answers.into_iter();
         for (count, answer) in group.answers.drain(..) {
             let part: Answers = answers.by_ref().take(count).collect();
-            // A client that went away needs no answer; its row stands and a retry finds it.
+            // The receiver is gone if the client disconnected. Its row is stored, and a retry finds it.
             let _ = answer.send(part);
         }
         self.notifier.notify(created);
     }
 }
 
-/// Queues that have a limit.
+/// Queue limits.
 impl Shared {
-    /// An answer for every row. A queue without room refuses its own rows and no others.
+    /// An answer for every row. A full queue refuses only its own rows.
     async fn answers(&self, rows: &[NewIntent]) -> Answers {
         if let Err(error) = self.count_queues(rows).await {
             return vec![Err(error); rows.len()];
         }
-        let judged = self.limiter.judge(rows);
-        if judged.iter().all(Result::is_ok) {
-            return self.insert_judged(rows).await;
+        let checked = self.limiter.reserve(rows);
+        if checked.iter().all(Result::is_ok) {
+            return self.insert_accepted(rows).await;
         }
-        let having_room = |queue_limit: bool| {
-            let chosen = rows.iter().zip(&judged).filter(move |(_, judged)| judged.is_ok() == queue_limit);
+        let rows_where = |accepted: bool| {
+            let chosen = rows.iter().zip(&checked).filter(move |(_, checked)| checked.is_ok() == accepted);
             chosen.map(|(row, _)| row.clone()).collect::<Vec<NewIntent>>()
         };
-        let mut inserted = self.insert_judged(&having_room(true)).await.into_iter();
-        let mut known = self.known(&having_room(false)).await.into_iter();
-        judged
+        let mut inserted = self.insert_accepted(&rows_where(true)).await.into_iter();
+        let mut known = self.known(&rows_where(false)).await.into_iter();
+        checked
             .into_iter()
-            .map(|judged| match judged {
+            .map(|checked| match checked {
                 Ok(()) => inserted.next().unwrap_or(Err(IntakeError::Failed)),
-                // What was accepted before is told, however full the queue is now.
+                // A request that was accepted before keeps its answer, even if the queue is full now.
                 Err(limit) => {
                     let known = known.next().unwrap_or(Err(IntakeError::Failed));
                     known.and_then(|known| known.ok_or(IntakeError::QueueFull { limit }))
@@ -186,58 +186,59 @@ impl Shared {
             .collect()
     }
 
-    /// Counts the queues of these rows where that is due, which is seldom.
+    /// Counts the queues of these rows where a count is due, which is rare.
     async fn count_queues(&self, rows: &[NewIntent]) -> Result<(), IntakeError> {
-        // Before the count: what is inserted meanwhile is inserted by others.
+        // Taken before the count, so that the count's age is never underestimated.
         let now = Instant::now();
         let limits = self.limiter.to_count(rows, now);
         if limits.is_empty() {
             return Ok(());
         }
-        let depths = self.store.queue_depths(&limits).await.map_err(|error| whole(&error, rows.len()))?;
-        self.limiter.counted(&limits, &depths, now);
+        let depths =
+            self.store.queue_depths(&limits).await.map_err(|error| group_error(&error, rows.len()))?;
+        self.limiter.set_counts(&limits, &depths, now);
         Ok(())
     }
 
-    async fn insert_judged(&self, rows: &[NewIntent]) -> Answers {
+    async fn insert_accepted(&self, rows: &[NewIntent]) -> Answers {
         let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
-        self.limiter.settle(rows, &answers);
+        self.limiter.release_unused(rows, &answers);
         answers
     }
 
     async fn known(&self, rows: &[NewIntent]) -> Vec<Result<Option<IntakeOutcome>, IntakeError>> {
         match self.store.known_outcomes(rows).await {
             Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(whole(&error, rows.len())); rows.len()],
+            Err(error) => vec![Err(group_error(&error, rows.len())); rows.len()],
         }
     }
 }
 
-/// A statement that concerns all of them failed.
-fn whole(error: &StoreError, rows: usize) -> IntakeError {
+/// The error of every row when a statement for all of them failed.
+fn group_error(error: &StoreError, rows: usize) -> IntakeError {
     if error.is_connection() {
-        tracing::warn!(%error, rows, "requests were refused: the database is away");
+        tracing::warn!(%error, rows, "requests refused: the database is unavailable");
         return IntakeError::Unavailable;
     }
-    tracing::error!(%error, rows, "requests could not be judged");
+    tracing::error!(%error, rows, "could not check queue limits");
     IntakeError::Failed
 }
 
 async fn flusher(shared: Arc<Shared>) {
     loop {
-        shared.call.notified().await;
+        shared.wake.notified().await;
         while let Some(mut group) = shared.next_group().await {
-            // A group that panicked is answered by the end of its channels; what waits behind it must not wait for ever.
+            // After a panic the group's channels close, which answers its requests. The flusher must go on.
             if AssertUnwindSafe(shared.insert(&mut group)).catch_unwind().await.is_err() {
-                tracing::error!(rows = group.rows.len(), "an insert panicked");
+                tracing::error!(rows = group.rows.len(), "insert panicked");
             }
             shared.lock().finish(&group);
         }
     }
 }
 
-/// Tells of every new row, and counts them.
-fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> usize {
+/// Publishes an event for every new row and returns their number.
+fn publish_created(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> usize {
     let mut created = 0;
     for (row, answer) in rows.iter().zip(answers) {
         if let Ok(IntakeOutcome::Created(tx_id)) = answer {
@@ -252,21 +253,21 @@ fn announce(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) 
     created
 }
 
-/// An answer for every row, whatever happens.
+/// Returns an answer for every row, also on errors.
 async fn insert(store: &Store, rows: &[NewIntent], outbox: bool) -> Answers {
     let mut answers = Answers::with_capacity(rows.len());
-    // A stack with the leftmost part on top, so that answers and queue order come out left to right.
+    // A stack with the leftmost part on top, so that rows are inserted and answered in order.
     let mut parts = vec![rows];
     while let Some(part) = parts.pop() {
         match store.insert_group(part, outbox).await {
             Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
             Err(error) if error.is_connection() => {
-                tracing::warn!(%error, rows = part.len(), "requests were refused: the database is away");
+                tracing::warn!(%error, rows = part.len(), "requests refused: the database is unavailable");
                 answers.resize(rows.len(), Err(IntakeError::Unavailable));
                 break;
             }
             Err(error) => match part {
-                [one] => answers.push(Err(blame(one, &error))),
+                [one] => answers.push(Err(row_error(one, &error))),
                 many => {
                     let (left, right) = many.split_at(many.len() / 2);
                     parts.extend([right, left]);
@@ -277,9 +278,9 @@ async fn insert(store: &Store, rows: &[NewIntent], outbox: bool) -> Answers {
     answers
 }
 
-fn blame(row: &NewIntent, error: &StoreError) -> IntakeError {
+fn row_error(row: &NewIntent, error: &StoreError) -> IntakeError {
     let key = row.submitter;
     tracing::error!(%error, chain.id = key.chain_id.0, submitter = key.address_text(), tx.id = %row.tx_id,
-        "a request could not be stored");
+        "could not store a request");
     IntakeError::Failed
 }

@@ -1,5 +1,5 @@
-//! The REST API: takes intents and answers questions. It holds no lease and no key and sends nothing to a chain (it asks one
-//! only to simulate), so any number of these processes can run side by side and each can answer every request.
+//! The REST API: accepts intents and serves queries. It has no lease and no signing key and sends nothing to a chain
+//! (it calls a node only to simulate), so any number of API processes can run and each can serve every request.
 
 mod app;
 mod auth;

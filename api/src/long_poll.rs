@@ -1,5 +1,5 @@
-//! Long polls without a query each: one statement asks for everybody who waits, when workers say that something ended
-//! and, because words can be lost, by the clock.
+//! Batched long polls: one query checks all waiting requests, on NOTIFY from a worker and, because notifications can
+//! be lost, at intervals.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use gapless::store::Store;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::wait::something_ended;
+use crate::wait::completion_or_timeout;
 
-/// How late an answer may be if a word was lost.
-const LISTENING: Duration = Duration::from_millis(500);
-/// How late an answer may be while no word can come.
-const DEAF: Duration = Duration::from_millis(75);
-/// Between two looks, however many workers ring.
-const MIN_GAP: Duration = Duration::from_millis(10);
+/// Poll interval while LISTEN works: the delay after a lost notification.
+const POLL_LISTENING: Duration = Duration::from_millis(500);
+/// Poll interval while LISTEN is down.
+const POLL_NOT_LISTENING: Duration = Duration::from_millis(75);
+/// Shortest time between two queries, however many notifications arrive.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 type Waiters = HashMap<TxId, Vec<oneshot::Sender<()>>>;
 
@@ -28,20 +28,20 @@ pub(crate) struct LongPolls {
     added: Arc<Notify>,
 }
 
-/// Somebody who waits. One that is dropped is swept out by the next look.
+/// A waiting request. A dropped one is removed before the next query.
 #[derive(Debug)]
 pub(crate) struct Waiting(oneshot::Receiver<()>);
 
 impl Waiting {
-    /// Returns when the transaction is final, or gone, or `limit` has passed. The caller reads the row then.
-    pub(crate) async fn ended(self, limit: Duration) {
+    /// Returns when the transaction is final or deleted, or after `limit`. The caller then reads the row.
+    pub(crate) async fn wait(self, limit: Duration) {
         metrics::gauge!(LONG_POLLS).increment(1.0);
         let _counted = Counted;
         let _ = tokio::time::timeout(limit, self.0).await;
     }
 }
 
-/// Also when the client goes away or the server stops.
+/// Decrements the gauge however the wait ends.
 struct Counted;
 
 impl Drop for Counted {
@@ -51,14 +51,14 @@ impl Drop for Counted {
 }
 
 impl LongPolls {
-    pub(crate) fn start(store: Store, endings: watch::Receiver<bool>) -> LongPolls {
-        let settled = LongPolls { waiters: Arc::default(), added: Arc::default() };
-        tokio::spawn(settled.clone().run(store, endings));
-        settled
+    pub(crate) fn start(store: Store, completions: watch::Receiver<bool>) -> LongPolls {
+        let long_polls = LongPolls { waiters: Arc::default(), added: Arc::default() };
+        tokio::spawn(long_polls.clone().run(store, completions));
+        long_polls
     }
 
-    /// To be called before the row is read: what ends after this is told.
-    pub(crate) fn enrol(&self, tx_id: TxId) -> Waiting {
+    /// Call before reading the row, so that no later state change is missed.
+    pub(crate) fn register(&self, tx_id: TxId) -> Waiting {
         let (sender, receiver) = oneshot::channel();
         self.lock().entry(tx_id).or_default().push(sender);
         self.added.notify_one();
@@ -66,11 +66,11 @@ impl LongPolls {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiters> {
-        // The map is valid after every statement, so a panic elsewhere leaves nothing half done.
+        // The map is consistent after every statement, so a poisoned lock can be used.
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waited_for(&self) -> Vec<TxId> {
+    fn waiting_tx_ids(&self) -> Vec<TxId> {
         let mut waiters = self.lock();
         waiters.retain(|_, senders| {
             senders.retain(|sender| !sender.is_closed());
@@ -79,25 +79,25 @@ impl LongPolls {
         waiters.keys().copied().collect()
     }
 
-    async fn run(self, store: Store, mut endings: watch::Receiver<bool>) {
+    async fn run(self, store: Store, mut completions: watch::Receiver<bool>) {
         loop {
             if self.lock().is_empty() {
                 self.added.notified().await;
                 continue;
             }
-            // Everybody has just read their row, or was looked for by the round before.
-            let interval = if *endings.borrow() { LISTENING } else { DEAF };
-            something_ended(&mut endings, interval).await;
-            let tx_ids = self.waited_for();
+            // Wait first: every waiting request has just read its row or was checked by the previous query.
+            let interval = if *completions.borrow() { POLL_LISTENING } else { POLL_NOT_LISTENING };
+            completion_or_timeout(&mut completions, interval).await;
+            let tx_ids = self.waiting_tx_ids();
             if !tx_ids.is_empty() {
                 let began = Instant::now();
-                self.look(&store, &tx_ids).await;
-                tokio::time::sleep(began.elapsed().max(MIN_GAP)).await;
+                self.check(&store, &tx_ids).await;
+                tokio::time::sleep(began.elapsed().max(MIN_INTERVAL)).await;
             }
         }
     }
 
-    async fn look(&self, store: &Store, tx_ids: &[TxId]) {
+    async fn check(&self, store: &Store, tx_ids: &[TxId]) {
         match store.settled(tx_ids).await {
             Ok(settled) => {
                 let mut waiters = self.lock();
@@ -105,8 +105,8 @@ impl LongPolls {
                     let _ = sender.send(());
                 }
             }
-            // Each waiter reads its row when its time is up and tells its client then.
-            Err(error) => tracing::debug!(%error, "long polls could not look"),
+            // Each waiting request reads its row when its time is up, and reports the error then.
+            Err(error) => tracing::debug!(%error, "long poll query failed"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `gapless-api`: configuration, logging, signals; the rest is the library.
+//! `gapless-api`: reads the configuration, sets up logging and signals, and runs the server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ struct Options {
     /// Configuration file; every key can also be set as GAPLESS__SECTION__KEY.
     #[arg(long, env = "GAPLESS_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Prints the OpenAPI document and ends.
+    /// Print the OpenAPI document and exit.
     #[arg(long)]
     print_openapi: bool,
 }
@@ -23,7 +23,7 @@ async fn main() -> ExitCode {
     match serve().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Also for people who start it by hand: one line, the cause included, no backtrace.
+            // One line with the cause and no backtrace.
             eprintln!("gapless-api: {error:#}");
             ExitCode::FAILURE
         }
@@ -41,7 +41,7 @@ async fn serve() -> anyhow::Result<()> {
     gapless_api::run(config, gapless::shutdown::stop_signal()).await
 }
 
-#[allow(clippy::print_stdout)] // the document is this mode's output
+#[allow(clippy::print_stdout)] // the document is the output of `--print-openapi`
 fn print(text: &str) {
     print!("{text}");
 }

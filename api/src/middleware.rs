@@ -1,5 +1,5 @@
-//! What happens to every request, whichever route it takes: trace context, panics, problem documents, metrics.
-//! Whatever leaves here with an error status is `application/problem+json`.
+//! Request middleware for all routes: trace context, panics, problem documents, metrics.
+//! Every response with an error status is `application/problem+json`.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tracing::Instrument;
 use crate::document::Methods;
 use crate::error::{ApiError, PROBLEM_JSON};
 
-/// Enough of a framework's message to be useful, little enough to be readable.
+/// Longest framework error text, in characters, that is copied into `detail`.
 const MAX_FRAMEWORK_TEXT: usize = 2_000;
 
-/// The methods of every path are known here: the framework does not say them with a 405.
+/// Adds the `Allow` header to a 405, which the framework does not.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestMiddleware {
     methods: Arc<Methods>,
@@ -58,7 +58,10 @@ impl<E: Endpoint> Endpoint for RequestEndpoint<E> {
         let status = response.status().as_u16();
         metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route, "status" => status.to_string())
             .record(started.elapsed());
-        span.in_scope(|| tracing::debug!(http.route = route, http.status = status, elapsed = ?started.elapsed(), "answered"));
+        span.in_scope(|| {
+            let elapsed = started.elapsed();
+            tracing::debug!(http.route = route, http.status = status, ?elapsed, "request completed");
+        });
         Ok(response)
     }
 }
@@ -70,14 +73,14 @@ impl<E: Endpoint> RequestEndpoint<E> {
             Ok(Ok(response)) => response.into_response(),
             Ok(Err(error)) => error.into_response(),
             Err(_) => {
-                // The panic itself was printed by the panic hook, with its place.
+                // The panic hook has printed message and location.
                 tracing::error!("a handler panicked");
                 ApiError::Internal.into_response()
             }
         };
         let mut response = as_problem(response).await;
         if response.status() == StatusCode::METHOD_NOT_ALLOWED
-            && let Some(allow) = self.methods.of(&path)
+            && let Some(allow) = self.methods.allow_header(&path)
         {
             response.headers_mut().insert(header::ALLOW, allow);
         }
@@ -85,7 +88,7 @@ impl<E: Endpoint> RequestEndpoint<E> {
     }
 }
 
-/// Turns the framework's own error pages into problem documents; ours pass as they are.
+/// Turns the framework's error responses into problem documents. Those of `ApiError` pass unchanged.
 async fn as_problem(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
@@ -96,7 +99,7 @@ async fn as_problem(response: Response) -> Response {
     let text = response.into_body().into_string().await.unwrap_or_default();
     let text = text.strip_prefix("parse request payload error: ").unwrap_or(&text);
     let mut problem =
-        ApiError::from_foreign(status, text.chars().take(MAX_FRAMEWORK_TEXT).collect()).into_response();
+        ApiError::from_framework(status, text.chars().take(MAX_FRAMEWORK_TEXT).collect()).into_response();
     if let Some(operation) = operation {
         problem.set_data(operation);
     }
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_error_leaves_as_a_problem_document() {
+    async fn every_error_response_is_a_problem_document() {
         for (method, path, body, status, code) in [
             (Method::GET, "/fine", 0, StatusCode::OK, "fine"),
             (Method::POST, "/fine", 10, StatusCode::OK, "fine"),

@@ -1,5 +1,4 @@
-//! Nodes for questions: a client per chain, made when it is first needed. Nothing is ever sent through it; the API has no
-//! key and no attempt, and so nothing to send.
+//! Read-only RPC clients for simulations: one per chain, created on first use. The API never sends a transaction.
 
 use std::collections::BTreeMap;
 
@@ -18,37 +17,37 @@ pub(crate) struct Nodes(BTreeMap<ChainId, Entry>);
 #[derive(Debug)]
 struct Entry {
     config: ChainConfig,
-    made: OnceCell<Node>,
+    node: OnceCell<Node>,
 }
 
-/// A chain that can be asked.
+/// RPC client and fee source of a chain.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) client: EvmClient,
     pub(crate) fees: FeeSource,
-    /// Estimated gas is multiplied by this, as a worker does.
+    /// Applied to estimated gas, as the worker does.
     pub(crate) gas_limit_multiplier: f64,
 }
 
 impl Nodes {
     pub(crate) fn new(config: &Config) -> Nodes {
-        let entry = |chain: &ChainConfig| Entry { config: chain.clone(), made: OnceCell::new() };
+        let entry = |chain: &ChainConfig| Entry { config: chain.clone(), node: OnceCell::new() };
         Nodes(config.chains.values().map(|chain| (chain.id, entry(chain))).collect())
     }
 
-    /// The node of a configured chain, known to serve that chain.
+    /// The client of a configured chain. Its chain id was checked.
     pub(crate) async fn get(&self, chain_id: ChainId) -> Result<&Node, ApiError> {
         let entry = self.0.get(&chain_id).ok_or(ApiError::UnknownChain(chain_id.0))?;
         if entry.config.urls.is_empty() {
             return Err(ApiError::SimulationDisabled);
         }
-        entry.made.get_or_try_init(|| make(&entry.config)).await
+        entry.node.get_or_try_init(|| connect(&entry.config)).await
     }
 }
 
-async fn make(config: &ChainConfig) -> Result<Node, ApiError> {
+async fn connect(config: &ChainConfig) -> Result<Node, ApiError> {
     let client = EvmClient::new(config).map_err(|error| {
-        tracing::error!(chain.id = config.id.0, %error, "the nodes of a chain cannot be used");
+        tracing::error!(chain.id = config.id.0, %error, "cannot create the RPC client of a chain");
         ApiError::Internal
     })?;
     let served = client.remote_chain_id().await?;
@@ -63,10 +62,10 @@ async fn make(config: &ChainConfig) -> Result<Node, ApiError> {
     })
 }
 
-/// A node that could not be asked says nothing about the transaction.
+/// An RPC failure is not a result of the simulation.
 impl From<RpcError> for ApiError {
     fn from(error: RpcError) -> Self {
-        tracing::warn!(%error, "a simulation was refused: the node cannot be asked");
+        tracing::warn!(%error, "simulation refused: no node is available");
         ApiError::NodeUnavailable
     }
 }

@@ -1,4 +1,4 @@
-//! From a configuration to a listening server, and back.
+//! Starts the server from a configuration and runs it until shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use anyhow::Context;
 use gapless::config::{Api, Config};
 use gapless::events::publisher;
 use gapless::notifier::{self, Notifier};
-use gapless::observe::install_metrics;
-use gapless::store::{Channel, Store, Timeouts, database_remarks};
+use gapless::observe::{Program, install_metrics};
+use gapless::store::{Channel, Store, Timeouts, database_warnings};
 use poem::endpoint::make_sync;
 use poem::web::Html;
 use poem::{Endpoint, EndpointExt, IntoResponse, Response, Route, get};
@@ -29,41 +29,39 @@ use crate::ready::{self, wait_for_database};
 use crate::routes;
 use crate::tls::Tls;
 
-/// A request is better refused soon and sent again than kept waiting for a connection.
+/// Short: a client can retry a refused request sooner than a blocked one.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
-/// Long polls end at once on shutdown; everything else is done well within this.
-const GRACE: Duration = Duration::from_secs(10);
-/// Keys are looked up for many requests at a time.
-const KEY_LOOKS: u32 = 1;
-/// Keeps the histograms small in a process that nobody scrapes.
-const UPKEEP: Duration = Duration::from_secs(5);
+/// Time to finish open requests on shutdown. Long polls end at once.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// One connection: a key lookup query serves many requests.
+const KEY_LOOKUP_CONNECTIONS: u32 = 1;
+/// Interval of metrics upkeep, which bounds the histograms even if nothing scrapes them.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
-/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is taken, the certificate cannot
-/// be used, or others than
-/// this machine's users could come in without a key; waits, and says so, if the database is away.
+/// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is in use, the
+/// certificate is unusable, or clients on other machines could connect without a key. Waits, with a warning, if the
+/// database is unreachable.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
-    for log_security_warnings in
-        database_remarks(&config.database.url).into_iter().chain(config.security_warnings())
-    {
-        tracing::warn!(log_security_warnings, "not secure");
+    for warning in database_warnings(&config.database.url).into_iter().chain(config.security_warnings()) {
+        tracing::warn!(warning, "not secure");
     }
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
-    // Apart from those who read: however many lists are asked for, what is to be sent does not wait for them.
-    let intake_store =
-        Store::new(&config.database.url, "gapless-api-intake", intake::MOST_AT_ONCE + KEY_LOOKS, TIMEOUTS)?;
+    // A pool of its own, so that creates never wait for connections used by reads.
+    let intake_connections = intake::CONNECTIONS + KEY_LOOKUP_CONNECTIONS;
+    let intake_store = Store::new(&config.database.url, "gapless-api-intake", intake_connections, TIMEOUTS)?;
     let authenticator = Authenticator::new(&config.api, &intake_store);
     match ready::check(&store).await {
-        Err(error) if error.is_for_people() => return Err(error.into()),
+        Err(error) if error.needs_operator() => return Err(error.into()),
         Err(_) => {}
-        // Before anybody can come in. What cannot be asked now is asked once the database is back.
+        // Before the server listens. If this fails, it is repeated once the database is back.
         Ok(()) => {
-            if let Err(error) = authenticator.look(&store).await {
-                tracing::warn!(%error, "whether there are API keys is not known yet");
+            if let Err(error) = authenticator.check_for_keys(&store).await {
+                tracing::warn!(%error, "could not check whether API keys exist; retrying");
             }
-            authenticator.check()?;
+            authenticator.check_bind_address()?;
         }
     }
-    // Apart from the requests, so that no word waits for a connection: one to tell workers, one to hear them.
+    // A pool of its own, so that NOTIFY never waits for a connection used by requests.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
     let app = app(&config, authenticator, store.clone(), &intake_store, notify_store, shutdown.clone());
     let stop = CancellationToken::new();
@@ -76,7 +74,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "the API is listening");
     let endpoint = endpoint(app.clone(), &config.api);
-    let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, GRACE);
+    let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, SHUTDOWN_GRACE);
     let supervised = async {
         let outcome = supervise(&app.authenticator, &store, &shutdown).await;
         stop.cancel();
@@ -88,14 +86,14 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     outcome
 }
 
-/// Until `shutdown`, or until it turns out that this process must not serve.
+/// Runs until `shutdown`. Fails if this process must not serve.
 async fn supervise(
     authenticator: &Authenticator,
     store: &Store,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     wait_for_database(store, shutdown).await?;
-    authenticator.guard(store, shutdown).await
+    authenticator.watch_for_keys(store, shutdown).await
 }
 
 fn app(
@@ -106,16 +104,16 @@ fn app(
     notify_store: Store,
     shutdown: CancellationToken,
 ) -> SharedApp {
-    let metrics = install_metrics();
+    let metrics = install_metrics(Program::Api);
     let notifier = Notifier::start(notify_store.clone(), Channel::Work);
-    let endings = listen(notify_store);
+    let completions = listen(notify_store);
     let intake =
         Intake::start(intake_store, &notifier, &publisher(config.events.mode), QueueLimits::new(config));
-    let long_polls = LongPolls::start(store.clone(), endings.clone());
+    let long_polls = LongPolls::start(store.clone(), completions.clone());
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
         async move {
-            while tokio::time::timeout(UPKEEP, shutdown.cancelled()).await.is_err() {
+            while tokio::time::timeout(METRICS_UPKEEP, shutdown.cancelled()).await.is_err() {
                 metrics.upkeep();
             }
         }
@@ -123,7 +121,7 @@ fn app(
     Arc::new(App {
         intake,
         notifier,
-        endings,
+        completions,
         long_polls,
         chains: Chains::new(config),
         policies: Policies::new(config),
@@ -137,13 +135,13 @@ fn app(
     })
 }
 
-/// Hears when workers finish something.
+/// Listens for NOTIFY from workers that finished something. The value is false while LISTEN is down.
 fn listen(store: Store) -> watch::Receiver<bool> {
-    let (said, heard) = watch::channel(false);
+    let (sender, receiver) = watch::channel(false);
     tokio::spawn(notifier::listen(store, Channel::Final, move |listening| {
-        said.send_replace(listening);
+        sender.send_replace(listening);
     }));
-    heard
+    receiver
 }
 
 fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use<> {
@@ -153,7 +151,7 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         .at("/openapi.yaml", get(make_sync(move |_| spec.clone().with_content_type("application/x-yaml"))))
         .nest("/", routes::service())
         .data(app.clone())
-        // From here on outwards: the key comes before the body.
+        // Outermost last: authentication runs before the body is read.
         .with(BodyLimit { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
         .with(AuthMiddleware { app })
         .with(RequestMiddleware::new())

@@ -1,7 +1,6 @@
-//! TLS of the API's own: certificate and key are files, and are read again when they change.
+//! TLS for the API. Certificate and key are files and are reloaded when they change.
 //!
-//! They are looked at by the clock. A signal would have to be sent by somebody who knows the process; a mount that is renewed
-//! by a cluster, or a certificate by its agent, tells nobody.
+//! The files are polled, because neither a cluster that renews a mount nor a certificate agent signals the process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-/// Two small files. A certificate is replaced weeks before it ends.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Poll interval of the two files.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
@@ -34,43 +33,45 @@ struct Files {
 }
 
 impl Tls {
-    /// Fails if the files cannot be used. Later ones that cannot be used are reported, and the last that could are kept.
+    /// Fails if the files are unusable. If later versions are unusable, logs a warning and keeps the last usable ones.
     pub(crate) async fn start(config: &ApiTls, stop: &CancellationToken) -> anyhow::Result<Tls> {
         let files = Files::read(config).await?;
-        let (changed, current) = watch::channel(Arc::new(files.server()?));
-        tokio::spawn(follow(config.clone(), files, changed, stop.clone()));
+        let (changed, current) = watch::channel(Arc::new(files.server_config()?));
+        tokio::spawn(reload_on_change(config.clone(), files, changed, stop.clone()));
         Ok(Tls { current })
     }
 
-    /// For one connection, with the certificate of this moment.
+    /// An acceptor with the current certificate.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.current.borrow().clone())
     }
 }
 
-async fn follow(
+async fn reload_on_change(
     config: ApiTls,
     mut seen: Files,
     changed: watch::Sender<Arc<ServerConfig>>,
     stop: CancellationToken,
 ) {
-    while tokio::time::timeout(LOOK_EVERY, stop.cancelled()).await.is_err() {
+    while tokio::time::timeout(POLL_INTERVAL, stop.cancelled()).await.is_err() {
         let found = match Files::read(&config).await {
             Ok(found) if found == seen => continue,
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(error = %format!("{error:#}"), "the API's certificate cannot be read; the old one serves");
+                let error = format!("{error:#}");
+                tracing::warn!(error, "cannot read the API's certificate; the old one stays in use");
                 continue;
             }
         };
-        // Of two files one is replaced first: between them they do not fit, and the next look finds the other.
-        match found.server() {
+        // While only one of the files is replaced they do not match. The next poll reads both.
+        match found.server_config() {
             Ok(server) => {
                 changed.send_replace(Arc::new(server));
-                tracing::info!("the API has another certificate");
+                tracing::info!("API certificate reloaded");
             }
             Err(error) => {
-                tracing::warn!(error = %format!("{error:#}"), "the API's new certificate cannot be used; the old one serves");
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the API's new certificate is unusable; the old one stays in use");
             }
         }
         seen = found;
@@ -84,20 +85,20 @@ impl Files {
         Ok(Files { cert, key })
     }
 
-    /// Only HTTP/1.1 is spoken, as without TLS.
-    fn server(&self) -> anyhow::Result<ServerConfig> {
+    /// HTTP/1.1 only, as without TLS.
+    fn server_config(&self) -> anyhow::Result<ServerConfig> {
         let chain = CertificateDer::pem_slice_iter(&self.cert).collect::<Result<Vec<_>, _>>();
-        let chain = chain.context("api.tls.cert holds no certificate in PEM")?;
-        anyhow::ensure!(!chain.is_empty(), "api.tls.cert holds no certificate in PEM");
-        // Without the cause: it could quote the file.
+        let chain = chain.context("api.tls.cert contains no PEM certificate")?;
+        anyhow::ensure!(!chain.is_empty(), "api.tls.cert contains no PEM certificate");
+        // Without the cause, which could quote the file.
         let key = PrivateKeyDer::from_pem_slice(&self.key).ok();
-        let key = key.context("api.tls.key holds no private key in PEM, or it is encrypted")?;
+        let key = key.context("api.tls.key contains no PEM private key, or it is encrypted")?;
         let mut server = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .context("TLS cannot be set up")?
+            .context("could not set up TLS")?
             .with_no_client_auth()
             .with_single_cert(chain, key)
-            .context("api.tls: certificate and key cannot be used together")?;
+            .context("api.tls: invalid certificate, or the key does not match it")?;
         server.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(server)
     }
@@ -111,7 +112,7 @@ async fn read(key: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn pair() -> (String, String) {
+    fn certificate_and_key() -> (String, String) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         (made.cert.pem(), made.signing_key.serialize_pem())
     }
@@ -121,36 +122,36 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_not_repeated() {
-        let ((cert, key), (_, other)) = (pair(), pair());
-        assert!(files(&cert, &key).server().is_ok());
+    fn an_unusable_file_is_named_and_its_content_is_not_shown() {
+        let ((cert, key), (_, other)) = (certificate_and_key(), certificate_and_key());
+        assert!(files(&cert, &key).server_config().is_ok());
         for (unusable, named) in [
             (files("", &key), "api.tls.cert"),
             (files(&key, &key), "api.tls.cert"),
             (files(&cert, ""), "api.tls.key"),
             (files(&cert, &cert), "api.tls.key"),
-            (files(&cert, &other), "together"),
+            (files(&cert, &other), "does not match"),
         ] {
-            let told = format!("{:#}", unusable.server().unwrap_err());
-            assert!(told.contains(named), "{told}");
-            assert!(key.lines().chain(other.lines()).all(|line| !told.contains(line)), "{told}");
+            let message = format!("{:#}", unusable.server_config().unwrap_err());
+            assert!(message.contains(named), "{message}");
+            assert!(key.lines().chain(other.lines()).all(|line| !message.contains(line)), "{message}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_certificate_is_taken_up_and_one_that_does_not_fit_is_not() {
+    async fn a_changed_certificate_is_reloaded_unless_its_key_does_not_match() {
         let dir = tempfile::tempdir().unwrap();
         let config = ApiTls { cert: dir.path().join("c"), key: dir.path().join("k") };
         let write = |cert: &str, key: &str| {
             std::fs::write(&config.cert, cert).unwrap();
             std::fs::write(&config.key, key).unwrap();
         };
-        let ((cert, key), (next, next_key)) = (pair(), pair());
+        let ((cert, key), (next, next_key)) = (certificate_and_key(), certificate_and_key());
         write(&cert, &key);
         let mut tls = Tls::start(&config, &CancellationToken::new()).await.unwrap();
         tls.current.borrow_and_update();
         write(&next, &key);
-        tokio::time::sleep(LOOK_EVERY * 3).await;
+        tokio::time::sleep(POLL_INTERVAL * 3).await;
         assert!(!tls.current.has_changed().unwrap());
         write(&next, &next_key);
         tls.current.changed().await.unwrap();

@@ -1,4 +1,4 @@
-//! `?wait=30s`, and the waiting for a worker.
+//! Parses `?wait=30s`, and waits for a worker to handle a request.
 
 use std::time::Duration;
 
@@ -9,55 +9,55 @@ use tokio::time::Instant;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// A lane that is awake carries a request out within this time.
+/// Default wait. A running lane handles a request within this time.
 const WORKER_WAIT: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `500ms`, `30s`, `2m`. Longer than the configured maximum means the maximum: the client asks again anyway.
+/// `500ms`, `30s`, `2m`. Values above the configured maximum are reduced to it: the client polls again anyway.
 pub(crate) fn parse_wait(text: Option<&str>, max: Duration) -> Result<Duration, ApiError> {
     let Some(text) = text else { return Ok(Duration::ZERO) };
     match humantime::parse_duration(text) {
         Ok(wait) => Ok(wait.min(max)),
         Err(_) => Err(ApiError::InvalidRequest(format!(
-            "wait: `{text}` is not a duration such as 500ms, 30s or 2m"
+            "wait: `{text}` is not a valid duration; use for example 500ms, 30s or 2m"
         ))),
     }
 }
 
-/// The same for what a worker has to carry out: absent means long enough for one that is awake.
+/// As `parse_wait`, for requests that a worker handles: if absent, `WORKER_WAIT`.
 pub(crate) fn parse_worker_wait(text: Option<&str>, max: Duration) -> Result<Duration, ApiError> {
     if text.is_some() { parse_wait(text, max) } else { Ok(WORKER_WAIT) }
 }
 
-/// The row of a request once a worker has dealt with it, or as it stands when the time is up or the server stops.
-pub(crate) async fn dealt_with<R, F: Future<Output = Result<R, StoreError>>>(
+/// The row of a request once a worker has handled it, or its current state on timeout or shutdown.
+pub(crate) async fn wait_until_handled<R, F: Future<Output = Result<R, StoreError>>>(
     app: &App,
     wait: Duration,
     read: impl Fn() -> F,
     is_done: impl Fn(&R) -> bool,
 ) -> Result<R, StoreError> {
     let until = Instant::now() + wait;
-    let mut endings = app.endings.clone();
+    let mut completions = app.completions.clone();
     loop {
-        // Before the row is read: what ends after that has somebody look again.
-        endings.mark_unchanged();
+        // Before reading the row, so that a later change wakes the wait below.
+        completions.mark_unchanged();
         let row = read().await?;
         if is_done(&row) || Instant::now() >= until || app.shutdown.is_cancelled() {
             return Ok(row);
         }
-        something_ended(&mut endings, LOOK_EVERY).await;
+        completion_or_timeout(&mut completions, POLL_INTERVAL).await;
     }
 }
 
-/// Returns when workers say that something ended, or `limit` has passed.
-pub(crate) async fn something_ended(endings: &mut watch::Receiver<bool>, limit: Duration) {
-    let heard = async {
-        if endings.changed().await.is_err() {
-            // The sender lives as long as the server; were it gone, the clock would be left.
+/// Returns on NOTIFY from a worker, or after `limit`.
+pub(crate) async fn completion_or_timeout(completions: &mut watch::Receiver<bool>, limit: Duration) {
+    let notified = async {
+        if completions.changed().await.is_err() {
+            // The sender lives as long as the server. If it were gone, the timeout would remain.
             std::future::pending::<()>().await;
         }
     };
-    let _ = tokio::time::timeout(limit, heard).await;
+    let _ = tokio::time::timeout(limit, notified).await;
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A stream that gives up on a reader who takes nothing: a client that asks and never reads its answer would otherwise keep
-//! its connection, and the answer's memory, for ever. Reading is not watched here; hyper and the edge do that.
+//! A stream whose writes time out. Without it, a client that never reads its response would keep the connection and
+//! the response's memory forever. Reads have no timeout here; hyper and `body_limit` limit them.
 
 use std::io;
 use std::pin::Pin;
@@ -12,24 +12,28 @@ use tokio::time::{Sleep, sleep};
 #[derive(Debug)]
 pub(crate) struct WriteTimeout<S> {
     inner: S,
-    limit: Duration,
-    /// Runs while a write waits for the client.
-    stalled: Option<Pin<Box<Sleep>>>,
+    timeout: Duration,
+    /// Set while a write is pending.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> WriteTimeout<S> {
-    pub(crate) fn new(inner: S, limit: Duration) -> WriteTimeout<S> {
-        WriteTimeout { inner, limit, stalled: None }
+    pub(crate) fn new(inner: S, timeout: Duration) -> WriteTimeout<S> {
+        WriteTimeout { inner, timeout, timer: None }
     }
 
-    fn watch<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn with_timeout<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.stalled = None;
+            self.timer = None;
             return polled;
         }
-        let limit = self.limit;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
-        match stalled.as_mut().poll(context) {
+        let timeout = self.timeout;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        match timer.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
@@ -53,7 +57,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.watch(polled, context)
+        self.with_timeout(polled, context)
     }
 
     fn poll_write_vectored(
@@ -62,7 +66,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write_vectored(context, parts);
-        self.watch(polled, context)
+        self.with_timeout(polled, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -71,12 +75,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_flush(context);
-        self.watch(polled, context)
+        self.with_timeout(polled, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.watch(polled, context)
+        self.with_timeout(polled, context)
     }
 }
 
@@ -87,14 +91,14 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_who_takes_nothing_is_given_up_and_one_who_is_slow_is_not() {
-        let limit = Duration::from_secs(30);
+    async fn a_stalled_reader_times_out_and_a_slow_one_does_not() {
+        let timeout = Duration::from_secs(30);
         let (ours, mut theirs) = duplex(8);
-        let mut stream = WriteTimeout::new(ours, limit);
+        let mut stream = WriteTimeout::new(ours, timeout);
         let slow = tokio::spawn(async move {
             let mut taken = [0; 8];
             for _ in 0..4 {
-                tokio::time::sleep(limit / 2).await;
+                tokio::time::sleep(timeout / 2).await;
                 theirs.read_exact(&mut taken).await.unwrap();
             }
             theirs

@@ -8,32 +8,32 @@ use clap::{Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "gapless-bench")]
 pub(crate) struct Args {
-    /// Only these, separated by commas
+    /// Run only these, comma-separated
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     pub(crate) only: Vec<Name>,
-    /// Small sizes: under two minutes, and a summary as the last line
+    /// Small sizes: less than two minutes; prints a summary as the last line
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Tables in Markdown
+    /// Print tables as Markdown
     #[arg(long)]
     pub(crate) markdown: bool,
-    /// Also write every figure as JSON, a file for each benchmark
+    /// Also write all figures as JSON, one file per benchmark
     #[arg(long, value_name = "DIR")]
     pub(crate) json: Option<PathBuf>,
-    /// One size for `engine` and `anvil` instead of theirs: so many submitters
+    /// Number of submitters of `engine` and `anvil`, instead of their own sizes
     #[arg(long, value_name = "N")]
     pub(crate) submitters: Option<usize>,
-    /// With it, or alone: so many transactions of each submitter
+    /// Transactions per submitter of `engine` and `anvil`
     #[arg(long, value_name = "N")]
     pub(crate) each: Option<usize>,
-    /// Where gapless, gapless-api and gapless-worker are; absent: beside this program
+    /// Directory of gapless, gapless-api and gapless-worker. Default: the directory of this program
     #[arg(long, value_name = "DIR")]
     pub(crate) bin_dir: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) role: Option<Role>,
 }
 
-/// What this program does when it is its own child.
+/// Subcommands for child processes of this program.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// An HTTP server whose handler does nothing
@@ -44,19 +44,19 @@ pub(crate) enum Role {
 /// The benchmarks, in the order they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
-    /// POST at several concurrencies, against single-row INSERTs and against an empty handler
+    /// POST at several concurrencies, compared with single-row INSERTs and an empty handler
     Ingest,
-    /// The worker on a chain that mines at once, against the same SQL without signing and RPC
+    /// The worker on a chain with instant mining, compared with the same SQL without signing and RPC
     Engine,
-    /// End to end on anvil, against a bare sender without a database
+    /// End to end on anvil, compared with a bare sender without a database
     Anvil,
     /// One transaction on an idle system
     Latency,
-    /// Cost as submitters, queued rows, finished rows and workers grow; cost of doing nothing
+    /// Cost by number of submitters, queued rows, finished rows and workers; cost when idle
     Scale,
-    /// Hand-over, takeover, and the share of a joining worker
+    /// Handover, takeover, and lease balancing with a joining worker
     Recovery,
-    /// Ingest and engine at once
+    /// Ingest and engine at the same time
     Both,
 }
 
@@ -65,7 +65,7 @@ impl Args {
         if self.only.is_empty() { Name::value_variants().to_vec() } else { self.only.clone() }
     }
 
-    /// Submitters and transactions of each, as given or as the benchmark would have it.
+    /// Submitters and transactions per submitter, from the options or these defaults.
     pub(crate) fn size(&self, submitters: usize, each: usize) -> (usize, usize) {
         (self.submitters.unwrap_or(submitters), self.each.unwrap_or(each))
     }

@@ -1,4 +1,4 @@
-//! Both at once: ingest and engine on the same machine and the same rows, beside each of them alone.
+//! Ingest and engine at the same time on the same tables, compared with each of them alone.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::engine::{Drive, drive};
 use crate::load::{self, Until};
 use crate::machine::cores;
 use crate::measure::statements_table;
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const NAME: &str = "both";
 const CLIENTS: usize = 64;
 const SUBMITTERS: usize = 1_000;
 const LIMIT: Duration = Duration::from_secs(900);
-/// How long sessions of PostgreSQL keep their counts to themselves.
+/// PostgreSQL sessions report their statistics at most once per second.
 const REPORTED: Duration = Duration::from_millis(1_100);
 const GOAL_EACH: f64 = 0.8;
-/// With fewer, one takes from the other whatever the program does.
+/// With fewer cores the two compete for CPU in any case.
 const CORES_FOR_BOTH: usize = 4;
 const GOAL_COMMITS: f64 = 0.05;
 const GOAL_RPC: f64 = 1.3;
@@ -45,16 +45,16 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     };
     table.rows = vec![line("ingest", ingest_alone, ingest), line("engine", engine_alone, engine)];
     report.table(NAME, table);
-    let verdict = match cores() >= CORES_FOR_BOTH {
-        true => Verdict::of(ingest_share >= GOAL_EACH && engine_share >= GOAL_EACH),
-        false => Verdict::Open("too few cores for both"),
+    let result = match cores() >= CORES_FOR_BOTH {
+        true => GoalResult::of(ingest_share >= GOAL_EACH && engine_share >= GOAL_EACH),
+        false => GoalResult::Open("too few cores for both"),
     };
     let measured = format!("ingest {ingest_share:.2} ×, engine {engine_share:.2} ×");
-    report.goal("ingest and engine at once", format!("≥ {GOAL_EACH} × of each alone"), measured, verdict);
-    whole_lives(bed, &keys, posted, report).await
+    report.goal("ingest and engine at once", format!("≥ {GOAL_EACH} × of each alone"), measured, result);
+    full_lifecycle(bed, &keys, posted, report).await
 }
 
-/// Requests come in while the worker has its hands full. Answers both rates, over the same time.
+/// Posts requests while the worker is busy. Returns both rates over the same time.
 async fn together(bed: &Bed, keys: &[Key], time: Duration, each: usize) -> Result<(f64, f64)> {
     let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
     let run = bed.run("together", chain.url()).await?;
@@ -63,7 +63,7 @@ async fn together(bed: &Bed, keys: &[Key], time: Duration, each: usize) -> Resul
     let mut worker = run.start_worker(keys).await?;
     let mut api = run.start_api().await?;
     run.activate().await?;
-    // Every submitter has been claimed when as many are mined.
+    // Once this many are mined, all submitters are claimed.
     chain.wait_mined(keys.len(), LIMIT).await?;
     let begun = run.now().await?;
     let loaded = load::post(api.port(), CLIENTS, Until::Elapsed(time), body(keys, "b")).await?;
@@ -76,21 +76,21 @@ async fn together(bed: &Bed, keys: &[Key], time: Duration, each: usize) -> Resul
     Ok((loaded.rate(), lifetimes.rate_between(begun, ended)))
 }
 
-/// What a transaction costs from its request to its end, when there are many.
-async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report) -> Result<()> {
+/// Cost of a transaction from its request to its end, under load.
+async fn full_lifecycle(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report) -> Result<()> {
     let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
     let run = bed.run("lives", chain.url()).await?;
     let mut worker = run.start_worker(keys).await?;
     let mut api = run.start_api().await?;
-    // Every connection prepares each statement once, which PostgreSQL counts as a transaction: not of those that are measured.
+    // Warm-up: each connection prepares each statement once, which PostgreSQL counts as a transaction.
     let first = posted / 10;
     load::post(api.port(), CLIENTS, Until::Count(first), body(keys, "first")).await?;
     run.wait_settled(LIMIT).await?;
-    // A session reports what it counted with the first transaction that ends a second after its last report.
+    // A session reports its statistics with the first transaction that ends a second after its last report.
     tokio::time::sleep(REPORTED).await;
     load::post(api.port(), CLIENTS, Until::Count(CLIENTS), body(keys, "report")).await?;
     run.wait_settled(LIMIT).await?;
-    run.monitor.forget_statements().await?;
+    run.monitor.reset_statements().await?;
     let (meter, calls) = (run.meter(&[&api], &[&worker]).await?, chain.calls());
     let begun = run.now().await?;
     load::post(api.port(), CLIENTS, Until::Count(posted), body(keys, "b")).await?;
@@ -123,7 +123,7 @@ async fn whole_lives(bed: &Bed, keys: &[Key], posted: usize, report: &mut Report
             "≤ {GOAL_COMMITS} commits, ≤ {GOAL_RPC} RPC calls, ≤ {GOAL_WAL} B WAL, ≤ {GOAL_CPU_MS} ms CPU"
         ),
         format!("{commits:.3}, {rpc:.2}, {wal:.0} B, {cpu:.3} ms"),
-        Verdict::of(met),
+        GoalResult::of(met),
     );
     report.headline(format!("a life {cpu:.2} ms CPU"));
     Ok(())

@@ -1,4 +1,4 @@
-//! Latency of one: a transaction on an idle system, beside the two round trips that nobody can do without.
+//! Latency of one transaction on an idle system, compared with the two unavoidable round trips to the node.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::bed::{Bed, keys};
 use crate::end_to_end::{funded_anvil, send_and_see};
 use crate::load::{Connection, Rpc};
 use crate::measure::Latencies;
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
-/// Of the two round trips, and on top of them.
+/// Factor of the two round trips, and allowance in addition.
 const GOAL_TIMES: f64 = 3.0;
 const GOAL_MORE_MS: f64 = 10.0;
-/// Between two, so that the system is idle again.
+/// Pause between two transactions, so that the system is idle again.
 const PAUSE: Duration = Duration::from_millis(150);
 
 pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
@@ -30,7 +30,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let mut rpc = Rpc::open(anvil.port()).await?;
     let (mut seen, mut bare) = (Latencies::default(), Latencies::default());
     for number in 0..count {
-        // In turn, so that both meet the same machine. The other key's transactions are its own affair.
+        // Alternating, so that both run under the same conditions. The bare sender uses another key.
         let (hash, raw) = keys[1].sign(number);
         let begun = Instant::now();
         send_and_see(&mut rpc, hash, &raw).await?;
@@ -38,7 +38,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         tokio::time::sleep(PAUSE).await;
         let begun = Instant::now();
         confirm(&mut client, &keys[0].request(&format!("l-{number}"))).await?;
-        // The first one claims the submitter and looks at its key; that is no part of being idle.
+        // The first one includes the claim of the submitter and is not counted.
         if number > 0 {
             seen.add(begun.elapsed());
         }
@@ -60,13 +60,13 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         "latency of one",
         format!("p50 ≤ {GOAL_TIMES} × two round trips + {GOAL_MORE_MS} ms"),
         format!("{ours:.1} ms, allowed {allowed:.1} ms"),
-        Verdict::of(ours <= allowed),
+        GoalResult::of(ours <= allowed),
     );
     report.headline(format!("one in {ours:.0} ms"));
     Ok(())
 }
 
-/// Posts, and waits for the end as a client would.
+/// Posts, and long-polls until CONFIRMED.
 async fn confirm(client: &mut Connection, request: &str) -> Result<()> {
     let (status, body) = client.post("/api/v1/tx", request).await?;
     let accepted: Value = serde_json::from_slice(&body)?;

@@ -1,11 +1,11 @@
-//! What the figures were measured on.
+//! Describes the machine of the measurement.
 
 use anyhow::Result;
 
 use crate::bed::Bed;
 use crate::report::{Row, Table};
 
-/// Cores that this program may use.
+/// Number of cores available to this program.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

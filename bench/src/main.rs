@@ -1,7 +1,7 @@
-//! `gapless-bench`: how fast Gapless is, and what a transaction costs. docs/performance.md says how to read it.
+//! `gapless-bench`: throughput, latency and cost per transaction. See docs/performance.md.
 //!
-//! Every figure has something beside it that was measured in the same run on the same machine. The product runs as its
-//! own release binaries; a run whose data does not pass `gapless verify` fails, whatever its figures were.
+//! Every figure is compared with a reference measured in the same run on the same machine. The product runs as its
+//! release binaries; a run whose data does not pass `gapless verify` fails.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;

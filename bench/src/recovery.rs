@@ -1,4 +1,4 @@
-//! Recovery: how long submitters are without an owner when one dies, stops, or has to share.
+//! Recovery: time without an owner after a crash, a shutdown, or a rebalancing.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use crate::args::Args;
 use crate::bed::{Bed, CHAIN_ID, Key, Run, keys};
 use crate::chain::{Chain, Mining};
 use crate::measure::Latencies;
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const SUBMITTERS: usize = 200;
-/// Blocks, not mining at once: a queue has to last for as long as the benchmark looks at it.
+/// Interval mining, so that the queues last for the duration of the benchmark.
 const BLOCKS: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(60);
 const GOAL_HAND_OVER_MS: f64 = 300.0;
 const GOAL_AFTER_LEASE: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
-    // The default, or one that fits into a quick run.
+    // The default, or shorter for a quick run.
     let lease = Duration::from_secs(if args.quick { 3 } else { 10 });
     let keys = keys(SUBMITTERS);
     let chain = Chain::start(CHAIN_ID, Mining::Every(BLOCKS)).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     owners(&run, "second", SUBMITTERS / 2).await?;
     let share = joined.elapsed();
 
-    // Half of them change hands in good order.
+    // Half of the submitters are handed over gracefully.
     let (of_first, asked) = (owned_by(&run, "first", &keys).await?, Instant::now());
     first.sigterm()?;
     owners(&run, "second", SUBMITTERS).await?;
@@ -48,7 +48,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let mut after_stop = sends_since(&chain, &of_first, asked).await?;
     first.stop().await?;
 
-    // And all of them when their owner is killed, with a third one waiting.
+    // All of them are taken over after a kill, by a third worker that is running already.
     let mut third = run.start_worker_named(&keys, "third").await?;
     owners(&run, "third", SUBMITTERS / 2).await?;
     let (of_second, killed) = (owned_by(&run, "second", &keys).await?, Instant::now());
@@ -56,7 +56,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let mut after_kill = sends_since(&chain, &of_second, killed).await?;
     second.check_log()?;
     third.stop().await?;
-    // What is left in the queue is left there: the audit asks whether anything was lost or doubled.
+    // The rest stays queued: the audit checks that nothing was lost or duplicated.
     run.finish().await?;
 
     let mut table = Table::new(format!(
@@ -74,7 +74,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         "hand-over on SIGTERM",
         format!("≤ {GOAL_HAND_OVER_MS} ms"),
         format!("{handed_over_ms:.0} ms"),
-        Verdict::of(handed_over_ms <= GOAL_HAND_OVER_MS),
+        GoalResult::of(handed_over_ms <= GOAL_HAND_OVER_MS),
     );
     let allowed = (lease + GOAL_AFTER_LEASE).as_secs_f64() * 1000.0;
     let (slowest, median) = (after_kill.percentile(1.0), after_kill.percentile(0.5));
@@ -82,42 +82,42 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         "next broadcast after kill -9",
         format!("≤ lease + 1 s = {allowed:.0} ms"),
         format!("{median:.0} ms, the last {slowest:.0} ms"),
-        Verdict::of(slowest <= allowed),
+        GoalResult::of(slowest <= allowed),
     );
     report.headline(format!("hand-over {handed_over_ms:.0} ms"));
     Ok(())
 }
 
-/// Waits until a worker owns so many.
-async fn owners(run: &Run<'_>, node: &str, count: usize) -> Result<()> {
+/// Waits until a worker owns `count` submitters.
+async fn owners(run: &Run<'_>, worker_id: &str, count: usize) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let owned: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM submitter_lease WHERE owner_node = $1 AND expires_at > clock_timestamp()",
         )
-        .bind(node)
+        .bind(worker_id)
         .fetch_one(&run.db)
         .await?;
         if usize::try_from(owned)? >= count {
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("the {node} worker owns {owned} submitters of {count} after {LIMIT:?}");
+            bail!("the {worker_id} worker owns {owned} submitters of {count} after {LIMIT:?}");
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn owned_by(run: &Run<'_>, node: &str, keys: &[Key]) -> Result<Vec<Address>> {
+async fn owned_by(run: &Run<'_>, worker_id: &str, keys: &[Key]) -> Result<Vec<Address>> {
     let owned: Vec<String> =
         sqlx::query_scalar("SELECT submitter FROM submitter_lease WHERE owner_node = $1")
-            .bind(node)
+            .bind(worker_id)
             .fetch_all(&run.db)
             .await?;
     Ok(keys.iter().filter(|key| owned.contains(&key.text())).map(Key::address).collect())
 }
 
-/// Waits for a transaction of each sender since then.
+/// Waits for a transaction of each sender after `since`.
 async fn sends_since(chain: &Chain, senders: &[Address], since: Instant) -> Result<Latencies> {
     let deadline = Instant::now() + LIMIT;
     loop {

@@ -1,4 +1,4 @@
-//! What is printed and written: tables of figures, and a verdict for each goal.
+//! Output: tables of figures, and the result of each goal.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use gapless_cli::output::line;
 use serde_json::{Map, Value, json};
 
-/// One line of a table. Cells keep their number for the JSON and their text for people.
+/// One row of a table. Cells have a number for JSON and a text for printing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row(Vec<(&'static str, String, Value)>);
 
@@ -17,13 +17,13 @@ impl Row {
         self
     }
 
-    /// A number with so many digits after the point.
+    /// A number with this many decimal places.
     pub(crate) fn number(mut self, column: &'static str, value: f64, digits: usize) -> Row {
         self.0.push((column, grouped(value, digits), json!(value)));
         self
     }
 
-    /// A number that may not have been measured.
+    /// A number that may be missing.
     pub(crate) fn maybe(self, column: &'static str, value: Option<f64>, digits: usize) -> Row {
         match value {
             Some(value) => self.number(column, value, digits),
@@ -67,7 +67,7 @@ impl Table {
         Table { title: title.into(), rows: Vec::new() }
     }
 
-    /// Columns in the order in which the rows first name them.
+    /// Columns in order of their first occurrence.
     fn columns(&self) -> Vec<&'static str> {
         let mut columns: Vec<&'static str> = Vec::new();
         for (column, ..) in self.rows.iter().flat_map(|row| &row.0) {
@@ -100,18 +100,18 @@ impl Table {
     }
 }
 
-/// Whether a goal was reached.
+/// Whether a goal was met.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum GoalResult {
     Met,
     Missed,
-    /// This run cannot tell, and why.
+    /// Undecided in this run, with the reason.
     Open(&'static str),
 }
 
-impl Verdict {
-    pub(crate) fn of(met: bool) -> Verdict {
-        if met { Verdict::Met } else { Verdict::Missed }
+impl GoalResult {
+    pub(crate) fn of(met: bool) -> GoalResult {
+        if met { GoalResult::Met } else { GoalResult::Missed }
     }
 }
 
@@ -120,16 +120,16 @@ pub(crate) struct Goal {
     pub(crate) what: String,
     pub(crate) goal: String,
     pub(crate) measured: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) result: GoalResult,
 }
 
-/// What the benchmarks have told so far.
+/// Collected results.
 #[derive(Debug)]
 pub(crate) struct Report {
     markdown: bool,
     tables: Vec<(&'static str, Table)>,
     goals: Vec<Goal>,
-    /// For the one line at the end.
+    /// Parts of the summary line.
     headlines: Vec<String>,
 }
 
@@ -138,7 +138,7 @@ impl Report {
         Report { markdown, tables: Vec::new(), goals: Vec::new(), headlines: Vec::new() }
     }
 
-    /// Printed at once: a long run should be watched.
+    /// Printed immediately, because runs are long.
     pub(crate) fn table(&mut self, benchmark: &'static str, table: Table) {
         table.print(self.markdown);
         self.tables.push((benchmark, table));
@@ -149,9 +149,9 @@ impl Report {
         what: impl Into<String>,
         goal: impl Into<String>,
         measured: impl Into<String>,
-        verdict: Verdict,
+        result: GoalResult,
     ) {
-        self.goals.push(Goal { what: what.into(), goal: goal.into(), measured: measured.into(), verdict });
+        self.goals.push(Goal { what: what.into(), goal: goal.into(), measured: measured.into(), result });
     }
 
     pub(crate) fn headline(&mut self, text: impl Into<String>) {
@@ -166,14 +166,14 @@ impl Report {
 
     pub(crate) fn print_summary(&self) {
         let count =
-            |verdict: fn(&Verdict) -> bool| self.goals.iter().filter(|goal| verdict(&goal.verdict)).count();
-        let (met, missed) = (count(|v| *v == Verdict::Met), count(|v| *v == Verdict::Missed));
+            |result: fn(&GoalResult) -> bool| self.goals.iter().filter(|goal| result(&goal.result)).count();
+        let (met, missed) = (count(|v| *v == GoalResult::Met), count(|v| *v == GoalResult::Missed));
         let open = self.goals.len() - met - missed;
-        let verdicts = format!("goals: {met} met, {missed} missed, {open} open");
-        line(format!("\nbench: {}; {verdicts}", self.headlines.join(", ")));
+        let goals = format!("goals: {met} met, {missed} missed, {open} open");
+        line(format!("\nbench: {}; {goals}", self.headlines.join(", ")));
     }
 
-    /// One file for each benchmark, and `goals.json`.
+    /// Writes one file per benchmark, and `goals.json`.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let mut files: Map<String, Value> = Map::new();
@@ -195,13 +195,13 @@ impl Report {
 }
 
 fn goal_row(goal: &Goal) -> Row {
-    let verdict = match goal.verdict {
-        Verdict::Met => "met".to_owned(),
-        Verdict::Missed => "MISSED".to_owned(),
-        Verdict::Open(why) => format!("open: {why}"),
+    let result = match goal.result {
+        GoalResult::Met => "met".to_owned(),
+        GoalResult::Missed => "MISSED".to_owned(),
+        GoalResult::Open(why) => format!("open: {why}"),
     };
     let row = Row::default().text("what", &goal.what).text("goal", &goal.goal);
-    row.text("measured", &goal.measured).text("verdict", verdict)
+    row.text("measured", &goal.measured).text("result", result)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The API as a client sees it: JSON in, JSON out, problems as errors. It knows no more than the documents say.
+//! HTTP client of the public API: JSON in, JSON out, `application/problem+json` as errors.
 
 use std::fmt;
 use std::path::Path;
@@ -28,13 +28,13 @@ impl fmt::Debug for Api {
     }
 }
 
-/// Scheme, host and port: a name and a password may stand before them, and anything behind.
+/// Scheme, host and port. User name, password and path may be secret and are left out.
 fn shown(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}", url.scheme(), url.host_str().unwrap_or_default())
 }
 
-/// A refusal, as `application/problem+json` states it.
+/// An error response (`application/problem+json`).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Problem {
     #[serde(default)]
@@ -57,10 +57,10 @@ impl fmt::Display for Problem {
 }
 
 impl Api {
-    /// `token` is an API key or the admin token; `ca_file` holds authorities beside those of the system.
+    /// `token` is an API key or the admin token; `ca_file` contains extra CA certificates.
     pub fn new(base: &str, token: Option<Secret>, ca_file: Option<&Path>) -> Result<Api> {
-        let mut base: Url = base.parse().context("the address of the API (--api) is no URL")?;
-        // Paths are appended below it, also behind a proxy's prefix.
+        let mut base: Url = base.parse().context("the API address (--api) is not a valid URL")?;
+        // `Url::join` keeps a path prefix only if it ends with a slash.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
@@ -80,7 +80,7 @@ impl Api {
         self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}"), &[])?).await
     }
 
-    /// Its attempts and states.
+    /// Attempts and state changes of a transaction.
     pub async fn attempts(&self, tx_id: &str) -> Result<Value> {
         self.answer(self.request(Method::GET, &format!("api/v1/tx/{tx_id}/attempts"), &[])?).await
     }
@@ -106,7 +106,7 @@ impl Api {
             let page = [("limit", Some("200".to_owned())), ("cursor", cursor)];
             let answer = self.answer(self.request(Method::GET, "api/v1/submitters", &page)?).await?;
             all.extend(
-                answer["items"].as_array().context("the answer has no list of submitters")?.iter().cloned(),
+                answer["items"].as_array().context("the response has no list of submitters")?.iter().cloned(),
             );
             cursor = answer["nextCursor"].as_str().map(str::to_owned);
             if cursor.is_none() {
@@ -116,7 +116,7 @@ impl Api {
     }
 
     /// `action` is cancel or speed-up.
-    pub async fn ask_about(&self, tx_id: &str, action: &str, reason: Option<&str>) -> Result<Value> {
+    pub async fn tx_action(&self, tx_id: &str, action: &str, reason: Option<&str>) -> Result<Value> {
         let path = format!("api/v1/tx/{tx_id}/{action}");
         let body = reason.map_or(serde_json::json!({}), |reason| serde_json::json!({ "reason": reason }));
         self.answer(self.request(Method::POST, &path, &[])?.json(&body)).await
@@ -134,7 +134,7 @@ impl Api {
         self.answer(self.request(Method::POST, &path, &[by_chain(chain)])?.json(body)).await
     }
 
-    /// Whether it can serve; if not, what it says is missing.
+    /// `/readyz`; the error is the response body or the connection error.
     pub async fn ready(&self) -> Result<(), String> {
         let request = self.request(Method::GET, "readyz", &[]).map_err(|error| error.to_string())?;
         match request.send().await {
@@ -150,7 +150,7 @@ impl Api {
         path: &str,
         query: &[(&str, Option<String>)],
     ) -> Result<RequestBuilder> {
-        let mut url = self.base.join(path).with_context(|| format!("cannot ask for {path}"))?;
+        let mut url = self.base.join(path).with_context(|| format!("invalid request path {path}"))?;
         for (name, value) in query {
             if let Some(value) = value {
                 url.query_pairs_mut().append_pair(name, value);
@@ -168,14 +168,14 @@ impl Api {
         let response = sent.with_context(|| format!("cannot reach the API at {}", shown(&self.base)))?;
         let status = response.status();
         let body = response.bytes().await.map_err(reqwest::Error::without_url);
-        let body = body.context("the API broke off its answer")?;
+        let body = body.context("the API closed the connection within the response")?;
         if !status.is_success() {
             return Err(problem(status, &body).into());
         }
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).with_context(|| format!("the API answered {status}, but no JSON"))
+        serde_json::from_slice(&body).with_context(|| format!("the API returned {status} without JSON"))
     }
 }
 
@@ -183,7 +183,7 @@ fn by_chain(chain: Option<u64>) -> (&'static str, Option<String>) {
     ("chainId", chain.map(|id| id.to_string()))
 }
 
-/// Something between us and the API may answer too, and does not know our format.
+/// A proxy in front of the API may respond with a body in another format.
 fn problem(status: StatusCode, body: &[u8]) -> Problem {
     let stated = serde_json::from_slice::<Problem>(body).ok();
     let title = status.canonical_reason().unwrap_or("refused").to_owned();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_of_the_base_is_kept_and_the_query_is_encoded() {
+    fn the_base_path_prefix_is_preserved_and_the_query_is_encoded() {
         let api = Api::new("http://h/gapless", Some(Secret::new("t0ken")), None).unwrap();
         let request =
             api.request(Method::GET, "api/v1/tx", &[("requestId", Some("a b".into())), ("chainId", None)]);
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_api_that_is_away_is_named_without_what_the_url_hides() {
-        // Nothing listens on the discard port of this machine; where something does, it is no API.
+    async fn errors_name_the_api_without_secrets_of_the_url() {
+        // Port 9 (discard) is normally unused; whatever listens there is not the API.
         let api = Api::new("http://user:hunter2@127.0.0.1:9/prefix-of-hunter2", None, None).unwrap();
-        let told = format!("{:#} {api:?}", api.transaction("x").await.unwrap_err());
-        assert!(told.contains("http://127.0.0.1:9") && !told.contains("hunter2"), "{told}");
-        let told = format!("{:#}", Api::new("hunter2", None, None).unwrap_err());
-        assert!(told.contains("--api") && !told.contains("hunter2"), "{told}");
+        let text = format!("{:#} {api:?}", api.transaction("x").await.unwrap_err());
+        assert!(text.contains("http://127.0.0.1:9") && !text.contains("hunter2"), "{text}");
+        let text = format!("{:#}", Api::new("hunter2", None, None).unwrap_err());
+        assert!(text.contains("--api") && !text.contains("hunter2"), "{text}");
     }
 }

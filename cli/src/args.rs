@@ -1,4 +1,4 @@
-//! The command line: names, help, examples. What the commands do is elsewhere.
+//! The command line: options, help texts and examples. `commands/`, `up/` and `verify/` implement the commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,39 +8,57 @@ use gapless::config::Secret;
 use gapless::domain::hex_text::parse_address_any_case;
 use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey, TxId};
 
+/// Heading that lists the global options after a command's own options.
+const GLOBAL_OPTIONS: &str = "Global options";
+
 #[derive(Debug, Parser)]
 #[command(
     name = "gapless",
     version,
-    about = "Gapless: transactions on EVM chains, each exactly once, in order, without a gap",
-    after_help = "Exit status: 0 done; 1 done, and the answer is no (a transaction FAILED or was CANCELLED, an audit \
-                  found a violation); 2 it could not be done."
+    about = "Gapless: sends transactions on EVM chains exactly once, in order and without nonce gaps",
+    after_help = "Exit status: 0 success; 1 negative result (the transaction FAILED or was CANCELLED, a \
+                  simulation did not succeed, or verify found a violation); 2 error."
 )]
 pub struct Cli {
-    /// Configuration file, for the commands that read the database or the chain themselves
-    #[arg(long, global = true, env = "GAPLESS_CONFIG", value_name = "FILE")]
+    /// Configuration file; used by migrate, verify, audit and api-keys
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Print JSON for programs instead of text for people
-    #[arg(long, global = true)]
+    /// Print JSON instead of text
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub json: bool,
-    /// Base address of the API
+    /// Base URL of the API
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL_OPTIONS,
         env = "GAPLESS_API",
         hide_env_values = true,
         value_name = "URL",
         default_value = "http://127.0.0.1:8080"
     )]
     pub api: String,
-    /// PEM file of authorities that may vouch for the API beside those of the system
-    #[arg(long, global = true, env = "GAPLESS_API_CA", value_name = "FILE")]
+    /// PEM file with extra CA certificates for the API, in addition to those of the system
+    #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_API_CA", value_name = "FILE")]
     pub api_ca: Option<PathBuf>,
-    /// API key of a client; better given in the environment than on the command line
-    #[arg(long, global = true, env = "GAPLESS_API_KEY", hide_env_values = true, value_name = "KEY")]
+    /// API key; prefer the environment variable, because other users can see the command line
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBAL_OPTIONS,
+        env = "GAPLESS_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY"
+    )]
     pub api_key: Option<Secret>,
-    /// Token for admin commands, if it is not the key; better given in the environment, too
-    #[arg(long, global = true, env = "GAPLESS_ADMIN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    /// Admin token for admin commands, if different from the API key; prefer the environment variable
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBAL_OPTIONS,
+        env = "GAPLESS_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
     pub admin_token: Option<Secret>,
     #[command(subcommand)]
     pub command: Command,
@@ -48,65 +66,68 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start everything on this machine: database, chain, API, worker; send a first transaction
+    /// Start a local database, chain, API and worker, and send a test transaction
     Up(Up),
-    /// Bring the database schema up to this version
+    /// Create the database schema or migrate it to this version
     #[command(after_help = "Example:\n  gapless --config gapless.toml migrate\n  \
                             DATABASE_URL=postgres://gapless@localhost/gapless gapless migrate")]
     Migrate,
-    /// Ask for a transaction
+    /// Submit a transaction
     #[command(after_help = SUBMIT_EXAMPLES)]
     Submit(Box<Submit>),
-    /// Show a transaction
+    /// Show the current state of a transaction
     #[command(
         after_help = "Examples:\n  gapless status 0190a5c2-…\n  gapless status --from 0xAb… --request-id order-17\n  \
                       gapless status 0190a5c2-… --attempts"
     )]
     Status(Status),
-    /// Follow a transaction until it is final
+    /// Follow a transaction until it is CONFIRMED, FAILED or CANCELLED
     #[command(after_help = "Example:\n  gapless watch 0190a5c2-… && echo confirmed")]
     Watch(Watch),
-    /// Cancel a transaction: at once before it is sent, by an empty transaction at its nonce after that
-    #[command(after_help = "On its way, what is mined decides: follow it with `gapless watch`. \
+    /// Cancel a transaction
+    #[command(after_help = "A transaction that was not sent yet is cancelled at once. Otherwise an empty \
+                            transaction is sent at the same nonce, and whichever is mined first wins: use \
+                            `gapless watch` to see the result.\n\n\
                             Example:\n  gapless cancel 0190a5c2-… --reason 'order withdrawn'")]
-    Cancel(Ask),
-    /// Raise the price of a transaction on its way, once (admin)
-    SpeedUp(Ask),
-    /// List submitters: state, queue, age of the oldest queued request
+    Cancel(TxAction),
+    /// Raise the gas price of a sent transaction once (admin)
+    SpeedUp(TxAction),
+    /// List submitters with their state, queue length and oldest queued transaction
     Submitters(Submitters),
-    /// Give a submitter no new nonces; what is under way goes on (admin)
+    /// Stop assigning new nonces to a submitter; sent transactions continue (admin)
     Pause(Admin),
-    /// End a pause (admin)
+    /// Resume a paused submitter (admin)
     Resume(Admin),
-    /// Let a submitter in PROTECT go on with its own sequence (admin)
+    /// Leave PROTECT and continue the submitter's own nonce sequence (admin)
     Release(Admin),
-    /// Take the chain's count as the submitter's next nonce (admin)
-    #[command(after_help = "For an address with history, or after somebody else used its key. \
+    /// Set a submitter's next nonce to the chain's transaction count (admin)
+    #[command(after_help = "Use it for an address with earlier transactions, or after its key was used \
+                            outside Gapless.\n\n\
                             Example:\n  gapless adopt 0xAb… --reason 'moved from the old service'")]
     Adopt(Adopt),
-    /// Audit: hold the database against the chain; nothing is written
+    /// Compare the database with the chain and report violations; read-only
     #[command(
-        after_help = "Reads every submitter's rows and the chain itself, and checks that nonces on chain are \
-                            contiguous and ours, that no nonce carries two requests and no request has two effects, \
-                            and that nothing is lost. Can run while workers work.\n\n\
-                            Example:\n  gapless --config gapless.toml verify && echo sound"
+        after_help = "Reads every submitter's rows and the chain, and checks that the nonces on chain are \
+                      contiguous and recorded, that no nonce was used for two requests, that no request took \
+                      effect twice, and that no transaction is missing. Safe while workers are running.\n\n\
+                      Example:\n  gapless --config gapless.toml verify && echo sound"
     )]
     Verify(Verify),
-    /// Show what policies of submitters refused, and what counted against a day's cap; asks the database itself
+    /// List policy decisions: refused transactions and amounts counted against daily limits; reads the database
     #[command(after_help = "Examples:\n  gapless --config gapless.toml audit --refused\n  \
                             gapless --config gapless.toml audit --submitter 1:0xAb… --limit 1000\n  \
                             gapless --config gapless.toml --json audit --tx 0190a5c2-…")]
     Audit(Audit),
-    /// Make or import keys for the worker's keystore
+    /// Create or import keys in the worker's keystore
     #[command(subcommand)]
     Keys(Keys),
-    /// Make, list and revoke keys of the API's clients; these ask the database itself
+    /// Create, list and revoke API keys; writes to the database directly
     #[command(subcommand)]
     ApiKeys(ApiKeys),
 }
 
 impl Command {
-    /// What operators do: the admin token is for these.
+    /// Whether the command prefers the admin token to the API key.
     pub fn is_admin(&self) -> bool {
         matches!(
             self,
@@ -124,17 +145,17 @@ const SUBMIT_EXAMPLES: &str = "Examples:
   gapless submit --from 0xAb… --to 0xToken… --method 'transfer(address,uint256)' --arg 0xCd… --arg 250 --request-id order-17
   gapless submit --from 0xAb… --data 0x6080…          (no --to: deploys a contract)
 
-The same --request-id with the same content is the same transaction, however often it is sent.";
+Repeating a request with the same --request-id and the same content returns the same transaction.";
 
-/// Where `gapless up` keeps its data; the Makefile knows it too.
+/// Data directory of `gapless up`. The Makefile uses the same default.
 pub const DEFAULT_DIR: &str = ".gapless";
 
 #[derive(Debug, Args)]
 pub struct Up {
-    /// Stop again once the first transaction is confirmed
+    /// Stop after the test transaction is confirmed
     #[arg(long)]
     pub once: bool,
-    /// Where database, chain, keys and logs are kept
+    /// Directory for database, chain state, keys and logs
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
 }
@@ -146,82 +167,85 @@ pub enum TxType {
 }
 
 #[derive(Debug, Args)]
-pub struct Ask {
-    /// The transaction
+pub struct TxAction {
+    /// Transaction id, as printed by `submit`
     #[arg(value_name = "TX_ID")]
     pub tx_id: String,
-    /// Why; kept with the request
+    /// Reason, stored with the request
     #[arg(long)]
     pub reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct Submit {
-    /// Submitter: the address that sends
+    /// Submitter: the sending address
     #[arg(long, value_name = "ADDRESS")]
     pub from: String,
-    /// Chain id; needed when the deployment serves several chains
+    /// Chain id; required if the deployment serves several chains
     #[arg(long, value_name = "ID")]
     pub chain: Option<u64>,
-    /// Makes repeated requests one transaction; made up if absent
+    /// Idempotency key: repeated requests are one transaction; generated if omitted
     #[arg(long, value_name = "TEXT")]
     pub request_id: Option<String>,
-    /// Receiver or contract; absent: a contract is deployed
+    /// Recipient or contract; omit to deploy a contract
     #[arg(long, value_name = "ADDRESS")]
     pub to: Option<String>,
-    /// Wei, decimal or 0x
+    /// Amount in wei, decimal or 0x hex
     #[arg(long, value_name = "WEI")]
     pub value: Option<String>,
-    /// Call data or init code, 0x
+    /// Call data or init code, 0x hex
     #[arg(long, value_name = "HEX", conflicts_with_all = ["method", "args"])]
     pub data: Option<String>,
-    /// Signature of the function to call, as 'transfer(address,uint256)'
+    /// Signature of the function to call, for example 'transfer(address,uint256)'
     #[arg(long, value_name = "SIGNATURE")]
     pub method: Option<String>,
-    /// One argument of --method; JSON for arrays and tuples
+    /// One argument of --method, in order; arrays and tuples as JSON; repeatable
     #[arg(long = "arg", value_name = "VALUE", requires = "method", allow_hyphen_values = true)]
     pub args: Vec<String>,
-    /// An error of the contract, as 'InsufficientBalance(uint256 available)': a revert is then told in its words
+    /// Custom error for decoding reverts, for example 'InsufficientBalance(uint256 available)'; repeatable
     #[arg(long = "error", value_name = "SIGNATURE")]
     pub errors: Vec<String>,
+    /// Gas limit; estimated if omitted
     #[arg(long, value_name = "GAS")]
     pub gas_limit: Option<String>,
+    /// Transaction type
     #[arg(long = "type", value_enum)]
     pub kind: Option<TxType>,
-    /// Wei for each unit of gas, at the most
+    /// Maximum fee in wei per gas
     #[arg(long, value_name = "WEI")]
     pub max_fee: Option<String>,
+    /// Maximum priority fee in wei per gas
     #[arg(long, value_name = "WEI")]
     pub max_priority_fee: Option<String>,
-    /// Of a legacy transaction
+    /// Gas price in wei; legacy transactions only
     #[arg(long, value_name = "WEI")]
     pub gas_price: Option<String>,
-    /// slow, normal or fast: what the server's fee policy is asked for
+    /// Fee level of the server's fee policy: slow, normal or fast
     #[arg(long, value_name = "SPEED", conflicts_with = "gas_price")]
     pub speed: Option<String>,
-    /// JSON: [{"address": "0x…", "storageKeys": ["0x…"]}]
+    /// Access list as JSON: [{"address": "0x…", "storageKeys": ["0x…"]}]
     #[arg(long, value_name = "JSON")]
     pub access_list: Option<String>,
-    /// RFC 3339; not sent before
+    /// Earliest time to send it, RFC 3339
     #[arg(long, value_name = "TIME")]
     pub not_before: Option<String>,
-    /// RFC 3339; cancelled if it is not mined by then
+    /// Cancel it if it is not mined by this time, RFC 3339
     #[arg(long, value_name = "TIME")]
     pub deadline: Option<String>,
-    /// Follow it until it is final
+    /// Follow the transaction until it is final
     #[arg(long)]
     pub watch: bool,
-    /// Only try it: gas, fees and cost, or why it would not succeed; nothing is sent or stored
+    /// Only simulate: print gas, fees and cost, or why it would fail; nothing is sent or stored
     #[arg(long, conflicts_with = "watch")]
     pub simulate: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// txId, as `submit` printed it
+    /// Transaction id, as printed by `submit`
     #[arg(value_name = "TX_ID", required_unless_present = "request_id")]
     pub tx_id: Option<String>,
-    /// Look it up by its requestId instead
+    /// Look up by request id instead
     #[arg(long, value_name = "TEXT", conflicts_with = "tx_id", requires = "from")]
     pub request_id: Option<String>,
     /// Submitter of --request-id
@@ -230,13 +254,14 @@ pub struct Status {
     /// Chain id of --request-id
     #[arg(long, value_name = "ID")]
     pub chain: Option<u64>,
-    /// Also every attempt with its sends and answers, and every state with its time
+    /// Also list every attempt with its sends and node responses, and every state change
     #[arg(long)]
     pub attempts: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Watch {
+    /// Transaction id, as printed by `submit`
     #[arg(value_name = "TX_ID")]
     pub tx_id: String,
 }
@@ -253,12 +278,13 @@ pub struct Submitters {
 
 #[derive(Debug, Args)]
 pub struct Admin {
-    /// The submitter
+    /// Address of the submitter
     #[arg(value_name = "ADDRESS")]
     pub address: String,
+    /// Chain id; required if the deployment serves several chains
     #[arg(long, value_name = "ID")]
     pub chain: Option<u64>,
-    /// Kept in the audit log
+    /// Reason, stored in the audit log
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
 }
@@ -267,10 +293,10 @@ pub struct Admin {
 pub struct Adopt {
     #[command(flatten)]
     pub admin: Admin,
-    /// The transaction that took a nonce of this submitter, where no node shows it by itself; the worker verifies it
+    /// External transaction that used the nonce, if no node returns it by itself; the worker verifies it
     #[arg(long, value_name = "HASH", requires = "block")]
     pub taken_by: Option<String>,
-    /// The block that holds it
+    /// Block number of that transaction
     #[arg(long, value_name = "NUMBER", requires = "taken_by")]
     pub block: Option<u64>,
 }
@@ -280,42 +306,42 @@ pub struct Verify {
     /// Only this chain
     #[arg(long, value_name = "ID")]
     pub chain: Option<u64>,
-    /// Read every block for transactions of our addresses, however long the chain is
+    /// Scan every block for transactions of the submitters, whatever the length of the chain
     #[arg(long, conflicts_with = "no_scan")]
     pub scan: bool,
-    /// Read no blocks; by default they are read when there are fewer than 100,000
+    /// Do not scan blocks; by default they are scanned if there are fewer than 100,000
     #[arg(long)]
     pub no_scan: bool,
-    /// First block to read
+    /// First block to scan
     #[arg(long, value_name = "BLOCK", default_value_t = 0, conflicts_with = "no_scan")]
     pub from_block: u64,
-    /// Also insist that nothing is left unfinished
+    /// Also report transactions that are not final
     #[arg(long)]
     pub all_final: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// Only this submitter, as CHAIN_ID:ADDRESS
+    /// Only this submitter
     #[arg(long, value_name = "CHAIN:ADDRESS", value_parser = submitter)]
     pub submitter: Option<SubmitterKey>,
     /// Only this transaction
     #[arg(long, value_name = "TX_ID")]
     pub tx: Option<TxId>,
-    /// Only what was refused
+    /// Only refusals
     #[arg(long)]
     pub refused: bool,
-    /// So many entries at the most, the newest
+    /// Maximum number of entries; the newest are shown
     #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Make a new key
+    /// Create a new key
     #[command(after_help = "Example:\n  gapless keys new --keystore keys --password-file keys.password")]
     New(Keystore),
-    /// Take over a private key, read as hex from standard input
+    /// Import a private key, read as hex from standard input
     #[command(
         after_help = "Example:\n  gapless keys import --keystore keys --password-file keys.password < key.hex"
     )]
@@ -324,54 +350,54 @@ pub enum Keys {
 
 #[derive(Debug, Subcommand)]
 pub enum ApiKeys {
-    /// Make a key. It is shown this once, and kept as a hash
+    /// Create a key and print it once; only its hash is stored
     #[command(after_help = "Examples:\n  \
                             gapless --config gapless.toml api-keys create --name billing\n  \
                             gapless --config gapless.toml api-keys create --name payouts --submitter 1:0xAb… \
                             --expires-in 90d --rate 50\n  \
                             gapless --config gapless.toml api-keys create --name ops --scope admin --scope tx:read")]
     Create(NewApiKey),
-    /// List all keys, without their secrets
+    /// List all keys without their secrets
     List,
-    /// Revoke a key: every request that comes later is refused
+    /// Revoke a key; later requests with it are rejected
     #[command(after_help = "Example:\n  gapless --config gapless.toml api-keys revoke 3f9a1c2b4d5e6f70")]
     Revoke(RevokeApiKey),
 }
 
 #[derive(Debug, Args)]
 pub struct NewApiKey {
-    /// Whose it is; goes to the audit log
+    /// Name of the key's owner, used in the audit log
     #[arg(long, value_name = "TEXT")]
     pub name: String,
-    /// tx:write, tx:read or admin; may be repeated
+    /// tx:write, tx:read or admin; repeatable
     #[arg(long = "scope", value_name = "SCOPE", default_values = ["tx:write", "tx:read"])]
     pub scopes: Vec<Scope>,
-    /// The only submitters it is for, each as CHAIN_ID:ADDRESS; may be repeated. Absent: all
+    /// Allowed submitter, as CHAIN_ID:ADDRESS; repeatable; all if omitted
     #[arg(long = "submitter", value_name = "CHAIN:ADDRESS", value_parser = submitter)]
     pub submitters: Vec<SubmitterKey>,
-    /// Refused after this time, for example 90d; absent: never
+    /// Validity period, for example 90d; never expires if omitted
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub expires_in: Option<Duration>,
-    /// Requests per second at each API process; absent: as the API is configured
+    /// Rate limit in requests per second for each API process; the API's default if omitted
     #[arg(long, value_name = "NUMBER")]
     pub rate: Option<f64>,
-    /// Requests at once; absent: as the API is configured
+    /// Burst size of the rate limit in requests; the API's default if omitted
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub burst: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct RevokeApiKey {
-    /// The part of the key between the underscores
+    /// Key id: the part of the key between the underscores
     #[arg(value_name = "KEY_ID")]
     pub key_id: ApiKeyId,
 }
 
 fn submitter(text: &str) -> Result<SubmitterKey, String> {
-    let (chain, address) = text.split_once(':').ok_or("not CHAIN_ID:ADDRESS")?;
-    let chain: u64 = chain.parse().map_err(|_| format!("`{chain}` is no chain id"))?;
+    let (chain, address) = text.split_once(':').ok_or("expected CHAIN_ID:ADDRESS")?;
+    let chain: u64 = chain.parse().map_err(|_| format!("invalid chain id `{chain}`"))?;
     if chain == 0 || i64::try_from(chain).is_err() {
-        return Err(format!("`{chain}` is no chain id"));
+        return Err(format!("invalid chain id `{chain}`"));
     }
     Ok(SubmitterKey { chain_id: ChainId(chain), address: parse_address_any_case(address)? })
 }
@@ -381,10 +407,10 @@ pub struct Keystore {
     /// Directory of the keystore files; created if missing
     #[arg(long, value_name = "DIR")]
     pub keystore: PathBuf,
-    /// File that holds the password
+    /// File with the keystore password
     #[arg(long, value_name = "FILE", required_unless_present = "password_env")]
     pub password_file: Option<PathBuf>,
-    /// Environment variable that holds the password
+    /// Environment variable with the keystore password
     #[arg(long, value_name = "NAME", conflicts_with = "password_file")]
     pub password_env: Option<String>,
 }
@@ -407,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_key_is_for_clients_unless_more_or_less_is_said() {
+    fn an_api_key_has_client_scopes_by_default() {
         let words = ["gapless", "api-keys", "create", "--name", "n"];
         let parse = |more: &[&str]| Cli::try_parse_from(words.iter().chain(more)).map(|cli| cli.command);
         let Ok(Command::ApiKeys(ApiKeys::Create(plain))) = parse(&[]) else { panic!("no create") };

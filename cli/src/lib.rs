@@ -1,4 +1,4 @@
-//! The command line tool. A library too, because the tests start the same servers and run the same audit.
+//! The command line tool. Also a library: the tests use `localnet` and `verify`.
 
 pub mod api;
 pub mod args;

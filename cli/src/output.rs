@@ -1,6 +1,6 @@
-//! The one place that writes for people and programs: data to standard output, remarks to standard error.
+//! All output: data goes to standard output, messages go to standard error.
 //!
-//! A reader that went away (`gapless submitters | head -1`) is no error.
+//! Write errors such as a closed pipe (`gapless submitters | head -1`) are ignored.
 
 use std::io::Write;
 
@@ -11,17 +11,17 @@ pub fn line(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
 }
 
-/// One document, on one line so that a stream of them can be read line by line.
+/// One JSON document on one line, so that a stream of documents can be read line by line.
 pub fn json(value: &Value) {
     line(value.to_string());
 }
 
-/// A remark about what is going on.
+/// A progress or warning message.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Columns as wide as their widest cell.
+/// A table; each column is as wide as its widest cell.
 pub fn table(head: &[&str], rows: &[Vec<String>]) {
     for text in format_table(head, rows) {
         line(text);
@@ -45,7 +45,7 @@ fn format_table(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// A field as a person reads it: strings without quotes, nothing as a dash.
+/// A JSON value as text: strings without quotes, null as a dash.
 pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

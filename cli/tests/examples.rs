@@ -1,4 +1,4 @@
-//! Files people copy from must stay right.
+//! Checks that the sample configuration files are valid.
 
 #![allow(clippy::unwrap_used)]
 

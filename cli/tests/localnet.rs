@@ -1,4 +1,4 @@
-//! The local servers, started for real: whatever this machine has, and the npm packages in any case.
+//! Starts the local servers: those installed on this machine, and those of the npm packages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ async fn check_postgres(binaries: &PostgresBinaries, options: PostgresOptions) {
     postgres.restart().await.unwrap();
     assert_eq!(postgres.port(), port);
     postgres.create_database("two").await.unwrap();
-    // What was committed before the crash is still there.
+    // Data committed before the crash is still there.
     postgres.create_database("one").await.unwrap_err();
     postgres.stop().await.unwrap();
 }
@@ -39,9 +39,9 @@ async fn postgres_of_this_machine_or_npm_survives_kill_9_on_the_same_port_and_da
 }
 
 #[tokio::test]
-async fn kept_data_is_found_by_the_next_start() {
+async fn persistent_data_is_found_by_the_next_start() {
     let binaries = PostgresBinaries::obtain(silent).unwrap();
-    // Only its owner may enter this directory, so as root the data goes elsewhere and a file says where.
+    // Only the owner can enter this directory, so as root the data is stored elsewhere, as `postgres.path` says.
     let dir = tempfile::tempdir().unwrap();
     let mut first = Postgres::start(&binaries, PostgresOptions::durable(dir.path())).await.unwrap();
     first.create_database("kept").await.unwrap();
@@ -54,7 +54,7 @@ async fn kept_data_is_found_by_the_next_start() {
     }
 }
 
-/// In a process of its own, because the choice of npm is an environment variable.
+/// In a separate process, because the npm packages are selected by environment variables.
 #[test]
 fn the_npm_packages_work_without_anything_installed() {
     let run = Command::new(std::env::current_exe().unwrap())
@@ -110,7 +110,7 @@ async fn anvil_keeps_its_chain_over_a_restart_on_the_same_port() {
     assert!(error.contains("no_such_method"), "{error}");
 }
 
-/// A process that is killed by force leaves nothing behind.
+/// A process killed by SIGKILL leaves no children or temporary data.
 #[test]
 fn servers_end_with_the_process_that_started_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ async fn in_a_process_that_gets_killed() {
     std::future::pending::<()>().await;
 }
 
-/// A zombie that nobody collects counts as ended.
+/// A zombie counts as ended.
 fn running(pid: &str) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => !stat.contains(") Z "),
@@ -155,7 +155,7 @@ fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(Instant::now() < deadline, "still waiting after a minute");
+        assert!(Instant::now() < deadline, "timed out after a minute");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,11 +1,11 @@
-//! A program of one's own that needs to know its nonce. With `make up` running:
+//! A client program that reserves a nonce and builds its transaction for it. With `make up` running:
 //!
 //! ```text
 //! cargo run -p gapless --example with_nonce -- .gapless/gapless.toml ok
 //! ```
 //!
-//! `fail`, `panic` and `hang` instead of `ok` show what becomes of the nonce then. A third argument names the submitter;
-//! without it, the first one of the first chain is used.
+//! Use `fail`, `panic` or `hang` instead of `ok` to see the error cases. The optional third argument is the submitter; the
+//! default is the first one of the first chain.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let gapless = Gapless::with_config(&config).await?;
 
     let handler = async |context: NonceContext| {
-        println!("the nonce is {}, held for another {:?}", context.nonce, context.time_left());
+        println!("the nonce is {}, reserved for another {:?}", context.nonce, context.time_left());
         match mode.as_str() {
             "ok" => Ok(RequestedTx {
                 to: Some(format!("{:#x}", context.submitter)),
@@ -39,14 +39,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
             _ => Err("changed my mind"),
         }
     };
-    let tx_id = match gapless.call(submitter).hold(Duration::from_secs(3)).run(handler).await {
+    let tx_id = match gapless.call(submitter).reserve_for(Duration::from_secs(3)).run(handler).await {
         Ok(accepted) => {
             println!("accepted as {}", accepted.tx_id);
             accepted.tx_id
         }
         Err(error) => {
             println!("{error}");
-            seen_by(&error).ok_or("no nonce was used")?
+            tx_id_of(&error).ok_or("no nonce was used")?
         }
     };
     let tx = gapless.wait_final(tx_id, Duration::from_secs(60)).await?.ok_or("it was pruned")?;
@@ -54,12 +54,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The intent whose nonce the handler saw, if it saw one.
-fn seen_by<E>(error: &WithNonceError<E>) -> Option<TxId> {
+/// The intent of the reserved nonce, if the handler ran.
+fn tx_id_of<E>(error: &WithNonceError<E>) -> Option<TxId> {
     match error {
         WithNonceError::Handler { tx_id, .. }
         | WithNonceError::Panicked { tx_id, .. }
-        | WithNonceError::HoldEnded { tx_id }
+        | WithNonceError::ReservationExpired { tx_id }
         | WithNonceError::Refused { tx_id, .. } => Some(*tx_id),
         WithNonceError::Other(_) => None,
     }

@@ -1,33 +1,33 @@
-//! The port through which domain events leave. Publishing never decides anything: a lost event loses no transaction.
+//! The port for domain events. Nothing depends on an event being delivered: a lost event loses no transaction.
 
 use crate::config::EventsMode;
 use crate::domain::Event;
 
-/// Told of every event after the commit that made it true.
+/// Publishes domain events. `publish` is called for every event, after its commit.
 pub trait EventPublisher: Send + Sync + std::fmt::Debug {
     fn publish(&self, event: &Event);
-    /// Whether anybody hears of events at all: what exists only to be told is not worked out for nobody.
-    fn is_heard(&self) -> bool {
+    /// Whether events are published at all. If not, data that only an event needs is not computed.
+    fn is_enabled(&self) -> bool {
         true
     }
-    /// Whether events must also be written to the outbox, in the commit itself.
+    /// Whether events must also be written to the outbox, in the same commit.
     fn wants_outbox(&self) -> bool {
         false
     }
 }
 
-/// `events.mode = poll`: clients ask; nothing is written.
+/// `events.mode = poll`: clients poll the API; no event is published.
 #[derive(Clone, Copy, Debug)]
-pub struct Silent;
+pub struct NoEvents;
 
-impl EventPublisher for Silent {
+impl EventPublisher for NoEvents {
     fn publish(&self, _: &Event) {}
-    fn is_heard(&self) -> bool {
+    fn is_enabled(&self) -> bool {
         false
     }
 }
 
-/// `events.mode = log`: each event is a log line.
+/// `events.mode = log`: one log line per event.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLines;
 
@@ -45,7 +45,7 @@ impl EventPublisher for LogLines {
     }
 }
 
-/// The delivering modes: the outbox row is written with the state change; a deliverer reads it from there.
+/// The delivering modes: the outbox row is written in the commit of the state change, and a deliverer reads it there.
 #[derive(Clone, Copy, Debug)]
 pub struct Outbox;
 
@@ -58,7 +58,7 @@ impl EventPublisher for Outbox {
 
 pub fn publisher(mode: EventsMode) -> std::sync::Arc<dyn EventPublisher> {
     match mode {
-        EventsMode::Poll => std::sync::Arc::new(Silent),
+        EventsMode::Poll => std::sync::Arc::new(NoEvents),
         EventsMode::Log => std::sync::Arc::new(LogLines),
         EventsMode::MqOutbox | EventsMode::Webhook => std::sync::Arc::new(Outbox),
     }

@@ -1,7 +1,7 @@
-//! Gapless, the part both binaries share: what a transaction is, where it is stored, how a chain is asked.
+//! Gapless, the library that all binaries share: domain types, database access, chain access, signers, configuration.
 //!
-//! `domain` is plain data and functions; `store` holds every SQL statement; `chain` holds every RPC call;
-//! `config` reads the one file. Nothing here runs a loop: loops live in the binaries.
+//! `domain` has plain data and functions; `store` has all SQL statements; `chain` has all RPC calls; `config` reads
+//! the configuration file; `embed` is the API for programs that link this crate. The main loops are in the binaries.
 
 pub mod chain;
 pub mod config;

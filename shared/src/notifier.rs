@@ -1,4 +1,4 @@
-//! Debounced words to other processes, and the ear for them. Never inside a transaction, never a reason to wait.
+//! Debounced NOTIFY, and the LISTEN loop that receives it. Never inside a transaction; callers never wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,12 +8,13 @@ use tokio::sync::Notify;
 
 use crate::store::{Channel, Store, StoreError};
 
-/// Notifications take a database-wide lock at commit, and each has its hearers look: one per group would undo the
-/// grouping. So the pause after one grows with what it told: a lone row is told at once, a flood ten times a second.
+/// NOTIFY takes a database-wide lock at commit, and each one makes all listeners poll: one per group commit would
+/// undo the grouping. So the pause after a NOTIFY grows with the number of rows: a single row is notified at once, a
+/// burst ten times a second.
 const PAUSE_PER_ROW: Duration = Duration::from_millis(2);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Between two tries to listen.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+/// Between two tries to LISTEN.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
@@ -23,20 +24,20 @@ pub struct Notifier {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Rows since the last word.
+    /// Rows since the last NOTIFY.
     rows: AtomicUsize,
     pending: Notify,
 }
 
 impl Notifier {
-    /// `store` needs a connection to spare: a word that waits for one comes late.
+    /// `store` should have a free connection: a NOTIFY that waits for one is late.
     pub fn start(store: Store, channel: Channel) -> Notifier {
         let notifier = Notifier { inner: Arc::default() };
         tokio::spawn(notifier.clone().run(store, channel));
         notifier
     }
 
-    /// There are so many new rows. Returns at once; any number of calls become one word.
+    /// Schedules a NOTIFY for this many new rows. Returns at once; calls during the pause are merged into one NOTIFY.
     pub fn notify(&self, rows: usize) {
         if rows > 0 {
             self.inner.rows.fetch_add(rows, Ordering::Relaxed);
@@ -49,8 +50,8 @@ impl Notifier {
             self.inner.pending.notified().await;
             let rows = self.inner.rows.swap(0, Ordering::Relaxed);
             if let Err(error) = store.notify(channel).await {
-                // Those who listen also poll; they only find out a little later.
-                tracing::debug!(%error, ?channel, "a notification was not sent");
+                // Listeners also poll: they see the rows a little later.
+                tracing::debug!(%error, ?channel, "NOTIFY failed");
             }
             tokio::time::sleep(pause_after(rows)).await;
         }
@@ -59,16 +60,17 @@ impl Notifier {
 
 fn pause_after(rows: usize) -> Duration {
     let rows = u32::try_from(rows).unwrap_or(u32::MAX);
-    PAUSE_PER_ROW.saturating_mul(rows).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    PAUSE_PER_ROW.saturating_mul(rows).clamp(MIN_PAUSE, MAX_PAUSE)
 }
 
-/// Listens for ever, over a connection of its own to the database of `store`; one that breaks or falls silent is replaced. Calls `notified` with true at every word, and whenever listening begins,
-/// since words may have been missed; with false when it ends and only polling is left.
+/// Listens forever, on a separate connection to the database of `store`; a broken or unresponsive one is replaced.
+/// Calls `notified(true)` for every notification and whenever LISTEN starts, because notifications may have been
+/// missed; calls `notified(false)` when the connection is lost and only polling is left.
 pub async fn listen(store: Store, channel: Channel, mut notified: impl FnMut(bool)) {
     loop {
         let Err(error) = listen_once(&store, channel, &mut notified).await;
         notified(false);
-        tracing::info!(%error, ?channel, "the listening connection is lost and will be replaced; polling goes on");
+        tracing::info!(%error, ?channel, "LISTEN connection lost; reconnecting, polling continues");
         tokio::time::sleep(RETRY).await;
     }
 }
@@ -81,7 +83,7 @@ async fn listen_once(
     let mut listener = store.listen(channel).await?;
     loop {
         notified(true);
-        listener.heard().await?;
+        listener.recv().await?;
     }
 }
 
@@ -90,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lone_row_is_told_at_once_and_a_flood_ten_times_a_second() {
-        assert_eq!(pause_after(1), SHORTEST_PAUSE);
+    fn the_pause_grows_with_the_rows_up_to_a_tenth_of_a_second() {
+        assert_eq!(pause_after(1), MIN_PAUSE);
         assert_eq!(pause_after(20), Duration::from_millis(40));
-        assert_eq!(pause_after(500), LONGEST_PAUSE);
-        assert_eq!(pause_after(usize::MAX), LONGEST_PAUSE);
+        assert_eq!(pause_after(500), MAX_PAUSE);
+        assert_eq!(pause_after(usize::MAX), MAX_PAUSE);
     }
 }

@@ -1,4 +1,4 @@
-//! How a process is told to stop.
+//! Shutdown signals.
 
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +14,7 @@ pub fn stop_signal() -> CancellationToken {
                     signals.recv().await;
                 }
                 Err(error) => {
-                    tracing::error!(error = %error, "SIGTERM cannot be caught");
+                    tracing::error!(error = %error, "could not install the SIGTERM handler");
                     std::future::pending::<()>().await;
                 }
             }
@@ -23,7 +23,7 @@ pub fn stop_signal() -> CancellationToken {
             () = terminate => {}
             _ = tokio::signal::ctrl_c() => {}
         }
-        tracing::info!("told to stop");
+        tracing::info!("shutdown signal received");
         stop.cancel();
     });
     token

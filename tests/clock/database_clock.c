@@ -1,8 +1,8 @@
-/* Moves the wall clock of a process that loads this with LD_PRELOAD: PostgreSQL, in the tests.
+/* Shifts the wall clock of a process that loads this with LD_PRELOAD: PostgreSQL, in the tests.
  *
- * GAPLESS_TEST_CLOCK_MAP names a file of eight bytes: by how many seconds the clock is off. It is mapped, so that whoever
- * writes the file moves the clock of the running server and of all its sessions at once. The monotonic clock stays as it
- * is, as on a machine whose time is set by hand. */
+ * GAPLESS_TEST_CLOCK_MAP is the path of a file of eight bytes: the clock offset in seconds. It is memory-mapped, so that
+ * writing the file shifts the clock of the running server and of all its sessions at once. The monotonic clock is not
+ * shifted. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

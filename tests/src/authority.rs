@@ -1,4 +1,4 @@
-//! A certificate authority of a test, and what it vouches for.
+//! A test certificate authority and its certificates.
 
 use std::path::{Path, PathBuf};
 
@@ -29,11 +29,11 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Authority {
-    /// Its certificate is in `dir`, under `name`.
+    /// Writes its certificate to `dir/name.pem`.
     pub fn new(dir: &Path, name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Two authorities of the same name would be taken for one.
+        // Two authorities with the same name would be confused.
         params.distinguished_name.push(DnType::CommonName, name);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let file = dir.join(format!("{name}.pem"));
@@ -41,7 +41,7 @@ impl Authority {
         Authority { issuer, file }
     }
 
-    /// For `sslrootcert` and its like.
+    /// Path of the CA certificate, for `sslrootcert` and similar options.
     pub fn file(&self) -> &str {
         self.file.to_str().expect("a UTF-8 path")
     }
@@ -50,7 +50,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// Of a server with these names, or of a client whose common name is the first.
+    /// Issues a certificate for these DNS names; the common name is the first.
     pub fn issue(&self, names: &[&str]) -> Identity {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -62,7 +62,7 @@ impl Authority {
 }
 
 impl Identity {
-    /// Written where programs read them. Answers the paths of certificate and key.
+    /// Writes both to `dir`. Returns the paths of certificate and key.
     pub fn write(&self, dir: &Path, name: &str) -> (String, String) {
         use std::os::unix::fs::PermissionsExt;
         let path = |ending: &str| dir.join(format!("{name}.{ending}"));

@@ -1,4 +1,4 @@
-//! The REST API as a client sees it, answers uninterpreted.
+//! A REST client that returns raw responses.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::submitter::Submitter;
 
-/// A bit more than the server's own limits, so that it is the server who gives up.
+/// Longer than the server's own timeouts, so that the server times out first.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Debug)]
@@ -15,21 +15,21 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     admin_token: &'static str,
-    /// Presented with what clients do; `None`: nothing is.
+    /// API key of client requests, if any.
     key: Option<String>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: u16,
-    /// Null if the body was no JSON.
+    /// Null if the body is not JSON.
     pub body: Value,
     pub headers: reqwest::header::HeaderMap,
 }
 
 impl Answer {
-    /// The stable code of a problem.
+    /// `code` of a problem response, or an empty string.
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("")
     }
@@ -55,12 +55,12 @@ impl Client {
         self.post_raw(&body).await
     }
 
-    /// Any body at all.
+    /// `POST /api/v1/tx` with any body.
     pub async fn post_raw(&self, body: &Value) -> Answer {
         self.try_post(body).await.expect("the API answers")
     }
 
-    /// For APIs that may die over it.
+    /// Like `post_raw`, for an API that may crash meanwhile.
     pub async fn try_post(&self, body: &Value) -> Result<Answer, reqwest::Error> {
         answer(self.request(Method::POST, "/api/v1/tx").json(body)).await
     }
@@ -70,7 +70,7 @@ impl Client {
         answer(self.request(Method::GET, path)).await.expect("the API answers")
     }
 
-    /// Any route, as the operator.
+    /// Any route, with the admin token.
     pub async fn admin_get(&self, path: &str) -> Answer {
         let request = self.http.get(format!("{}{path}", self.base)).bearer_auth(self.admin_token);
         answer(request).await.expect("the API answers")
@@ -81,7 +81,7 @@ impl Client {
         answer(self.request(Method::POST, path).json(body)).await.expect("the API answers")
     }
 
-    /// Any route with a body, as the operator.
+    /// Any route with a body, with the admin token.
     pub async fn admin_post(&self, path: &str, body: &Value) -> Answer {
         let request = self.http.post(format!("{}{path}", self.base)).bearer_auth(self.admin_token).json(body);
         answer(request).await.expect("the API answers")
@@ -91,7 +91,7 @@ impl Client {
         self.admin_token
     }
 
-    /// Any route, with headers and a body of choice; `ask` sends it.
+    /// A request to any route, to be completed by the caller; `ask` sends it.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.base));
         match &self.key {
@@ -104,14 +104,14 @@ impl Client {
         answer(request).await.expect("the API answers")
     }
 
-    /// `action`: pause, resume, release or adopt, with the client's own key.
-    pub async fn operate_with_key(&self, submitter: &Submitter, action: &str) -> Answer {
+    /// `action`: pause, resume, release or adopt, with the API key.
+    pub async fn submitter_action_with_key(&self, submitter: &Submitter, action: &str) -> Answer {
         let path = format!("/api/v1/submitters/{}/{action}", submitter.text());
         self.post_to(&path, &json!({ "reason": "because" })).await
     }
 
-    /// `action`: pause, resume, release or adopt, as the operator.
-    pub async fn operate(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
+    /// `action`: pause, resume, release or adopt, with the admin token.
+    pub async fn submitter_action(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
         let url = format!("{}/api/v1/submitters/{}/{action}", self.base, submitter.text());
         let request = self.http.post(url).bearer_auth(self.admin_token).json(&json!({ "reason": reason }));
         answer(request).await.expect("the API answers")

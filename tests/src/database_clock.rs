@@ -1,5 +1,5 @@
-//! A PostgreSQL whose wall clock can be moved while it runs. `tests/clock/database_clock.c` says how; it is compiled by the C
-//! compiler that Rust links with.
+//! A PostgreSQL whose wall clock can be shifted while it runs, by preloading `tests/clock/database_clock.c`. That is
+//! compiled with `cc`, which Rust needs as its linker anyway.
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use tempfile::TempDir;
 
 use crate::servers;
 
-/// Names the file to the shared library.
+/// Path of the offset file, for the shared library.
 const FILE_VAR: &str = "GAPLESS_TEST_CLOCK_MAP";
 const LIBRARY: &str = "database_clock.so";
 
-/// By how many seconds the clock of a server is off.
+/// The clock offset of a server, in seconds.
 #[derive(Debug)]
 pub struct DatabaseClock {
     dir: TempDir,
@@ -27,7 +27,7 @@ impl Default for DatabaseClock {
 }
 
 impl DatabaseClock {
-    /// A clock that is right.
+    /// With offset 0.
     pub fn new() -> DatabaseClock {
         let clock = DatabaseClock { dir: open_dir() };
         build(clock.dir.path());
@@ -35,9 +35,9 @@ impl DatabaseClock {
         clock
     }
 
-    /// Moves the clock, of sessions that are open as well.
+    /// Sets the offset, also for open sessions.
     pub fn set(&self, off_by_s: i64) {
-        // In place: a file that is truncated first would leave nothing to read where it is mapped.
+        // Written in place: the file is memory-mapped, and truncating it would leave nothing to read.
         let mut options = std::fs::OpenOptions::new();
         let file = options.create(true).write(true).truncate(false).open(self.file()).unwrap();
         file.set_permissions(PermissionsExt::from_mode(0o644)).unwrap();
@@ -48,7 +48,7 @@ impl DatabaseClock {
         self.dir.path().join("off_by_s")
     }
 
-    /// What makes a server read this clock.
+    /// Environment variables that make a server use this clock.
     pub(crate) fn env(&self) -> Vec<(String, String)> {
         let text = |path: &Path| path.to_str().expect("a UTF-8 path").to_owned();
         vec![
@@ -58,7 +58,7 @@ impl DatabaseClock {
     }
 }
 
-/// A server with an empty database and a clock of its own.
+/// A server with an empty database and its own clock.
 #[derive(Debug)]
 pub struct ClockedPostgres {
     pub clock: DatabaseClock,
@@ -79,7 +79,7 @@ impl ClockedPostgres {
     }
 }
 
-/// A directory that the account of PostgreSQL may read.
+/// A directory that the PostgreSQL account can read.
 fn open_dir() -> TempDir {
     let dir = tempfile::Builder::new().prefix("gapless-clock-").tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -91,7 +91,6 @@ fn build(dir: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clock/database_clock.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(dir.join(LIBRARY)).arg(source);
-    let output =
-        compiler.output().expect("the linker of Rust is cc, and this test needs it as well: install it");
+    let output = compiler.output().expect("this test needs the C compiler `cc`");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

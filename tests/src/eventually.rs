@@ -1,13 +1,13 @@
-//! Waiting for something to become true, without ever sleeping for the sake of it.
+//! Polls for a condition with a time limit.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// Generous: a loaded machine is no failure. What is wrong usually shows much sooner.
+/// Generous, so that tests pass on a loaded machine.
 pub const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Looks until `look` answers `Ok`. `Err` is what it saw instead, and is shown when `LIMIT` is over.
+/// Polls `look` until it returns `Ok`. After `LIMIT` it panics with the last `Err`, which is the observed value.
 pub async fn eventually<T, S: Debug>(what: &str, look: impl AsyncFnMut() -> Result<T, S>) -> T {
     eventually_within(LIMIT, what, look).await
 }

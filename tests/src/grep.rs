@@ -1,15 +1,15 @@
-//! Looks for secrets in whatever a program has said, however they are spelled.
+//! Searches program output for secrets in any common encoding.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-/// A secret, and every way in which a log might show it.
+/// A secret and its encodings.
 #[derive(Debug)]
 struct Wanted {
     name: &'static str,
-    /// Lower-case; looked for without regard to case.
+    /// Lower-case; matched case-insensitively.
     spellings: Vec<String>,
-    /// Looked for as they are.
+    /// Matched case-sensitively.
     exact: Vec<String>,
 }
 
@@ -19,9 +19,9 @@ pub struct Grep {
 }
 
 impl Grep {
-    /// Text that nobody may say. If it is hex, neither may its bytes be said in any other way.
+    /// Adds a secret. If it is hex, the encodings of its bytes are added as well.
     pub fn add(&mut self, name: &'static str, secret: &str) {
-        assert!(secret.len() >= 8, "{name}: so short a text is found by chance");
+        assert!(secret.len() >= 8, "{name}: too short, it could match by chance");
         let digits = secret.strip_prefix("0x").unwrap_or(secret);
         let mut ways: Vec<Vec<u8>> = vec![secret.as_bytes().to_vec()];
         ways.extend(hex::decode(digits).ok());
@@ -37,7 +37,7 @@ impl Grep {
         self.wanted.push(wanted);
     }
 
-    /// Names of the secrets that are in the text, with the line that shows each.
+    /// Names of the secrets found in the text, each with its line.
     pub fn find(&self, text: &str) -> Vec<String> {
         let mut found = Vec::new();
         for line in text.lines() {
@@ -54,11 +54,11 @@ impl Grep {
     }
 }
 
-/// What is the same in base64 wherever the bytes stand in a longer text: from each of the three places of a group.
+/// The base64 substrings of the bytes that do not depend on the surrounding text, for each of the three alignments.
 fn in_base64(bytes: &[u8]) -> Vec<String> {
     let mut spellings = Vec::new();
     for before in 0..3 {
-        // The first whole group that is all ours, up to the last.
+        // Only complete groups of three bytes of the secret.
         let ours = &bytes[(3 - before) % 3..];
         let whole = &ours[..ours.len() / 3 * 3];
         spellings.extend([STANDARD.encode(whole), URL_SAFE.encode(whole)]);
@@ -74,12 +74,12 @@ mod tests {
     const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
 
     #[test]
-    fn a_secret_is_found_however_it_is_spelled() {
+    fn a_secret_is_found_in_every_encoding() {
         let mut grep = Grep::default();
         grep.add("key", KEY);
         grep.add("password", "correct horse");
         let bytes = hex::decode(KEY).unwrap();
-        for said in [
+        for encoded in [
             KEY.to_owned(),
             format!("0x{KEY}"),
             KEY.to_uppercase(),
@@ -88,12 +88,12 @@ mod tests {
             STANDARD.encode([b"a".as_slice(), &bytes, b"bc"].concat()),
             URL_SAFE.encode([b"ab".as_slice(), &bytes].concat()),
         ] {
-            assert_eq!(grep.find(&format!("one line\nsaid {said} and\nanother")).len(), 1, "{said}");
+            assert_eq!(grep.find(&format!("one line\nhas {encoded} and\nanother")).len(), 1, "{encoded}");
         }
-        for said in
+        for encoded in
             ["correct horse", "CORRECT HORSE", "Basic dXNlcjpjb3JyZWN0IGhvcnNl", "636F727265637420686f727365"]
         {
-            assert_eq!(grep.find(said), [format!("password: {said}")]);
+            assert_eq!(grep.find(encoded), [format!("password: {encoded}")]);
         }
         assert_eq!(grep.find("a horse, correctly"), Vec::<String>::new());
     }

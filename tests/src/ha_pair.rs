@@ -1,4 +1,4 @@
-//! Two PostgreSQL servers, one of which follows the other, and the address under which programs find whichever leads.
+//! A PostgreSQL primary with a standby, and one address that leads to the current primary.
 
 use gapless_cli::localnet::Postgres;
 use sqlx::{Connection, PgConnection};
@@ -17,12 +17,12 @@ pub struct HaPair {
 }
 
 impl HaPair {
-    /// `synchronous`: no commit is answered before both have it.
+    /// `synchronous`: a commit returns only after the standby has it.
     pub async fn start(synchronous: bool) -> HaPair {
         HaPair::start_with(synchronous, Vec::new()).await
     }
 
-    /// A synchronous pair whose standby reads another clock.
+    /// A synchronous pair whose standby uses another clock.
     pub async fn with_standby_clock(clock: &DatabaseClock) -> HaPair {
         HaPair::start_with(true, clock.env()).await
     }
@@ -36,20 +36,20 @@ impl HaPair {
         HaPair { primary, standby, switch, database }
     }
 
-    /// Leads to the primary, and to the standby once that is promoted.
+    /// URL of the primary, and of the standby after its promotion.
     pub fn url(&self) -> String {
         let direct = self.primary.url(&self.database);
         direct.replace(&format!(":{}/", self.primary.port()), &format!(":{}/", self.switch.port()))
     }
 
-    /// The primary dies, and the standby takes its place, with what it has.
+    /// Kills the primary and promotes the standby.
     pub async fn fail_over(&mut self) {
         self.primary.kill9();
         self.standby.promote().await.expect("the standby is promoted");
         self.switch.turn_to(self.standby.port());
     }
 
-    /// The standby follows no longer.
+    /// Stops the standby, and thereby replication.
     pub async fn stop_standby(&mut self) {
         self.standby.stop().await.expect("the standby stops");
     }
@@ -62,12 +62,12 @@ impl HaPair {
         self.primary.kill9();
     }
 
-    /// Until the standby has all that the primary has.
+    /// Waits until the standby has replayed everything.
     pub async fn wait_replayed(&self) {
         let written: String =
             ask(&self.primary.url(&self.database), "SELECT pg_current_wal_lsn()::TEXT").await;
         let url = self.standby.url(&self.database);
-        eventually("the standby has everything", async || {
+        eventually("the standby has replayed everything", async || {
             let replayed: String = ask(&url, "SELECT pg_last_wal_replay_lsn()::TEXT").await;
             if position(&replayed) >= position(&written) { Ok(()) } else { Err((replayed, written.clone())) }
         })
@@ -78,11 +78,11 @@ impl HaPair {
 async fn ask(url: &str, question: &'static str) -> String {
     let mut connection = PgConnection::connect(url).await.expect("the server answers");
     let answer = sqlx::query_scalar(question).fetch_one(&mut connection).await.expect("an answer");
-    connection.close().await.expect("a farewell");
+    connection.close().await.expect("the connection closes");
     answer
 }
 
-/// `16/B374D848` as a number.
+/// An LSN such as `16/B374D848` as a number.
 fn position(text: &str) -> u64 {
     let (high, low) = text.split_once('/').expect("two halves");
     let half = |hex: &str| u64::from_str_radix(hex, 16).expect("a number");

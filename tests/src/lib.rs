@@ -1,14 +1,13 @@
-//! The harness of the end-to-end tests: a whole Gapless on a real PostgreSQL and a real chain, whose processes can be
-//! killed, stopped and continued, and whose end is always the audit.
+//! The test harness: runs Gapless on a real PostgreSQL and a real chain. Tests can kill, stop and continue its
+//! processes; every test ends with an audit.
 //!
-//! Tests run in parallel: each `Stack` has a database, a chain, ports and a directory of its own. Nothing sleeps; every
-//! wait is for something, and says what it last saw when it gives up.
+//! Tests run in parallel: each `Stack` has its own database, chain, ports and directory. There are no fixed sleeps;
+//! every wait polls for a condition, and a timeout reports the last observed value.
 //!
-//! A harness fails by panicking, so that the line that failed is the test's.
+//! The harness panics on errors, so that the test fails at the calling line.
 #![allow(clippy::unwrap_used)]
 
 mod authority;
-mod callers;
 pub mod chaos;
 mod client;
 pub mod cloud;
@@ -25,6 +24,7 @@ mod pooler;
 pub mod proxy;
 mod python;
 pub mod reference_worker;
+mod reservation_clients;
 mod rows;
 mod schemathesis;
 mod servers;
@@ -39,7 +39,6 @@ mod terminator;
 mod tls_postgres;
 
 pub use authority::{Authority, Identity};
-pub use callers::{Caller, ReservationRow};
 pub use client::{Answer, Client};
 pub use database_clock::{ClockedPostgres, DatabaseClock};
 pub use eventually::{LIMIT, eventually, eventually_within};
@@ -52,11 +51,12 @@ pub use nodes::{NodeKind, NodeOptions};
 pub use policy::{Permitted, PolicyRow};
 pub use pooler::{Mode, Pooler, Unknown};
 pub use proxy::{Fault, PENDING_COUNT, Proxy, SendsOf, Sent};
+pub use reservation_clients::{ReservationClient, ReservationRow};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use schemathesis::Schemathesis;
 pub use service::{Service, ServiceBuilder};
-pub use signing::{Manner, SigningService};
-pub use stack::{CliOutput, Stack, StackBuilder, Verdict};
+pub use signing::{Behaviour, SigningService};
+pub use stack::{AuditResult, CliOutput, Stack, StackBuilder};
 pub use submitter::{Submitter, payload};
 pub use switch::Switch;
 pub use tcp_proxy::{Outage, TcpProxy};

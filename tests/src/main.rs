@@ -1,9 +1,9 @@
-//! `gapless-stack`: API, worker and CLI of the product in one binary for the tests. It calls what the product's own
-//! binaries call, and differs from them in two things: the worker's failpoints are compiled in, and the wall clock can be moved.
-//! It also is the harness's own worker, which is wrong on purpose.
+//! `gapless-stack`: API, worker and CLI in one binary for the tests. It differs from the released binaries in two
+//! ways: the worker's failpoints are compiled in, and the wall clock can be shifted. It also contains the reference
+//! worker.
 
 mod clock;
-// The example of the worker's crate, as a process of the stack.
+// The example `custom_worker` of the worker crate.
 #[path = "../../worker/examples/custom_worker/adapters/mod.rs"]
 mod adapters;
 
@@ -39,15 +39,15 @@ enum Part {
         #[arg(long)]
         config: PathBuf,
     },
-    /// The harness's own worker, for negative controls.
-    PlainWorker {
+    /// The reference worker, for negative controls.
+    ReferenceWorker {
         #[arg(long)]
         config: PathBuf,
         #[arg(long, env = "GAPLESS_FENCE_STRATEGY")]
         strategy: FenceStrategy,
     },
-    /// A program of somebody's own that asks for a nonce, says so, and never answers.
-    Caller {
+    /// A client that reserves a nonce, logs it, and never returns a transaction.
+    ReservationClient {
         #[arg(long)]
         config: PathBuf,
         #[arg(long)]
@@ -77,18 +77,18 @@ async fn main() -> anyhow::Result<ExitCode> {
             let worker = adapters::with_adapters(gapless_worker::Worker::builder(config));
             worker.run(gapless::shutdown::stop_signal()).await?;
         }
-        Part::PlainWorker { config, strategy } => {
+        Part::ReferenceWorker { config, strategy } => {
             let log = gapless::config::Log::default();
             let _log = gapless::observe::init_logging(&log)?;
             gapless_tests::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
         }
-        Part::Caller { config, chain_id, submitter, request_id } => {
+        Part::ReservationClient { config, chain_id, submitter, request_id } => {
             let (config, _log) = load(config)?;
             let submitter = SubmitterKey { chain_id: ChainId(chain_id), address: submitter };
             let call = Gapless::with_config(&config).await?;
-            let call = call.call(submitter).request_id(request_id).hold(Duration::from_secs(5));
+            let call = call.call(submitter).request_id(request_id).reserve_for(Duration::from_secs(5));
             call.run(async |context: NonceContext| {
-                tracing::info!(nonce = context.nonce.0, "the caller saw its nonce");
+                tracing::info!(nonce = context.nonce.0, "the client received its nonce");
                 std::future::pending::<Result<RequestedTx, String>>().await
             })
             .await?;

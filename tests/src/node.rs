@@ -1,4 +1,5 @@
-//! The chain of a stack: tests mine, rewind, empty and kill it. Anvil can do all of this, other programs some.
+//! A chain of a stack, with the operations of tests: mine, reorg, drop, kill. Anvil supports all of them, other nodes
+//! some.
 
 use std::path::{Path, PathBuf};
 
@@ -16,9 +17,9 @@ pub struct Node {
     server: Mutex<Server>,
     url: String,
     chain_id: u64,
-    /// It mines by itself only what offers much.
+    /// It only mines transactions with a high tip (`HELD_BELOW_TIP`).
     held: bool,
-    /// Written when an anvil stops in good order.
+    /// State file, written when anvil stops gracefully.
     state: PathBuf,
     http: reqwest::Client,
 }
@@ -28,19 +29,19 @@ impl Node {
         Node::start_with(chain_id, mining, log, &[]).await
     }
 
-    /// `extra`: more arguments, as on anvil's command line.
+    /// `extra`: additional command line arguments of anvil.
     pub async fn start_with(chain_id: u64, mining: Mining, log: &Path, extra: &[String]) -> Node {
         let options = NodeOptions { extra: extra.to_vec(), ..NodeOptions::new(chain_id, mining) };
         Node::start_as(NodeKind::Anvil, options, log).await
     }
 
-    /// A node that holds the keys of so many of anvil's well-known accounts, and signs for them: a remote signer.
+    /// A node that signs for this many of anvil's well-known accounts: a remote signer.
     pub async fn with_accounts(accounts: u32, chain_id: u64, mining: Mining, log: &Path) -> Node {
         let options = NodeOptions { accounts, ..NodeOptions::new(chain_id, mining) };
         Node::start_as(NodeKind::Anvil, options, log).await
     }
 
-    /// Any of the node programs.
+    /// Any node program.
     pub async fn start_as(kind: NodeKind, options: NodeOptions, log: &Path) -> Node {
         let server = Server::start(kind, &options, log).await;
         let url = server.url();
@@ -55,7 +56,7 @@ impl Node {
         };
         match kind {
             NodeKind::Anvil => {}
-            // It logs every call otherwise.
+            // It logs every call by default.
             NodeKind::Hardhat => drop(node.rpc("hardhat_setLoggingEnabled", json!([false])).await),
             NodeKind::Geth => node.chain_id = number(&node.rpc("eth_chainId", json!([])).await),
         }
@@ -74,12 +75,12 @@ impl Node {
         self.chain_id
     }
 
-    /// One call; an error answer is a panic.
+    /// One call; panics on an error response.
     pub async fn rpc(&self, method: &str, params: Value) -> Value {
         self.try_rpc(method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// One call; an error answer is an error.
+    /// One call; an error response is an `Err`.
     pub async fn try_rpc(&self, method: &str, params: Value) -> Result<Value, String> {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let answer = self.http.post(&self.url).json(&body).send().await.map_err(|error| error.to_string())?;
@@ -90,12 +91,12 @@ impl Node {
         }
     }
 
-    /// A method of anvil's that Hardhat has too, under its own name.
+    /// A control method that anvil and Hardhat have under different prefixes.
     async fn control(&self, method: &str, params: Value) {
         let owner = match self.kind {
             NodeKind::Anvil => "anvil",
             NodeKind::Hardhat => "hardhat",
-            NodeKind::Geth => panic!("geth cannot be asked to {method}"),
+            NodeKind::Geth => panic!("geth does not support {method}"),
         };
         self.rpc(&format!("{owner}_{method}"), params).await;
     }
@@ -104,7 +105,7 @@ impl Node {
         self.control("mine", json!([format!("{blocks:#x}")])).await;
     }
 
-    /// Lets a chain with `Mining::Manual` go on by itself, with what is in its mempool first.
+    /// Switches a chain with `Mining::Manual` to automatic mining, starting with the mempool.
     pub async fn release(&self) {
         if self.kind == NodeKind::Geth {
             self.rpc("miner_setGasPrice", json!(["0x1"])).await;
@@ -114,17 +115,17 @@ impl Node {
         self.mine(1).await;
     }
 
-    /// Whether every transaction gets a block at once.
+    /// Switches mining of a block for every transaction on or off.
     pub async fn set_automine(&self, on: bool) {
         self.rpc("evm_setAutomine", json!([on])).await;
     }
 
-    /// A block every so many seconds; 0: none by itself.
+    /// Mines a block every `seconds`; 0: never.
     pub async fn set_interval(&self, seconds: u64) {
         self.rpc("evm_setIntervalMining", json!([seconds])).await;
     }
 
-    /// On geth it must be more than there is.
+    /// On geth the balance can only be increased.
     pub async fn set_balance(&self, address: Address, wei: impl Into<U256>) {
         let wei = wei.into();
         if self.kind == NodeKind::Geth {
@@ -135,24 +136,24 @@ impl Node {
         self.control("setBalance", json!([address, wei])).await;
     }
 
-    /// A transaction of geth's own rich account, at a price that is mined. Answers the receipt.
+    /// Sends a transaction from geth's prefunded account with a sufficient tip. Returns the receipt.
     async fn send_from_bank(&self, mut transaction: Value) -> Value {
         let bank = self.rpc("eth_accounts", json!([])).await[0].take();
         transaction["from"] = bank;
-        // No more than that: fee policies look at what recent blocks were paid.
+        // Not more: fee estimates use the tips of recent blocks.
         let tip = if self.held { HELD_BELOW_TIP } else { 1_000_000_000 };
         transaction["maxPriorityFeePerGas"] = json!(U256::from(tip));
         transaction["maxFeePerGas"] = json!(U256::from(3 * tip));
         let hash = self.rpc("eth_sendTransaction", json!([transaction])).await;
         eventually("geth's own transaction is mined", async || {
-            // Just started, it says with an error that it has not looked at its chain yet.
+            // Right after its start it responds with an error, because it is still indexing.
             let receipt = self.try_rpc("eth_getTransactionReceipt", json!([hash])).await?;
             if receipt.is_null() { Err("not mined".to_owned()) } else { Ok(receipt) }
         })
         .await
     }
 
-    /// A new contract of this code. Answers where it is.
+    /// Deploys a contract with this code. Returns its address.
     pub async fn deploy(&self, code: &str) -> Address {
         if self.kind != NodeKind::Geth {
             let address = Address::random();
@@ -171,7 +172,7 @@ impl Node {
         self.rpc("anvil_setNonce", json!([address, format!("{nonce:#x}")])).await;
     }
 
-    /// Puts a contract at an address: `0x60006000fd` reverts whatever it is asked.
+    /// Sets the code of an address; `0x60006000fd` always reverts.
     pub async fn set_code(&self, address: Address, code: &str) {
         self.control("setCode", json!([address, code])).await;
     }
@@ -186,7 +187,7 @@ impl Node {
         self.rpc("anvil_dropAllTransactions", json!([])).await;
     }
 
-    /// Replaces the newest `depth` blocks by empty ones; what they held is in no block and in no mempool.
+    /// Replaces the newest `depth` blocks by empty ones; their transactions are lost.
     pub async fn reorg(&self, depth: u64) {
         self.rpc("anvil_reorg", json!([depth, []])).await;
     }
@@ -195,7 +196,7 @@ impl Node {
         self.rpc("evm_snapshot", json!([])).await
     }
 
-    /// Back to the snapshot: blocks after it never were.
+    /// Reverts to the snapshot and discards later blocks.
     pub async fn revert(&self, snapshot: Value) {
         assert_eq!(self.rpc("evm_revert", json!([snapshot])).await, json!(true), "evm_revert");
     }
@@ -217,7 +218,7 @@ impl Node {
         Some(self.rpc("eth_getTransactionReceipt", json!([hash])).await).filter(|receipt| !receipt.is_null())
     }
 
-    /// Whole transactions, from the first block to the head, of one sender.
+    /// All mined transactions of one sender.
     pub async fn mined_from(&self, sender: Address) -> Vec<Value> {
         let mut found = Vec::new();
         for block in 0..=self.head().await {
@@ -228,7 +229,7 @@ impl Node {
         found
     }
 
-    /// Transactions that wait in the mempool.
+    /// Number of pending transactions in the mempool.
     pub async fn pending(&self) -> u64 {
         if self.kind == NodeKind::Hardhat {
             let pending = self.rpc("eth_pendingTransactions", json!([])).await;
@@ -237,14 +238,15 @@ impl Node {
         number(&self.rpc("txpool_status", json!([])).await["pending"])
     }
 
-    /// Anvil decides whether a transaction waits for a lower nonce before it adds it. If that one is mined in between, which takes a
-    /// busy machine, it and all above it wait in the pool for ever, and the same bytes are not taken again. Then the pool is
-    /// emptied, and whoever sent them has to send them again. Answers whether it was so.
+    /// Works around a race in anvil: it decides whether a transaction is queued behind a lower nonce before adding
+    /// it. If the lower nonce is mined in between, the transaction and all later ones stay queued forever, and
+    /// resending has no effect. In this case the mempool is emptied, so that the sender can resend. Returns whether
+    /// that was necessary.
     pub async fn free_stranded(&self) -> bool {
         if self.kind != NodeKind::Anvil {
             return false;
         }
-        // A node that is away, or still mining, is looked at another time.
+        // If the node is unreachable or still mining, the next call checks again.
         for _ in 0..2 {
             let Ok(pool) = self.try_rpc("txpool_content", json!([])).await else { return false };
             if !self.is_stranded(&pool["queued"]).await {
@@ -255,7 +257,7 @@ impl Node {
         true
     }
 
-    /// Whether one of these, by sender and nonce, is the very next of its sender.
+    /// Whether one of these queued transactions has the next nonce of its sender.
     async fn is_stranded(&self, queued: &Value) -> bool {
         for (sender, by_nonce) in queued.as_object().into_iter().flatten() {
             let nonces =
@@ -273,12 +275,12 @@ impl Node {
         self.server.lock().await.kill9();
     }
 
-    /// The same address and the same chain; the mempool is lost. Hardhat loses the chain too.
+    /// Restarts at the same address with the same chain; the mempool is lost. Hardhat also loses its chain.
     pub async fn restart(&self) {
         self.server.lock().await.restart().await;
     }
 
-    /// The same address and another chain: it begins anew.
+    /// Restarts at the same address with an empty chain.
     pub async fn reset(&self) {
         let mut server = self.server.lock().await;
         server.kill9();
@@ -294,5 +296,5 @@ impl Node {
 fn number(value: &Value) -> u64 {
     let digits = value.as_str().and_then(|text| text.strip_prefix("0x"));
     let parsed = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).or(value.as_u64());
-    parsed.unwrap_or_else(|| panic!("`{value}` is no number"))
+    parsed.unwrap_or_else(|| panic!("`{value}` is not a number"))
 }

@@ -1,4 +1,4 @@
-//! Just enough HTTP for servers of the tests that stand for somebody else's.
+//! A minimal HTTP server implementation for fake services.
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 pub(crate) struct Request {
     /// Method and path: `POST /sign`.
     pub(crate) line: String,
-    /// With lower-case names.
+    /// Names in lower case.
     headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
@@ -17,13 +17,13 @@ impl Request {
         self.headers.iter().find(|(have, _)| have == name).map(|(_, value)| value.as_str())
     }
 
-    /// Null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 }
 
-/// The next one; `None` when the client is gone or is not worth talking to.
+/// The next request. `None`: the connection was closed, or the request is malformed.
 pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut first = String::new();
     if stream.read_line(&mut first).await.ok()? == 0 {
@@ -46,7 +46,7 @@ pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> Option<Request
 
 pub(crate) async fn answer(stream: &mut BufReader<TcpStream>, status: u16, body: &Value) -> Option<()> {
     let text = body.to_string();
-    let head = format!("HTTP/1.1 {status} Said\r\ncontent-length: {}\r\n\r\n", text.len());
+    let head = format!("HTTP/1.1 {status} OK\r\ncontent-length: {}\r\n\r\n", text.len());
     stream.write_all((head + &text).as_bytes()).await.ok()?;
     stream.flush().await.ok()
 }

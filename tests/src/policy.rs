@@ -1,5 +1,5 @@
-//! Policies of submitters: how a test gives one to a process, and a judge who looks at the chain and at the audit trail,
-//! by rules of its own and with nothing of the product's.
+//! Submitter policies: their configuration, and an independent check of the chain and the audit trail without product
+//! code.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::service::ServiceBuilder;
 use crate::stack::Stack;
 use crate::submitter::Submitter;
 
-/// No test of a day's cap takes as long as this.
+/// In seconds; longer than any test of the daily cap.
 const BEFORE_MIDNIGHT: f64 = 90.0;
 
-/// What a submitter may do: one address, with these selectors (none: plain transfers), and so much.
+/// A policy: one recipient with these selectors (none: plain transfers), a value limit and a daily limit.
 #[derive(Clone, Debug)]
 pub struct Permitted {
     pub to: Address,
@@ -33,7 +33,7 @@ impl Permitted {
         Permitted { to, selectors: vec!["0x"], max_value, max_value_per_day }
     }
 
-    /// As it stands in the configuration.
+    /// The configuration value.
     fn settings(&self) -> Value {
         json!({
             "allow": [{ "to": format!("{:#x}", self.to), "selectors": self.selectors }],
@@ -44,7 +44,7 @@ impl Permitted {
 }
 
 impl ServiceBuilder<'_> {
-    /// With this policy of a submitter in its configuration.
+    /// Adds this policy of a submitter to the configuration.
     pub fn policy(self, submitter: &Submitter, permitted: &Permitted) -> Self {
         self.set(&format!("submitter.{}.policy", submitter.text()), permitted.settings())
     }
@@ -61,8 +61,8 @@ pub struct PolicyRow {
 }
 
 impl Stack {
-    /// What somebody who owns the API's host can do: any payload, QUEUED, with the rights of the API's role.
-    pub async fn insert_around_the_api(
+    /// Inserts a QUEUED row with any payload under the API's database role, as an attacker on the API host could.
+    pub async fn insert_bypassing_api(
         &self,
         submitter: &Submitter,
         request_id: &str,
@@ -71,7 +71,7 @@ impl Stack {
         let requested: RequestedTx = serde_json::from_value(payload.clone()).expect("a payload");
         let payload: Payload = requested.validate().expect("a payload that could be sent");
         let url = Secret::new(self.database_url_as("gapless_api"));
-        let store = Store::new(&url, "thief", 1, Timeouts::default()).expect("a database URL");
+        let store = Store::new(&url, "attacker", 1, Timeouts::default()).expect("a database URL");
         let chain_id = ChainId(self.anvil().chain_id());
         let key = SubmitterKey { chain_id, address: submitter.address() };
         let intent = NewIntent::new(key, request_id.to_owned(), payload, None);
@@ -84,7 +84,7 @@ impl Stack {
         }
     }
 
-    /// Of a submitter, oldest first.
+    /// Audit rows of a submitter, oldest first.
     pub async fn policy_rows(&self, submitter: &Submitter) -> Vec<PolicyRow> {
         let rows = sqlx::query(
             "SELECT tx_id, decision, rule, value::BIGINT, day_total::BIGINT FROM policy_audit
@@ -104,9 +104,9 @@ impl Stack {
         rows.iter().map(row).collect()
     }
 
-    /// Until the database's day lasts longer than any test.
+    /// Waits, if midnight is so close that it could fall into the test.
     pub async fn wait_clear_of_midnight(&self) {
-        eventually_within(Duration::from_secs(120), "midnight is far away", async || {
+        eventually_within(Duration::from_secs(120), "midnight is not close", async || {
             let left: f64 = sqlx::query_scalar(
                 "SELECT extract(epoch FROM date_trunc('day', now, 'UTC') + INTERVAL '1 day' - now)::FLOAT8
                  FROM clock_timestamp() AS now",
@@ -119,8 +119,8 @@ impl Stack {
         .await;
     }
 
-    /// What on the chain, or in the audit trail, is not as the policy would have it. For tests within one day, of a submitter
-    /// that had this policy all the time.
+    /// Violations of the policy on chain and in the audit trail. For tests within one day, and a submitter that had
+    /// this policy from the start.
     pub async fn policy_breaches(&self, submitter: &Submitter, permitted: &Permitted) -> Vec<String> {
         let mut breaches = Vec::new();
         let mut sum = U256::zero();
@@ -147,7 +147,7 @@ impl Stack {
         breaches
     }
 
-    /// What has value is counted once, as it is.
+    /// A transaction with a value must be counted once, with that value.
     async fn miscounted(&self, tx: &Value, value: U256) -> Option<String> {
         let counts: Vec<String> = sqlx::query_scalar(
             "SELECT p.value::TEXT FROM tx_attempt a JOIN policy_audit p ON p.tx_id = a.tx_id AND p.decision = 'COUNTED'
@@ -161,7 +161,7 @@ impl Stack {
         (counts != expected).then(|| format!("uncounted: {} has {counts:?} for {value}", tx["hash"]))
     }
 
-    /// The sums are those of the counts, and what was refused was not signed.
+    /// Day totals must equal the sum of the counted values, and refused transactions must not be signed.
     async fn unsound_trail(&self, submitter: &Submitter) -> Vec<String> {
         sqlx::query_scalar(
             "SELECT format('sum of %s: %s', day, max(day_total)) FROM policy_audit

@@ -1,5 +1,5 @@
-//! PostgreSQL behind a pooler: a small one of our own, which is always there, and PgBouncer, if it is installed. In transaction
-//! mode ours has one session for all its clients, and gives it to another when a transaction is over.
+//! PostgreSQL behind a connection pooler: a built-in one, and PgBouncer if it is installed. In transaction mode the
+//! built-in pooler has one server session for all clients and reassigns it after each transaction.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ const SSL_REQUEST: i32 = 80_877_103;
 const PROTOCOL_3_0: i32 = 196_608;
 const BINARIES: [&str; 2] = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"];
 
-/// What becomes of start-up parameters that a pooler does not know.
+/// How unknown start-up parameters are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     Refused,
@@ -28,13 +28,13 @@ pub enum Unknown {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One session for all.
+    /// One server session for all clients.
     Transaction,
-    /// Each client has its own.
+    /// One server session per client.
     Session,
 }
 
-/// Ends with the test.
+/// Stops when dropped.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
@@ -42,7 +42,7 @@ pub struct Pooler {
 }
 
 #[derive(Debug)]
-#[allow(dead_code)] // held, so that they end when they are dropped
+#[allow(dead_code)] // stored, so that they stop when dropped
 enum Runs {
     Here(Ended),
     Bouncer(Box<Process>, Port, TempDir),
@@ -58,7 +58,7 @@ impl Drop for Ended {
 }
 
 impl Pooler {
-    /// Our own, before the server of this URL.
+    /// The built-in pooler, in front of the server of this URL.
     pub async fn start(url: &str, mode: Mode, unknown: Unknown) -> Pooler {
         let (server_port, database) = parts(url);
         let server = Arc::new(Mutex::new(connect(server_port, &database).await.expect("a session")));
@@ -73,13 +73,13 @@ impl Pooler {
                         Err(_) => continue,
                     },
                 };
-                tokio::spawn(attend(client, server, unknown, (server_port, database.clone())));
+                tokio::spawn(serve_client(client, server, unknown, (server_port, database.clone())));
             }
         });
         Pooler { port, _runs: Runs::Here(Ended(serving)) }
     }
 
-    /// PgBouncer in transaction mode; `None` if this machine has none.
+    /// PgBouncer in transaction mode; `None` if it is not installed.
     pub async fn pgbouncer(url: &str, unknown: Unknown) -> Option<Pooler> {
         let program = BINARIES.iter().map(PathBuf::from).find(|path| path.is_file())?;
         let (server_port, _) = parts(url);
@@ -117,7 +117,7 @@ impl Pooler {
 }
 
 fn text(path: &Path) -> String {
-    path.to_str().expect("a path of letters").to_owned()
+    path.to_str().expect("a UTF-8 path").to_owned()
 }
 
 /// Port and database of `postgres://gapless@127.0.0.1:PORT/DATABASE`.
@@ -127,7 +127,7 @@ fn parts(url: &str) -> (u16, String) {
     (port.parse().expect("a number"), database.to_owned())
 }
 
-/// A session of the server, ready for a transaction.
+/// A server session, ready for a transaction.
 async fn connect(port: u16, database: &str) -> io::Result<TcpStream> {
     let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
     let body: String =
@@ -141,8 +141,8 @@ async fn connect(port: u16, database: &str) -> io::Result<TcpStream> {
 
 type Session = Option<OwnedMutexGuard<TcpStream>>;
 
-/// Serves one client. A session that it leaves in the middle of something is of no use to another, and is made anew.
-async fn attend(
+/// Serves one client. A session with an unfinished transaction is replaced by a new one.
+async fn serve_client(
     mut client: TcpStream,
     server: Arc<Mutex<TcpStream>>,
     unknown: Unknown,
@@ -172,16 +172,16 @@ async fn serve(
         if session.is_none() {
             *session = Some(server.clone().lock_owned().await);
         }
-        let Some(held) = session.as_deref_mut() else { continue };
-        send(held, kind, &body).await?;
-        // A query, or the end of a group of messages: the server answers until it is ready for more.
-        if matches!(kind, b'Q' | b'S') && answered(held, client).await? {
+        let Some(current) = session.as_deref_mut() else { continue };
+        send(current, kind, &body).await?;
+        // Query or Sync: the server responds until ReadyForQuery.
+        if matches!(kind, b'Q' | b'S') && answered(current, client).await? {
             *session = None;
         }
     }
 }
 
-/// Passes on what the server says until it is ready for more. True: no transaction is open.
+/// Forwards messages of the server up to ReadyForQuery. True: no transaction is open.
 async fn answered(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<bool> {
     loop {
         let (kind, body) = frame(server).await?;
@@ -192,7 +192,7 @@ async fn answered(server: &mut TcpStream, client: &mut TcpStream) -> io::Result<
     }
 }
 
-/// What the server would say at the start. False: the client is sent away.
+/// The start-up exchange. False: the client was rejected.
 async fn greet(client: &mut TcpStream, unknown: Unknown) -> io::Result<bool> {
     loop {
         let length = client.read_i32().await?;

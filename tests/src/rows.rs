@@ -1,4 +1,4 @@
-//! Rows as the tests look at them: straight from the tables, behind the product's back.
+//! Direct SQL access of tests to the tables, without product code.
 
 use ethers_core::types::H256;
 use gapless::domain::{TxId, TxState};
@@ -28,7 +28,7 @@ pub struct AttemptRow {
     pub fencing_token: u64,
     pub sent: bool,
     pub displaced: bool,
-    /// Class of the last answer to a send of it.
+    /// Class of the node's last response to sending it.
     pub last_outcome: Option<String>,
 }
 
@@ -63,7 +63,7 @@ struct RawTx {
 }
 
 fn number(value: i64) -> u64 {
-    u64::try_from(value).expect("no column of these is negative")
+    u64::try_from(value).expect("these columns are never negative")
 }
 
 fn hash(text: &str) -> H256 {
@@ -86,7 +86,7 @@ impl From<RawTx> for TxRow {
     }
 }
 
-/// Errors are answered, not panicked over: a database that is away is part of some tests.
+/// Returns errors instead of panicking, because some tests stop the database.
 pub(crate) async fn transaction(db: &PgPool, tx_id: TxId) -> Result<TxRow, sqlx::Error> {
     let raw: RawTx = sqlx::query_as(
         "SELECT tx_id, state, sub_state, nonce, tx_hash, submit_attempts, last_error, block_number, fencing_token
@@ -99,7 +99,7 @@ pub(crate) async fn transaction(db: &PgPool, tx_id: TxId) -> Result<TxRow, sqlx:
     Ok(raw.into())
 }
 
-/// In the order they were accepted.
+/// In the order of acceptance.
 pub(crate) async fn transactions(db: &PgPool, submitter: &Submitter) -> Result<Vec<TxRow>, sqlx::Error> {
     let raw: Vec<RawTx> = sqlx::query_as(
         "SELECT tx_id, state, sub_state, nonce, tx_hash, submit_attempts, last_error, block_number, fencing_token
@@ -131,7 +131,7 @@ pub(crate) async fn missing(db: &PgPool, tx_ids: &[TxId]) -> Result<Vec<Uuid>, s
 
 type RawAttempt = (i64, String, String, i64, bool, bool, Option<String>);
 
-/// In the order they were made.
+/// In the order of creation.
 pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>, sqlx::Error> {
     let raw: Vec<RawAttempt> = sqlx::query_as(
         "SELECT nonce, kind, tx_hash, fencing_token, last_outcome IS NOT NULL, displaced_at IS NOT NULL,

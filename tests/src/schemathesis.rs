@@ -1,4 +1,4 @@
-//! `openapi.yaml` against a running API: requests made of the document by schemathesis, and answers compared with it.
+//! Runs schemathesis: generates requests from `openapi.yaml` and compares the responses of a running API with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -6,7 +6,7 @@ use std::process::Stdio;
 use crate::python::Tool;
 use crate::stack::CliOutput;
 
-/// 3.11 is the oldest that schemathesis runs on.
+/// schemathesis needs Python 3.11.
 static TOOL: Tool = Tool::new("openapi", 11, "openapi.yaml against the API, by schemathesis");
 
 #[derive(Debug)]
@@ -15,13 +15,13 @@ pub struct Schemathesis {
 }
 
 impl Schemathesis {
-    /// `None` on a machine without Python, which has been said loudly.
+    /// `None` if there is no Python; a warning was printed.
     pub async fn find() -> Option<Schemathesis> {
         Some(Schemathesis { python: TOOL.interpreter().await? })
     }
 
-    /// Every check of every operation of `document` that `args` leave in, with this key. Its exit code is 0 if nothing
-    /// was found; what was found is on its standard output, each with the curl command that shows it again.
+    /// Runs all checks on the operations of `document` that `args` select, with this API key. The exit code is 0 if
+    /// nothing was found; findings are on standard output, each with a curl command to reproduce it.
     pub async fn run(&self, dir: &Path, document: &str, url: &str, key: &str, args: &[&str]) -> CliOutput {
         let written = dir.join("openapi.yaml");
         std::fs::write(&written, document).expect("the document can be written");
@@ -30,7 +30,7 @@ impl Schemathesis {
             .args(["-m", "schemathesis.cli", "--config-file"])
             .arg(TOOL.directory().join("schemathesis.toml"));
         command.arg("run").arg(written).args(["--url", url, "--checks", "all", "--no-color"]);
-        // Keys of the tests open nothing, and a curl command without one shows nothing.
+        // Test keys are not secret, and a curl command without the key reproduces nothing.
         command.args(["--output-sanitize", "false"]).args(args);
         command.env("GAPLESS_KEY", key).current_dir(dir);
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("Python runs");

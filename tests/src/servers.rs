@@ -1,16 +1,16 @@
-//! The servers below a stack: one PostgreSQL for all tests of a process, a database for each; programs looked up once.
+//! Servers of a stack: one PostgreSQL per test process with a database per test; programs are located once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gapless_cli::localnet::{AnvilProgram, Postgres, PostgresBinaries, PostgresOptions};
 use tokio::sync::OnceCell;
 
-fn quiet(_: &str) {}
+fn ignore(_: &str) {}
 
 async fn binaries() -> &'static PostgresBinaries {
     static FOUND: OnceCell<PostgresBinaries> = OnceCell::const_new();
     let find = || async {
-        let found = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(quiet)).await.unwrap();
+        let found = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(ignore)).await.unwrap();
         found.expect("the tests need PostgreSQL: install it, or Node.js to fetch it")
     };
     FOUND.get_or_init(find).await
@@ -19,13 +19,14 @@ async fn binaries() -> &'static PostgresBinaries {
 pub(crate) async fn anvil_program() -> &'static AnvilProgram {
     static FOUND: OnceCell<AnvilProgram> = OnceCell::const_new();
     let find = || async {
-        let found = tokio::task::spawn_blocking(|| AnvilProgram::obtain(quiet)).await.unwrap();
+        let found = tokio::task::spawn_blocking(|| AnvilProgram::obtain(ignore)).await.unwrap();
         found.expect("the tests need anvil: install Foundry, or Node.js to fetch it")
     };
     FOUND.get_or_init(find).await
 }
 
-/// Ends, and is removed, when this process ends: a static is never dropped, but its lifeline breaks.
+/// Shared by all tests. It ends and is removed when this process ends: statics are not dropped, but its lifeline pipe
+/// closes.
 pub(crate) async fn shared_postgres() -> &'static Postgres {
     static SERVER: OnceCell<Postgres> = OnceCell::const_new();
     SERVER.get_or_init(own_postgres).await
@@ -42,7 +43,7 @@ pub(crate) async fn own_postgres_with(env: Vec<(String, String)>) -> Postgres {
     Postgres::start(binaries().await, options).await.expect("PostgreSQL starts")
 }
 
-/// Creates an empty database; answers its URL.
+/// Creates an empty database and returns its URL.
 pub(crate) async fn create_database(server: &Postgres) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("stack_{}", NEXT.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! One process of the stack: an API or a worker, real enough to be killed.
+//! One process of the stack: an API or a worker.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -14,7 +14,7 @@ use crate::eventually::{LIMIT, eventually};
 use crate::stack::Stack;
 use crate::tcp_proxy::TcpProxy;
 
-/// What admin routes want to see.
+/// Token of admin routes.
 pub(crate) const ADMIN_TOKEN: &str = "an-operator-of-the-tests";
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -22,40 +22,40 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) enum Part {
     Api,
     Worker,
-    /// With adapters of its own.
+    /// The example worker with custom adapters.
     CustomWorker,
-    /// The harness's own worker, for negative controls.
-    PlainWorker,
+    /// `reference_worker`, for negative controls.
+    ReferenceWorker,
 }
 
 impl Part {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Part::Api => "api",
             Part::Worker => "worker",
             Part::CustomWorker => "custom-worker",
-            Part::PlainWorker => "plain-worker",
+            Part::ReferenceWorker => "reference-worker",
         }
     }
 
-    /// What the database lets it do: no more than the migrations grant, unless a test gives it another `database.url`.
+    /// Its database role, unless a test sets another `database.url`.
     fn role(self) -> &'static str {
         match self {
             Part::Api => "gapless_api",
-            Part::Worker | Part::CustomWorker | Part::PlainWorker => "gapless_worker",
+            Part::Worker | Part::CustomWorker | Part::ReferenceWorker => "gapless_worker",
         }
     }
 
-    /// The log line after which it does its work.
+    /// The log message of a completed start.
     fn started(self) -> &'static str {
         match self {
             Part::Api => "the API is listening",
-            Part::Worker | Part::CustomWorker | Part::PlainWorker => "worker started",
+            Part::Worker | Part::CustomWorker | Part::ReferenceWorker => "worker started",
         }
     }
 }
 
-/// A process about to be started; changes what its neighbours have.
+/// Configures a process before its start.
 #[derive(Debug)]
 pub struct ServiceBuilder<'a> {
     stack: &'a Stack,
@@ -81,7 +81,7 @@ impl<'a> ServiceBuilder<'a> {
         ServiceBuilder { stack, part, settings, env, metrics_port, wait: true }
     }
 
-    /// A configuration key for this process alone.
+    /// Sets a configuration key for this process only.
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.settings.set(key, value);
         self
@@ -92,50 +92,50 @@ impl<'a> ServiceBuilder<'a> {
         self
     }
 
-    /// Ends as by `kill -9` at this point of `gapless_worker::failpoint::POINTS`, or at its nth visit: `sent:3`.
+    /// Kills the process at this point of `gapless_worker::failpoint::POINTS`, or at its nth pass: `sent:3`.
     pub fn failpoint(self, point: &str) -> Self {
         self.env("GAPLESS_FAILPOINT", point)
     }
 
-    /// Talks to these nodes instead.
+    /// Uses these nodes instead.
     pub fn rpc(self, urls: &[&str]) -> Self {
         let key = format!("chain.{}.rpc.urls", Stack::chain_name(0));
         self.set(&key, urls.iter().map(|url| Value::from(*url)).collect::<Vec<_>>())
     }
 
-    /// Reaches the database over this line, with the rights it has anyway.
-    pub fn over(mut self, wire: &TcpProxy) -> Self {
+    /// Connects to the database through this proxy, with the same role.
+    pub fn via(mut self, proxy: &TcpProxy) -> Self {
         let direct = self.settings.text("database.url").expect("set when the builder was made");
-        let url = wire.url(direct);
+        let url = proxy.url(direct);
         self.settings.set("database.url", url);
         self
     }
 
-    /// Holds the keys of these submitters and no others.
+    /// Has only the keys of these submitters.
     pub fn only_keys(self, submitters: &[usize]) -> Self {
         let names: Vec<Value> = submitters.iter().map(|index| Stack::key_name(*index).into()).collect();
         self.set("signer.raw_key_env", names)
     }
 
-    /// Does not wait until it works: for starts that are meant to wait or to fail.
+    /// `start` does not wait for a completed start: for starts that block or fail.
     pub fn without_waiting(mut self) -> Self {
         self.wait = false;
         self
     }
 
     pub async fn start(self) -> Service {
-        let name = self.stack.next_name(self.part.word());
+        let name = self.stack.next_name(self.part.name());
         let dir = self.stack.dir();
         let config = self.settings.write(&dir.join(format!("{name}.toml"))).unwrap();
         let log = dir.join(format!("{name}.log"));
         let mut launch = Launch::new(&name, self.stack.program(), &log);
-        launch = launch.args([self.part.word(), "--config", config.to_str().expect("a UTF-8 path")]);
+        launch = launch.args([self.part.name(), "--config", config.to_str().expect("a UTF-8 path")]);
         launch.env = self.env;
         let metrics = self.settings.text("worker.metrics_bind").map(|bind| format!("http://{bind}"));
         let process = Arc::new(Mutex::new(launch.spawn().expect("a process of the stack starts")));
         let _metrics_port = self.metrics_port.map(Arc::new);
-        let speaks_tls = self.settings.text("api.tls.cert").is_some();
-        let service = Service { name, part: self.part, log, process, metrics, speaks_tls, _metrics_port };
+        let uses_tls = self.settings.text("api.tls.cert").is_some();
+        let service = Service { name, part: self.part, log, process, metrics, uses_tls, _metrics_port };
         self.stack.adopt(service.clone());
         if self.wait {
             service.wait_until_started().await;
@@ -144,7 +144,7 @@ impl<'a> ServiceBuilder<'a> {
     }
 }
 
-/// A handle to a process of the stack. Clones are handles to the same one; the stack has one too, and ends it.
+/// A handle of a process. Clones refer to the same process; the stack has one too and stops the process.
 #[derive(Clone, Debug)]
 pub struct Service {
     name: String,
@@ -152,9 +152,9 @@ pub struct Service {
     log: PathBuf,
     process: Arc<Mutex<Process>>,
     metrics: Option<String>,
-    /// An API with `api.tls`.
-    speaks_tls: bool,
-    /// Nobody else's as long as there is a handle.
+    /// Whether `api.tls` is set.
+    uses_tls: bool,
+    /// Keeps the port reserved while there is a handle.
     _metrics_port: Option<Arc<Port>>,
 }
 
@@ -179,13 +179,13 @@ impl Service {
         self.process().exited().expect("the process can be asked").is_none()
     }
 
-    /// As a crash would end it; gone when this returns.
+    /// Sends SIGKILL and waits for the exit.
     pub fn kill9(&self) {
         self.process().kill9();
     }
 
-    /// Freezes it: it keeps connections and locks, and does nothing. Frozen when this returns, which on a busy machine
-    /// takes a moment: the signal stops the threads one after the other.
+    /// Sends SIGSTOP and waits until all threads are stopped, which can take a moment on a busy machine. Connections
+    /// and locks stay.
     pub fn sigstop(&self) {
         self.process().signal(Signal::SIGSTOP).unwrap();
         let deadline = Instant::now() + LIMIT;
@@ -199,12 +199,12 @@ impl Service {
         self.process().signal(Signal::SIGCONT).unwrap();
     }
 
-    /// Asks it to stop; does not wait.
+    /// Sends SIGTERM without waiting.
     pub fn sigterm(&self) {
         self.process().signal(Signal::SIGTERM).unwrap();
     }
 
-    /// Asks it to stop and waits; answers how long that took.
+    /// Sends SIGTERM and waits for the exit. Returns how long that took.
     pub async fn stop_sigterm(&self) -> Duration {
         let begun = Instant::now();
         self.sigterm();
@@ -212,15 +212,15 @@ impl Service {
         begun.elapsed()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has exited.
     pub async fn wait_exit(&self) -> ExitStatus {
         self.wait_exit_within(LIMIT).await
     }
 
     async fn wait_exit_within(&self, limit: Duration) -> ExitStatus {
-        let what = format!("{} ends", self.name);
+        let what = format!("{} exits", self.name);
         crate::eventually::eventually_within(limit, &what, async || {
-            self.process().exited().expect("the process can be asked").ok_or("it runs")
+            self.process().exited().expect("the process can be asked").ok_or("running")
         })
         .await
     }
@@ -233,17 +233,17 @@ impl Service {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The log as data, a line each.
+    /// The JSON lines of the log.
     pub fn log_lines(&self) -> Vec<Value> {
         self.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// What it told of with `events.mode = log`, oldest first. `event` is the name, `tx.id` whose it is.
+    /// Events logged with `events.mode = log`, oldest first. `event` is the name, `tx.id` the transaction.
     pub fn events(&self) -> Vec<Value> {
         self.log_lines().into_iter().filter(|line| line["message"] == "domain event").collect()
     }
 
-    /// Waits for a line of the log that holds `text`.
+    /// Waits for a log line that contains `text`.
     pub async fn wait_for_log(&self, text: &str) -> String {
         eventually(&format!("{} logs `{text}`", self.name), async || {
             let log = self.log();
@@ -256,32 +256,32 @@ impl Service {
         let started = self.part.started();
         eventually(&format!("{} logs `{started}`", self.name), async || {
             let log = self.log();
-            // One that dies at a failpoint may do so before it says that it has started.
+            // A failpoint may kill it before it logs its start.
             if log.contains(started) || log.contains("failpoint: killing") {
                 return Ok(());
             }
-            assert!(self.is_running(), "{} ended at its start:\n{log}", self.name);
+            assert!(self.is_running(), "{} exited during its start:\n{log}", self.name);
             Err(last_line(&log))
         })
         .await;
     }
 
-    /// Where an API listens.
+    /// Base URL of an API.
     pub fn url(&self) -> String {
-        assert!(self.is_api(), "{} listens nowhere", self.name);
+        assert!(self.is_api(), "{} is not an API", self.name);
         let log = self.log();
         let line = log.lines().find(|line| line.contains(Part::Api.started())).expect("the API has started");
         let json: Value = serde_json::from_str(line).unwrap_or_default();
         // With `log.format = "text"`: `address=127.0.0.1:8080`.
         let in_text = line.split_whitespace().find_map(|word| word.strip_prefix("address="));
-        let address = json["address"].as_str().or(in_text).expect("the line names the address");
-        let scheme = if self.speaks_tls { "https" } else { "http" };
+        let address = json["address"].as_str().or(in_text).expect("the line has the address");
+        let scheme = if self.uses_tls { "https" } else { "http" };
         format!("{scheme}://{address}")
     }
 
-    /// Where a worker has its metrics.
+    /// Base URL of a worker's metrics.
     pub fn metrics_url(&self) -> &str {
-        self.metrics.as_deref().expect("only workers have a port of their own for it")
+        self.metrics.as_deref().expect("only workers have a metrics port")
     }
 
     /// A client of this API.
@@ -289,7 +289,7 @@ impl Service {
         Client::new(self.url(), ADMIN_TOKEN)
     }
 
-    /// A metric now, over all label sets that hold each of `labels` (`result="ok"`). Zero if it was never counted.
+    /// Current value of a metric, summed over all label sets that contain `labels` (`result="ok"`). 0 if absent.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
         let text = reqwest::get(format!("{base}/metrics")).await.expect("metrics").text().await.unwrap();
@@ -299,20 +299,20 @@ impl Service {
         samples.map(|(_, value)| value.parse::<f64>().unwrap_or(0.0)).sum()
     }
 
-    /// What it answers to a GET of this path.
+    /// The body of a GET of this path.
     pub async fn page(&self, path: &str) -> String {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
         reqwest::get(format!("{base}{path}")).await.expect("it answers").text().await.unwrap_or_default()
     }
 
-    /// `/readyz` of a worker: whether it can work, and what is missing.
+    /// Status and body of `/readyz`.
     pub async fn readiness(&self) -> (u16, Value) {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
         let response = reqwest::get(format!("{base}/readyz")).await.expect("/readyz answers");
         (response.status().as_u16(), response.json().await.unwrap_or_default())
     }
 
-    /// The most memory it ever held, in bytes; 0 where the system does not say.
+    /// Peak memory in bytes; 0 if unknown.
     pub fn peak_memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let kilobytes = status
@@ -326,12 +326,12 @@ impl Service {
     }
 }
 
-/// By /proc; where there is none, the signal has to do.
+/// From /proc; assumed true on systems without it.
 fn all_threads_stopped(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let stat =
         |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-    // `id (name) state …`, and a name may hold anything.
+    // `id (name) state …`; the name may contain any character.
     threads
         .flatten()
         .map(stat)

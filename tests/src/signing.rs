@@ -1,4 +1,4 @@
-//! A signing service as docs/signing-service.md describes it, which can be away and can lie.
+//! A fake of the signing service in docs/signing-service.md, with configurable failures.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,19 +11,19 @@ use crate::eventually::eventually;
 use crate::plain_http;
 use crate::submitter::Submitter;
 
-/// How it behaves from now on.
+/// How it responds from now on.
 #[derive(Clone, Debug)]
-pub enum Manner {
+pub enum Behaviour {
     Honest,
-    /// Answers 503 to everything.
+    /// Responds with 503 to everything.
     Away,
-    /// Takes every request and answers none.
+    /// Accepts every request and never responds.
     Silent,
-    /// Answers 422 with this text to every transaction.
+    /// Responds with 422 and this text to every transaction.
     Refusing(&'static str),
-    /// Puts this value into this field before it signs.
+    /// Changes this field of the transaction before signing.
     Lying(&'static str, Value),
-    /// Signs with this key whatever it is asked.
+    /// Signs with this other key.
     WithKeyOf(Submitter),
 }
 
@@ -37,18 +37,19 @@ pub struct SigningService {
 struct Inner {
     submitter: Submitter,
     token: &'static str,
-    manner: Mutex<Manner>,
-    /// First lines of all requests so far.
+    behaviour: Mutex<Behaviour>,
+    /// Method and path of all requests so far.
     asked: Mutex<Vec<String>>,
 }
 
 impl SigningService {
-    /// Holds the key of `submitter`, and answers only those who know `token`.
+    /// Signs with the key of `submitter`; requires the bearer token `token`.
     pub async fn start(submitter: &Submitter, token: &'static str) -> SigningService {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
-        let manner = Mutex::new(Manner::Honest);
-        let inner = Arc::new(Inner { submitter: submitter.clone(), token, manner, asked: Mutex::default() });
+        let behaviour = Mutex::new(Behaviour::Honest);
+        let inner =
+            Arc::new(Inner { submitter: submitter.clone(), token, behaviour, asked: Mutex::default() });
         let served = inner.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -63,17 +64,17 @@ impl SigningService {
         &self.url
     }
 
-    /// Until a request came that begins so: `POST /sign`.
-    pub async fn wait_asked(&self, beginning: &str) {
-        eventually(&format!("the signing service is asked {beginning}"), async || {
+    /// Waits for a request that starts with `beginning`, such as `POST /sign`.
+    pub async fn wait_for_request(&self, beginning: &str) {
+        eventually(&format!("the signing service receives {beginning}"), async || {
             let asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if asked.iter().any(|line| line.starts_with(beginning)) { Ok(()) } else { Err(asked) }
         })
         .await;
     }
 
-    pub fn behave(&self, manner: Manner) {
-        *self.inner.manner.lock().unwrap_or_else(PoisonError::into_inner) = manner;
+    pub fn set_behaviour(&self, behaviour: Behaviour) {
+        *self.inner.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = behaviour;
     }
 }
 
@@ -82,27 +83,27 @@ impl Inner {
         let mut stream = BufReader::new(stream);
         while let Some(request) = plain_http::request(&mut stream).await {
             self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.line.clone());
-            if matches!(self.manner(), Manner::Silent) {
+            if matches!(self.behaviour(), Behaviour::Silent) {
                 std::future::pending::<()>().await;
             }
             let known = request.header("authorization") == Some(&format!("Bearer {}", self.token));
             let (status, body) = match known {
                 true => self.answer(&request.line, request.json()),
-                false => (401, json!({ "error": "who are you" })),
+                false => (401, json!({ "error": "invalid token" })),
             };
             plain_http::answer(&mut stream, status, &body).await?;
         }
         None
     }
 
-    fn manner(&self) -> Manner {
-        self.manner.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn behaviour(&self) -> Behaviour {
+        self.behaviour.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn answer(&self, request: &str, mut asked: Value) -> (u16, Value) {
-        let manner = self.manner();
-        match (&manner, request) {
-            (Manner::Away, _) => return (503, json!({})),
+        let behaviour = self.behaviour();
+        match (&behaviour, request) {
+            (Behaviour::Away, _) => return (503, json!({})),
             (_, "GET /addresses") => {
                 return (200, json!({ "addresses": [self.submitter.address()] }));
             }
@@ -110,11 +111,11 @@ impl Inner {
             _ => return (404, json!({})),
         }
         let mut key = &self.submitter;
-        match &manner {
-            Manner::Refusing(reason) => return (422, json!({ "error": reason })),
-            Manner::Lying(field, value) => asked[*field] = value.clone(),
-            Manner::WithKeyOf(other) => key = other,
-            Manner::Honest | Manner::Away | Manner::Silent => {}
+        match &behaviour {
+            Behaviour::Refusing(reason) => return (422, json!({ "error": reason })),
+            Behaviour::Lying(field, value) => asked[*field] = value.clone(),
+            Behaviour::WithKeyOf(other) => key = other,
+            Behaviour::Honest | Behaviour::Away | Behaviour::Silent => {}
         }
         match serde_json::from_value::<TypedTransaction>(asked) {
             Ok(typed) => (200, json!({ "raw": key.sign(&typed) })),

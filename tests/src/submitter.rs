@@ -1,4 +1,4 @@
-//! Keys of the tests, and what a thief of such a key would do with it.
+//! Keys of the tests, and their use outside of Gapless.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::eventually::eventually;
 use crate::node::Node;
 
-/// One key, made for one test.
+/// An address and usually its key, generated for one test.
 #[derive(Clone, Debug)]
 pub struct Submitter {
     address: Address,
-    /// `None`: only its keeper has it.
+    /// `None`: only a remote signer has it.
     key: Option<Arc<Key>>,
 }
 
@@ -35,19 +35,19 @@ impl Submitter {
         Submitter { address: wallet.address(), key: Some(Arc::new(Key { wallet, secret })) }
     }
 
-    /// From a key as a worker is given it.
+    /// From a hex key, as in a worker's environment.
     pub(crate) fn from_hex(key: &str) -> Submitter {
         let mut secret = [0; 32];
         hex::decode_to_slice(key, &mut secret).expect("32 bytes of hex");
         Submitter::with_secret(secret)
     }
 
-    /// One whose key never leaves its keeper.
-    pub fn kept_elsewhere(address: Address) -> Submitter {
+    /// A submitter whose key is in a remote signer.
+    pub fn without_key(address: Address) -> Submitter {
         Submitter { address, key: None }
     }
 
-    /// The first of anvil's accounts, whose key the world knows.
+    /// The first of anvil's accounts, whose key is public.
     pub fn first_of_anvil() -> Submitter {
         Submitter::from_hex("ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80")
     }
@@ -57,26 +57,26 @@ impl Submitter {
     }
 
     fn key(&self) -> &Key {
-        self.key.as_deref().unwrap_or_else(|| panic!("the key of {} is elsewhere", self.text()))
+        self.key.as_deref().unwrap_or_else(|| panic!("the key of {} is in a remote signer", self.text()))
     }
 
-    /// As stored: lower-case.
+    /// The address as stored: lower-case hex.
     pub fn text(&self) -> String {
         format!("{:#x}", self.address())
     }
 
-    /// The key itself, as a worker is given it.
+    /// The private key as hex, as in a worker's environment.
     pub fn key_hex(&self) -> String {
         hex::encode(self.key().secret)
     }
 
-    /// Signs anything, as a signer with this key would.
+    /// Signs any transaction.
     pub(crate) fn sign(&self, typed: &TypedTransaction) -> Bytes {
         typed
             .rlp_signed(&self.key().wallet.sign_transaction_sync(typed).expect("a transaction can be signed"))
     }
 
-    /// For keepers that are asked for more than transactions.
+    /// For remote signers that sign digests.
     pub(crate) fn wallet(&self) -> &LocalWallet {
         &self.key().wallet
     }
@@ -97,7 +97,7 @@ impl Submitter {
         (H256(keccak256(&raw)), raw)
     }
 
-    /// Uses the key outside of Gapless, at the chain's next nonce or at one of choice. Answers the hash.
+    /// Sends a transaction outside of Gapless, at the given nonce or the chain's next one. Returns the hash.
     pub async fn spend_outside(&self, node: &Node, nonce: Option<u64>) -> H256 {
         let nonce = match nonce {
             Some(nonce) => nonce,
@@ -108,7 +108,7 @@ impl Submitter {
         hash
     }
 
-    /// Uses a fresh key outside of Gapless so many times, and waits until all of that is mined.
+    /// Sends this many transactions outside of Gapless with a fresh key, and waits until all are mined.
     pub async fn make_history(&self, node: &Node, transactions: u64) {
         for nonce in 0..transactions {
             self.spend_outside(node, Some(nonce)).await;

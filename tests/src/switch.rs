@@ -1,10 +1,10 @@
-//! An address that leads to one server, and later to another: what a virtual address or a proxy does at a failover.
+//! A TCP proxy whose target can be switched, like a virtual IP address at a failover.
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Ends with the test.
+/// Stops when dropped.
 #[derive(Debug)]
 pub struct Switch {
     port: u16,
@@ -24,7 +24,7 @@ impl Switch {
         self.port
     }
 
-    /// From now on; who is connected to the old one is cut off.
+    /// Switches to another port and closes existing connections.
     pub fn turn_to(&self, port: u16) {
         self.target.send_replace(port);
     }

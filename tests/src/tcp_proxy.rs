@@ -1,4 +1,5 @@
-//! A line between one process and PostgreSQL that can be cut, muted and slowed down. It does not read what it carries.
+//! A TCP proxy between one process and PostgreSQL that can close, stall, drop and delay connections. It does not
+//! parse the protocol.
 
 use std::time::Duration;
 
@@ -10,31 +11,31 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const CHUNK: usize = 16 * 1024;
 
-/// What is wrong with a line until it is mended.
+/// A fault of the proxy, until `restore`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// Connections break, and new ones are refused.
+    /// Connections are closed, and new ones are refused.
     Cut,
-    /// Connections stay, and nothing passes in either direction.
+    /// Connections stay open, and nothing is forwarded in either direction.
     Hole,
-    /// What the process says arrives; what the database answers does not, and at the end the connection breaks.
+    /// Requests are forwarded, responses are dropped, and at the end the connection is closed.
     AnswersLost,
-    /// Everything arrives, each piece so much later.
+    /// Each chunk is delayed.
     Slow(Duration),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     outage: Option<Outage>,
-    /// Grows when every connection is to break.
+    /// Incremented to close every connection.
     cuts: u64,
-    /// Grows when every connection is to fall silent.
+    /// Incremented to silence every connection.
     silences: u64,
-    /// Grows when every connection is to fall silent at the next ping.
+    /// Incremented to silence every connection at its next ping.
     silences_at_ping: u64,
 }
 
-/// A ping of the driver: a `Sync` message that belongs to no statement.
+/// A ping of the driver: a `Sync` message without a statement.
 const PING: &[u8] = b"S\0\0\0\x04";
 
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Drop for TcpProxy {
 }
 
 impl TcpProxy {
-    /// A line to the server of this URL.
+    /// A proxy to the server of this URL.
     pub async fn start(database_url: &str) -> TcpProxy {
         let upstream = authority(database_url).to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -60,7 +61,7 @@ impl TcpProxy {
         let (line, watched) = watch::channel(Line::default());
         let server = upstream.clone();
         let serving = tokio::spawn(async move {
-            // Dropped with this task, and every connection with it.
+            // Dropped with this task, which closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 connections.spawn(carry(stream, server.clone(), watched.clone()));
@@ -70,13 +71,13 @@ impl TcpProxy {
         TcpProxy { here, upstream, line, serving }
     }
 
-    /// The same database, at the end of this line.
+    /// URL of the same database through this proxy.
     pub fn url(&self, database_url: &str) -> String {
-        assert_eq!(authority(database_url), self.upstream, "a line to another server");
+        assert_eq!(authority(database_url), self.upstream, "this proxy leads to another server");
         database_url.replacen(&self.upstream, &self.here, 1)
     }
 
-    /// Takes the place of an outage that was there before.
+    /// Starts an outage; replaces the current one.
     pub fn begin(&self, outage: Outage) {
         self.line.send_modify(|line| {
             line.outage = Some(outage);
@@ -84,21 +85,21 @@ impl TcpProxy {
         });
     }
 
-    /// From now on nothing passes over the connections that there are, and they never break: as when the server's machine
-    /// is gone, or something between has forgotten them. New ones are fine.
-    pub fn forsake(&self) {
+    /// Existing connections forward nothing any more and are never closed, as if the server host or a firewall had
+    /// dropped them. New connections work.
+    pub fn silence(&self) {
         self.line.send_modify(|line| line.silences += 1);
     }
 
-    /// Like `forsake`, but each connection answers until the driver asks it whether it is well: when it is given back to its pool,
-    /// or taken from it.
-    pub fn forsake_at_ping(&self) {
+    /// Like `silence`, but each connection works until the driver's next ping, i.e. when it is returned to the pool
+    /// or acquired.
+    pub fn silence_at_ping(&self) {
         self.line.send_modify(|line| line.silences_at_ping += 1);
     }
 
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.line.send_modify(|line| {
-            // A stream with a hole in it cannot go on.
+            // A stream with dropped bytes cannot be continued.
             let torn = line.outage == Some(Outage::AnswersLost);
             *line = Line { outage: None, cuts: line.cuts + u64::from(torn), ..*line };
         });
@@ -127,23 +128,23 @@ async fn carry(client: TcpStream, upstream: String, mut line: watch::Receiver<Li
     );
     tokio::pin!(client, server);
     let silence = async { silent.wait_for(|line| line.silences != begun.silences).await.is_ok() };
-    let forsaken = tokio::select! {
+    let silenced = tokio::select! {
         () = &mut client => false,
         () = &mut server => false,
         _ = line.wait_for(|line| line.cuts != begun.cuts) => false,
         begun = silence => begun,
     };
-    if forsaken {
-        // Both ends stay open, and nobody reads them.
+    if silenced {
+        // Both sockets stay open and are not read.
         std::future::pending().await
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// What the process says.
+    /// From the process.
     Up,
-    /// What the database answers.
+    /// From the database.
     Down,
 }
 
@@ -169,7 +170,7 @@ async fn pump(
             && now.silences_at_ping != begun.silences_at_ping
             && chunk[..length] == *PING
         {
-            // The answer never comes, and nothing breaks.
+            // No response, and the connection stays open.
             std::future::pending::<()>().await;
         }
         if to.write_all(&chunk[..length]).await.is_err() {
@@ -182,10 +183,10 @@ async fn pump(
 mod tests {
     use super::*;
 
-    /// Says back what it hears.
+    /// An echo server.
     async fn echo() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("postgres://somebody@{}/name", listener.local_addr().unwrap());
+        let url = format!("postgres://user@{}/name", listener.local_addr().unwrap());
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
@@ -197,88 +198,88 @@ mod tests {
         url
     }
 
-    async fn call(wire: &TcpProxy, url: &str) -> TcpStream {
-        TcpStream::connect(authority(&wire.url(url))).await.unwrap()
+    async fn call(proxy: &TcpProxy, url: &str) -> TcpStream {
+        TcpStream::connect(authority(&proxy.url(url))).await.unwrap()
     }
 
-    async fn heard(stream: &mut TcpStream) -> Option<u8> {
+    async fn read_byte(stream: &mut TcpStream) -> Option<u8> {
         let mut byte = [0];
         (stream.read(&mut byte).await.ok()? == 1).then_some(byte[0])
     }
 
     #[tokio::test]
-    async fn what_is_said_arrives_and_a_cut_breaks_it_until_it_is_mended() {
+    async fn a_cut_closes_connections_until_restore() {
         let url = echo().await;
-        let wire = TcpProxy::start(&url).await;
-        let mut stream = call(&wire, &url).await;
+        let proxy = TcpProxy::start(&url).await;
+        let mut stream = call(&proxy, &url).await;
         stream.write_all(b"a").await.unwrap();
-        assert_eq!(heard(&mut stream).await, Some(b'a'));
-        wire.begin(Outage::Cut);
-        assert_eq!(heard(&mut stream).await, None);
-        assert_eq!(heard(&mut call(&wire, &url).await).await, None, "refused");
-        wire.mend();
-        let mut stream = call(&wire, &url).await;
+        assert_eq!(read_byte(&mut stream).await, Some(b'a'));
+        proxy.begin(Outage::Cut);
+        assert_eq!(read_byte(&mut stream).await, None);
+        assert_eq!(read_byte(&mut call(&proxy, &url).await).await, None, "refused");
+        proxy.restore();
+        let mut stream = call(&proxy, &url).await;
         stream.write_all(b"b").await.unwrap();
-        assert_eq!(heard(&mut stream).await, Some(b'b'));
+        assert_eq!(read_byte(&mut stream).await, Some(b'b'));
     }
 
     #[tokio::test]
-    async fn what_is_forsaken_stays_silent_and_does_not_break() {
+    async fn a_silenced_connection_stays_open() {
         let url = echo().await;
-        let wire = TcpProxy::start(&url).await;
-        let mut old = call(&wire, &url).await;
+        let proxy = TcpProxy::start(&url).await;
+        let mut old = call(&proxy, &url).await;
         old.write_all(b"a").await.unwrap();
-        assert_eq!(heard(&mut old).await, Some(b'a'));
-        wire.forsake();
-        let mut new = call(&wire, &url).await;
+        assert_eq!(read_byte(&mut old).await, Some(b'a'));
+        proxy.silence();
+        let mut new = call(&proxy, &url).await;
         old.write_all(b"b").await.unwrap();
         new.write_all(b"c").await.unwrap();
-        assert_eq!(heard(&mut new).await, Some(b'c'));
-        let late = tokio::time::timeout(Duration::from_millis(100), heard(&mut old)).await;
+        assert_eq!(read_byte(&mut new).await, Some(b'c'));
+        let late = tokio::time::timeout(Duration::from_millis(100), read_byte(&mut old)).await;
         assert!(late.is_err(), "{late:?}");
     }
 
     #[tokio::test]
-    async fn what_is_forsaken_at_a_ping_answers_until_then() {
+    async fn a_connection_silenced_at_its_ping_works_until_then() {
         let url = echo().await;
-        let wire = TcpProxy::start(&url).await;
-        let mut stream = call(&wire, &url).await;
+        let proxy = TcpProxy::start(&url).await;
+        let mut stream = call(&proxy, &url).await;
         stream.write_all(b"a").await.unwrap();
-        assert_eq!(heard(&mut stream).await, Some(b'a'));
-        wire.forsake_at_ping();
+        assert_eq!(read_byte(&mut stream).await, Some(b'a'));
+        proxy.silence_at_ping();
         stream.write_all(b"b").await.unwrap();
-        assert_eq!(heard(&mut stream).await, Some(b'b'));
+        assert_eq!(read_byte(&mut stream).await, Some(b'b'));
         stream.write_all(PING).await.unwrap();
-        let late = tokio::time::timeout(Duration::from_millis(100), heard(&mut stream)).await;
+        let late = tokio::time::timeout(Duration::from_millis(100), read_byte(&mut stream)).await;
         assert!(late.is_err(), "{late:?}");
-        let mut new = call(&wire, &url).await;
+        let mut new = call(&proxy, &url).await;
         new.write_all(PING).await.unwrap();
-        assert_eq!(heard(&mut new).await, Some(b'S'), "new ones are fine");
+        assert_eq!(read_byte(&mut new).await, Some(b'S'), "new connections work");
     }
 
     #[tokio::test]
-    async fn a_hole_keeps_everything_back_and_loses_nothing() {
+    async fn a_hole_delays_everything_and_loses_nothing() {
         let url = echo().await;
-        let wire = TcpProxy::start(&url).await;
-        let mut stream = call(&wire, &url).await;
-        wire.begin(Outage::Hole);
+        let proxy = TcpProxy::start(&url).await;
+        let mut stream = call(&proxy, &url).await;
+        proxy.begin(Outage::Hole);
         stream.write_all(b"a").await.unwrap();
-        let early = tokio::time::timeout(Duration::from_millis(100), heard(&mut stream)).await;
+        let early = tokio::time::timeout(Duration::from_millis(100), read_byte(&mut stream)).await;
         assert!(early.is_err(), "{early:?}");
-        wire.mend();
-        assert_eq!(heard(&mut stream).await, Some(b'a'));
+        proxy.restore();
+        assert_eq!(read_byte(&mut stream).await, Some(b'a'));
     }
 
     #[tokio::test]
-    async fn lost_answers_end_in_a_broken_connection() {
+    async fn lost_responses_end_with_a_closed_connection() {
         let url = echo().await;
-        let wire = TcpProxy::start(&url).await;
-        let mut stream = call(&wire, &url).await;
-        wire.begin(Outage::AnswersLost);
+        let proxy = TcpProxy::start(&url).await;
+        let mut stream = call(&proxy, &url).await;
+        proxy.begin(Outage::AnswersLost);
         stream.write_all(b"a").await.unwrap();
-        let early = tokio::time::timeout(Duration::from_millis(100), heard(&mut stream)).await;
+        let early = tokio::time::timeout(Duration::from_millis(100), read_byte(&mut stream)).await;
         assert!(early.is_err(), "{early:?}");
-        wire.mend();
-        assert_eq!(heard(&mut stream).await, None);
+        proxy.restore();
+        assert_eq!(read_byte(&mut stream).await, None);
     }
 }

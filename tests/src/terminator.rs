@@ -1,4 +1,4 @@
-//! TLS in front of a plain server, as a proxy before a node would have it.
+//! A TLS-terminating proxy in front of a plain TCP server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ pub struct Terminator {
 }
 
 impl Terminator {
-    /// In front of `upstream` (`http://host:port`), as whoever this certificate names.
+    /// In front of `upstream` (`http://host:port`), with this certificate.
     pub async fn start(upstream: &str, identity: &Identity) -> Terminator {
         let upstream = upstream.trim_start_matches("http://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -41,12 +41,12 @@ impl Terminator {
         Terminator { port, shaken }
     }
 
-    /// By this name, with whatever stands behind the port.
+    /// URL with this host name and this rest after the port.
     pub fn url(&self, host: &str, rest: &str) -> String {
         format!("https://{host}:{}{rest}", self.port)
     }
 
-    /// Connections whose handshake was finished.
+    /// Number of completed TLS handshakes.
     pub fn handshakes(&self) -> usize {
         self.shaken.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! A PostgreSQL that asks who is there: a password from everybody, over TLS if it has a certificate, and a certificate of their
-//! own from some. Only the harness comes in as it always does, as the owner and without either.
+//! A PostgreSQL with authentication: password authentication, optionally over TLS, and client certificates for one
+//! role. Only the harness connects as the owner without a password.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
@@ -10,9 +10,9 @@ use crate::authority::Identity;
 use crate::eventually::eventually;
 use crate::servers;
 
-/// What the product comes in as, with a password.
+/// The role of the product, with a password.
 const USER: &str = "service";
-/// What comes in with a certificate alone.
+/// The role that authenticates with a client certificate.
 pub const CERTIFIED: &str = "certified";
 
 #[derive(Debug)]
@@ -26,14 +26,14 @@ impl TlsPostgres {
     pub async fn start(password: &str) -> TlsPostgres {
         let server = servers::own_postgres().await;
         let url = servers::create_database(&server).await;
-        let guarded = TlsPostgres { server, url, password: password.to_owned() };
-        guarded.run(&format!("CREATE ROLE {USER} SUPERUSER LOGIN PASSWORD '{password}'")).await;
-        guarded.run(&format!("CREATE ROLE {CERTIFIED} SUPERUSER LOGIN")).await;
-        guarded.admit(&["host all service 127.0.0.1/32 scram-sha-256"]).await;
-        guarded
+        let postgres = TlsPostgres { server, url, password: password.to_owned() };
+        postgres.run(&format!("CREATE ROLE {USER} SUPERUSER LOGIN PASSWORD '{password}'")).await;
+        postgres.run(&format!("CREATE ROLE {CERTIFIED} SUPERUSER LOGIN")).await;
+        postgres.set_hba(&["host all service 127.0.0.1/32 scram-sha-256"]).await;
+        postgres
     }
 
-    /// From now on only over TLS, with this certificate; clients may show one of `clients`.
+    /// Requires TLS from now on, with this server certificate. `clients`: CA certificates of client certificates.
     pub async fn secure(&self, identity: &Identity, clients: &str) {
         self.certify(identity).await;
         self.write("clients.crt", clients);
@@ -41,27 +41,27 @@ impl TlsPostgres {
         self.run("ALTER SYSTEM SET ssl = on").await;
         let lines =
             ["hostssl all service 127.0.0.1/32 scram-sha-256", "hostssl all certified 127.0.0.1/32 cert"];
-        self.admit(&lines).await;
-        eventually("the server speaks TLS", async || {
+        self.set_hba(&lines).await;
+        eventually("the server has TLS enabled", async || {
             let on: String = self.ask("SHOW ssl").await;
             if on == "on" { Ok(()) } else { Err(on) }
         })
         .await;
     }
 
-    /// Another certificate, for connections from now on.
+    /// Replaces the server certificate for new connections.
     pub async fn certify(&self, identity: &Identity) {
         self.write("server.crt", &identity.certificate);
         self.write("server.key", &identity.key);
         self.reload().await;
     }
 
-    /// As the owner, without a password and in the clear.
+    /// URL of the owner, without password and TLS.
     pub fn owner_url(&self) -> &str {
         &self.url
     }
 
-    /// As the product comes in, by this name of the server.
+    /// URL of the product's role, with this host name.
     pub fn url(&self, host: &str, rest: &str) -> String {
         self.url_as(&format!("{USER}:{}", self.password), host, rest)
     }
@@ -80,24 +80,25 @@ impl TlsPostgres {
         self.server.kill9();
     }
 
-    async fn admit(&self, lines: &[&str]) {
+    /// Writes `pg_hba.conf` with these lines and reloads.
+    async fn set_hba(&self, lines: &[&str]) {
         let owner = "host all gapless 127.0.0.1/32 trust";
         self.write("pg_hba.conf", &format!("{owner}\n{}\n", lines.join("\n")));
         self.reload().await;
     }
 
-    /// Sessions from now on see what was written: the server notes when it has read it.
+    /// Reloads the configuration and waits until `pg_conf_load_time` changes.
     async fn reload(&self) {
         let loaded: String = self.ask("SELECT pg_conf_load_time()::TEXT").await;
         self.ask::<bool>("SELECT pg_reload_conf()").await;
-        eventually("the server has read its files", async || {
+        eventually("the configuration is reloaded", async || {
             let now: String = self.ask("SELECT pg_conf_load_time()::TEXT").await;
             if now == loaded { Err(now) } else { Ok(()) }
         })
         .await;
     }
 
-    /// Into the data directory, as the server wants to find it.
+    /// Writes a file into the data directory, with the owner and mode the server requires.
     fn write(&self, name: &str, text: &str) {
         let dir = self.server.data_dir();
         let (path, owner) = (dir.join(name), std::fs::metadata(dir).unwrap());
@@ -111,7 +112,7 @@ impl TlsPostgres {
         sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
             .execute(&mut connection)
             .await
-            .expect("it is done");
+            .expect("the statement succeeds");
     }
 
     async fn ask<T>(&self, question: &'static str) -> T

@@ -1,11 +1,11 @@
-//! What the pages name must be there: tests, files, decisions. Diagrams are written one way. And what the pages say about
-//! layers is read from the sources. Needs no database and no chain.
+//! Checks the pages in docs/: every test, file and ADR that a page names exists, and diagrams have quoted labels. Checks
+//! the sources: which layer may use which crate, and that retired words do not come back. Needs no database and no chain.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files of `tests/tests` whose tests are named by the file alone. All other modules are those of `e2e`.
+/// Files of `tests/tests` whose tests are named by the file alone. All other modules belong to `e2e`.
 const OTHER_FILES: [&str; 3] = ["model", "simulation", "documents"];
 
 fn root() -> PathBuf {
@@ -17,7 +17,7 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file below `dir` whose name ends so, without what is built or fetched.
+/// All files below `dir` with this ending, without build output and downloaded packages.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -34,13 +34,13 @@ fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What stands between backticks, outside of code blocks.
+/// The text between backticks, outside of code blocks.
 fn quoted(page: &str) -> Vec<&str> {
     let prose = page.split("```").step_by(2);
     prose.flat_map(str::lines).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
-/// `module::name`, or `path/of/file.rs::name`. Names of code have capitals or parentheses.
+/// `module::name`, or `path/of/file.rs::name`. Other code names have capitals or parentheses.
 fn is_test(word: &str) -> bool {
     let spelled = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:/.-".contains(c);
     word.contains("::") && word.chars().all(spelled) && !word.ends_with(':')
@@ -63,7 +63,7 @@ fn file_of_test(place: &str) -> String {
     }
 }
 
-/// Whether the source has the function, with an attribute that makes it a test.
+/// Whether the source has a function of this name with a test attribute.
 fn has_test(source: &str, name: &str) -> bool {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
     let begins = |line: &str| {
@@ -80,7 +80,7 @@ fn has_test(source: &str, name: &str) -> bool {
     (0..lines.len()).any(|at| begins(lines[at]) && attributed(at))
 }
 
-/// Targets of links, both `[…](target)` and `[…]: target`, that are files.
+/// File targets of links, both `[…](target)` and `[…]: target`.
 fn linked(page: &str) -> Vec<&str> {
     let inline = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let defined =
@@ -90,7 +90,7 @@ fn linked(page: &str) -> Vec<&str> {
     all.filter(|link| !link.is_empty() && !link.contains("://")).collect()
 }
 
-/// What a page names and is not there. `home` is the page's directory.
+/// Names on a page that do not exist. `home` is the page's directory.
 fn missing(root: &Path, home: &Path, page: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for word in quoted(page) {
@@ -117,12 +117,12 @@ fn missing(root: &Path, home: &Path, page: &str) -> Vec<String> {
     missing
 }
 
-/// Rows of requirements that lack a cell, or a test and the reason why there is none.
+/// Requirement rows with a missing cell, or with neither a test nor the reason why there is none.
 fn incomplete(page: &str) -> Vec<&str> {
     requirements(page)
         .filter(|row| {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            // An empty cell on either side of the row.
+            // A row begins and ends with a separator.
             let [_, section, requirement, place, test, deviation, _] = cells[..] else { return true };
             let tested =
                 quoted(test).into_iter().any(is_test) || (test == "—" && deviation.starts_with("not "));
@@ -131,7 +131,7 @@ fn incomplete(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The rows of tables that begin with a section.
+/// The rows of the tables whose first column is the section.
 fn requirements(page: &str) -> impl Iterator<Item = &str> {
     let tables = page.split("\n\n").filter(|block| block.starts_with("| section |"));
     tables.flat_map(|table| table.lines().skip(2))
@@ -161,7 +161,7 @@ fn a_made_up_name_is_found_missing() {
     assert_eq!(missing(&root(), &home, right), Vec::<String>::new());
     for wrong in [
         "documents::nobody_wrote_this",
-        "documents::missing", // A function, and no test.
+        "documents::missing", // A function without a test attribute.
         "documents::a_made_up_name_is_found",
         "no_such_module::a_made_up_name_is_found_missing",
         "tests/tests/no_such_file.rs::a_made_up_name_is_found_missing",
@@ -184,8 +184,8 @@ fn a_made_up_name_is_found_missing() {
     }
 }
 
-/// Lines of diagrams with a node that is not `id["…"]` or `id{"…"}`, or with parentheses that are not ASCII. The nodes of state and
-/// sequence diagrams have no labels of their own.
+/// Lines of diagrams with a node that is not `id["…"]` or `id{"…"}`, or with parentheses that are not ASCII. Nodes of state
+/// and sequence diagrams have no labels.
 fn unquoted(page: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for block in page.split("```mermaid").skip(1) {
@@ -200,7 +200,7 @@ fn unquoted(page: &str) -> Vec<&str> {
 }
 
 fn is_quoted(line: &str) -> bool {
-    // Labels become a pair of marks, and labels of edges nothing.
+    // Node labels become a pair of quotation marks; edge labels are removed.
     let labels = line.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
     let nodes = labels.split('|').step_by(2).collect::<String>();
     !nodes.replace("[\"\"]", "").replace("{\"\"}", "").contains(['[', ']', '(', ')', '{', '}'])
@@ -225,7 +225,7 @@ fn every_mermaid_node_is_quoted() {
     }
 }
 
-/// Places in sources below these directories where one of the words stands.
+/// Lines in sources below these directories that contain one of the words.
 fn places(directories: &[&str], words: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for path in directories.iter().flat_map(|directory| files(&root().join(directory), ".rs")) {
@@ -240,7 +240,7 @@ fn places(directories: &[&str], words: &[&str]) -> Vec<String> {
 fn the_domain_names_no_infrastructure() {
     let words = ["sqlx", "reqwest", "hyper", "tokio", "async ", ".await", "crate::store", "crate::chain"];
     assert_eq!(places(&["shared/src/domain"], &words), Vec::<String>::new());
-    assert!(!places(&["shared/src/store"], &words).is_empty(), "the search finds what is there");
+    assert!(!places(&["shared/src/store"], &words).is_empty(), "the search works");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn sql_is_in_the_store_alone() {
     let words = ["sqlx::query(", "sqlx::query_", "sqlx::raw_sql", "use sqlx"];
     let store = root().join("shared/src/store").display().to_string();
     let mut found = places(&["shared/src", "api/src", "worker/src", "cli/src"], &words);
-    assert!(!found.is_empty(), "the search finds what is there");
+    assert!(!found.is_empty(), "the search works");
     found.retain(|place| !place.starts_with(&store));
     assert_eq!(found, Vec::<String>::new());
     for program in ["api", "worker", "cli"] {
@@ -262,5 +262,127 @@ fn steps_and_lanes_name_no_adapter_and_no_library_of_one() {
     let words = ["evm", "Evm", "reqwest", "hyper", "sqlx", "ethers_providers"];
     let core = ["worker/src/steps", "worker/src/lane", "worker/src/watcher"];
     assert_eq!(places(&core, &words), Vec::<String>::new());
-    assert!(!places(&["worker/src"], &words).is_empty(), "somebody makes the adapter");
+    assert!(!places(&["worker/src"], &words).is_empty(), "the search works");
+}
+
+/// Words that were replaced by common terms (docs/glossary.md). The last three are two words in a row.
+const RETIRED: &str = "bell door strangers keyring visits unstalled funnel keeper policed pulse bury complain \
+    vanish obey hostile remarks foreign taker seats nemesis by_hand whole_body put_off";
+
+/// The retired words in a name, which is split at underscores and capitals.
+fn retired(name: &str) -> Vec<&'static str> {
+    let chars: Vec<char> = name.chars().collect();
+    let mut words = String::from("_");
+    for (at, c) in chars.iter().enumerate() {
+        let after_small = at > 0 && chars[at - 1].is_lowercase();
+        let before_small = chars.get(at + 1).is_some_and(|next| next.is_lowercase());
+        if c.is_uppercase() && (after_small || before_small) {
+            words.push('_');
+        }
+        words.extend(c.to_lowercase());
+    }
+    words.push('_');
+    RETIRED.split_whitespace().filter(|word| words.contains(&format!("_{word}_"))).collect()
+}
+
+/// The length of the comment, string or character literal at the start of `rest`; 0 if there is none. Nested block
+/// comments are not supported.
+fn literal_length(rest: &str) -> usize {
+    let until =
+        |from: usize, end: &str| rest[from..].find(end).map_or(rest.len(), |at| from + at + end.len());
+    if rest.starts_with("//") {
+        return rest.find('\n').unwrap_or(rest.len());
+    }
+    if rest.starts_with("/*") {
+        return until(2, "*/");
+    }
+    if let Some(raw) = rest.strip_prefix('r') {
+        let hashes = raw.len() - raw.trim_start_matches('#').len();
+        if raw[hashes..].starts_with('"') {
+            return until(hashes + 2, &format!("\"{}", "#".repeat(hashes)));
+        }
+    }
+    if let Some(inner) = rest.strip_prefix('"') {
+        let mut escaped = false;
+        let end = inner.find(|c: char| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        return end.map_or(rest.len(), |at| at + 2);
+    }
+    if rest.starts_with("'\\") {
+        return until(3, "'");
+    }
+    // Not a lifetime: the second character closes the literal.
+    let mut chars = rest.strip_prefix('\'').unwrap_or_default().chars();
+    match (chars.next(), chars.next()) {
+        (Some(c), Some('\'')) => c.len_utf8() + 2,
+        _ => 0,
+    }
+}
+
+/// The source without comments and literals. Line numbers stay the same.
+fn code_only(source: &str) -> String {
+    let mut code = String::new();
+    let mut rest = source;
+    while let Some(next) = rest.chars().next() {
+        let length = literal_length(rest);
+        if length == 0 {
+            code.push(next);
+        } else {
+            code.push(' ');
+            code.extend(rest[..length].chars().filter(|c| *c == '\n'));
+        }
+        rest = &rest[length.max(next.len_utf8())..];
+    }
+    code
+}
+
+/// `file:line: word` for every retired word in an identifier.
+fn retired_identifiers(file: &str, source: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, line) in code_only(source).lines().enumerate() {
+        let names = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+        found.extend(names.flat_map(retired).map(|word| format!("{file}:{}: {word}", at + 1)));
+    }
+    found
+}
+
+#[test]
+fn retired_words_are_not_used_in_identifiers_and_file_names() {
+    let crates = ["api", "worker", "shared", "cli", "tests", "bench", "fuzz"];
+    let sources: Vec<PathBuf> = crates.iter().flat_map(|name| files(&root().join(name), ".rs")).collect();
+    assert!(sources.len() > 300, "the sources were read");
+    let mut found = Vec::new();
+    for path in sources {
+        let file = path.strip_prefix(root()).unwrap().display().to_string();
+        let names = file.trim_end_matches(".rs").split('/');
+        found.extend(names.flat_map(retired).map(|word| format!("{file}: {word}")));
+        found.extend(retired_identifiers(&file, &text(&path)));
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn a_retired_word_is_reported_in_an_identifier_but_not_in_a_comment_or_literal() {
+    for (source, word) in [
+        ("fn ring_bell() {}", "bell"),
+        ("struct DoorKey;", "door"),
+        ("struct HTTPFunnel;", "funnel"),
+        ("const PULSE_SECONDS: u64 = 1;", "pulse"),
+        ("/* one */ let c = '\"'; let s: &'a str = \"\\\"\"; whole_body(s)", "whole_body"),
+        ("let s = br#\"a \"quoted\" word\"#; s.put_off()", "put_off"),
+    ] {
+        assert_eq!(retired_identifiers("a.rs", &format!("// one\n{source}\n")), [format!("a.rs:2: {word}")]);
+    }
+    for source in [
+        "/// A bell.\nfn notify() {} // by_hand",
+        "/* a door\n */",
+        "let s = \"bell \\\" door\"; let r = r#\"FOREIGN \" KEY\"#; let c = ['\\'', '\"'];",
+        "struct Doorway; fn bellow(label: &'static str) {}",
+    ] {
+        assert_eq!(retired_identifiers("a.rs", source), Vec::<String>::new());
+    }
+    assert_eq!(retired("ringing_the_bell"), ["bell"]);
 }

@@ -1,5 +1,5 @@
-//! The functions that `fuzz/` calls, without a fuzzer: on its corpus, and on thousands of texts made of it. The same ones
-//! every time; what a fuzzer found is in the corpus.
+//! Runs the functions of `fuzz/` without a fuzzer: on its corpus, and on thousands of deterministic mutations of it.
+//! Inputs that a fuzzer found are in the corpus.
 #![allow(clippy::unwrap_used)]
 
 use std::panic::catch_unwind;
@@ -14,10 +14,10 @@ use rand::{Rng, SeedableRng};
 
 const CASES: usize = 5_000;
 const LONGEST: usize = 16 << 10;
-/// No text of that length may take long, on a busy machine and unoptimised.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Limit for one input, in a debug build on a busy machine.
+const LIMIT: Duration = Duration::from_secs(5);
 
-/// Pieces that mean something to one reader or another.
+/// Fragments that have a meaning for one of the parsers.
 const PIECES: [&str; 24] = [
     "\"",
     "{",
@@ -53,27 +53,29 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// Changes a text at a few places, as careless or malicious people would.
-fn change(text: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut StdRng) {
-    for _ in 0..dice.random_range(1..6) {
-        let at = dice.random_range(0..=text.len());
-        let to = dice.random_range(at..=text.len().min(at + 40));
-        match dice.random_range(0..7) {
+/// Mutates a text at a few places.
+fn change(text: &mut Vec<u8>, others: &[Vec<u8>], rng: &mut StdRng) {
+    for _ in 0..rng.random_range(1..6) {
+        let at = rng.random_range(0..=text.len());
+        let to = rng.random_range(at..=text.len().min(at + 40));
+        match rng.random_range(0..7) {
             0 => drop(text.splice(at..to, [])),
-            1 => drop(text.splice(at..to, PIECES.choose(dice).unwrap().bytes())),
-            2 => drop(text.splice(at..at, PIECES.choose(dice).unwrap().bytes())),
-            3 if at < text.len() => text[at] ^= 1 << dice.random_range(0..8),
+            1 => drop(text.splice(at..to, PIECES.choose(rng).unwrap().bytes())),
+            2 => drop(text.splice(at..at, PIECES.choose(rng).unwrap().bytes())),
+            3 if at < text.len() => text[at] ^= 1 << rng.random_range(0..8),
             4 => {
-                let again = text[at..to].repeat(dice.random_range(1..50));
+                let again = text[at..to].repeat(rng.random_range(1..50));
                 drop(text.splice(at..at, again));
             }
-            5 => drop(text.splice(
-                at..at,
-                PIECES.choose(dice).unwrap().repeat(dice.random_range(1..2_000)).into_bytes(),
-            )),
+            5 => {
+                drop(text.splice(
+                    at..at,
+                    PIECES.choose(rng).unwrap().repeat(rng.random_range(1..2_000)).into_bytes(),
+                ))
+            }
             _ => {
-                let other = others.choose(dice).unwrap();
-                let from = dice.random_range(0..other.len());
+                let other = others.choose(rng).unwrap();
+                let from = rng.random_range(0..other.len());
                 drop(text.splice(at..to, other[from..].iter().copied()));
             }
         }
@@ -83,10 +85,10 @@ fn change(text: &mut Vec<u8>, others: &[Vec<u8>], dice: &mut StdRng) {
 
 fn try_out(name: &str, read: fn(&[u8])) {
     let seeds = corpus(name);
-    let mut dice = StdRng::seed_from_u64(20);
+    let mut rng = StdRng::seed_from_u64(20);
     let changed = (0..CASES).map(|_| {
-        let mut text = seeds.choose(&mut dice).unwrap().clone();
-        change(&mut text, &seeds, &mut dice);
+        let mut text = seeds.choose(&mut rng).unwrap().clone();
+        change(&mut text, &seeds, &mut rng);
         text
     });
     for text in seeds.iter().cloned().chain(changed) {
@@ -94,7 +96,7 @@ fn try_out(name: &str, read: fn(&[u8])) {
         let survived = catch_unwind(|| read(&text)).is_ok();
         let spelled = || String::from_utf8_lossy(&text).into_owned();
         assert!(survived, "{name} panicked over:\n{}", spelled());
-        assert!(begun.elapsed() < PATIENCE, "{name} took {:?} over:\n{}", begun.elapsed(), spelled());
+        assert!(begun.elapsed() < LIMIT, "{name} took {:?} over:\n{}", begun.elapsed(), spelled());
     }
 }
 
@@ -123,7 +125,7 @@ fn any_answer_of_a_node_is_read_or_refused() {
     try_out("answer", read_answer);
 }
 
-/// The negative control: a reader that panics is found out.
+/// The negative control: a parser that panics is detected.
 #[test]
 fn a_reader_that_panics_is_found_out() {
     let careless = |bytes: &[u8]| assert!(std::str::from_utf8(bytes).is_ok());

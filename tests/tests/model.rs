@@ -1,7 +1,7 @@
-//! Every interleaving of lease, fence and send, in a small world. See `tests/src/model`.
+//! Exhaustive model checking of lease, fence and send. See `tests/src/model`.
 //!
-//! The broken variants are the negative controls: what the checker does not find in them, it would not find in the
-//! product either. Their histories are printed; `cargo test -p gapless-tests --test model -- --nocapture` shows them.
+//! Variants with defects are the negative controls of the model checker. Their histories are printed;
+//! `cargo test -p gapless-tests --test model -- --nocapture` shows them.
 #![allow(clippy::unwrap_used)]
 
 use gapless_tests::model::{
@@ -15,7 +15,7 @@ fn lock_then_write_and_record_before_send_hold_in_every_interleaving() {
     assert_seen(&explored, WITNESSES);
 }
 
-/// Whichever attempt at the nonce is mined decides, whoever made it and whoever sees it.
+/// Whichever attempt at the nonce is mined first wins, regardless of its signer.
 #[test]
 fn replacements_and_placeholders_hold_in_every_interleaving() {
     let model = Model { replaces: true, intents: 1, window: 1, ..Model::product() };
@@ -28,7 +28,7 @@ fn a_replacement_with_a_nonce_of_its_own_is_found_out() {
     caught("a replacement at another nonce", model, ONE_EFFECT);
 }
 
-/// Somebody else takes a nonce. What it displaces happens once all the same.
+/// An external transaction consumes a nonce. The displaced intent still has its effect exactly once.
 #[test]
 fn use_of_the_key_elsewhere_holds_in_every_interleaving() {
     let model = Model { outside: 1, window: 1, ..Model::product() };
@@ -91,24 +91,24 @@ fn sending_before_the_commit_is_found_out() {
 
 fn assert_seen(explored: &Explored, witnesses: &[&str]) {
     for witness in witnesses {
-        assert!(explored.history(witness).is_some(), "the model is too small: never seen that {witness}");
+        assert!(explored.history(witness).is_some(), "the model is too small: not reachable: {witness}");
     }
 }
 
-/// Every state that can be reached is good.
+/// No safety property is violated in any reachable state.
 fn exhaust(what: &str, model: Model) -> Explored {
     let explored = model.explore();
     eprintln!("{what}: {} states, {} steps deep", explored.states, explored.depth);
     for property in explored.broken() {
-        eprintln!("{what}: not always {property}\n{}", explored.history(property).unwrap());
+        eprintln!("{what}: violated: {property}\n{}", explored.history(property).unwrap());
     }
     assert_eq!(explored.broken(), Vec::<&str>::new());
     explored
 }
 
-/// What is broken on purpose must be found.
+/// The defect must be found as a violation of this property.
 fn caught(what: &str, model: Model, property: &'static str) {
-    let explored = model.search(property).unwrap_or_else(|| panic!("{what} was not caught"));
+    let explored = model.search(property).unwrap_or_else(|| panic!("{what} was not found"));
     let history = explored.history(property).unwrap();
-    eprintln!("{what}: not always {property}; found after {} states\n{history}", explored.states);
+    eprintln!("{what}: violated: {property}; found after {} states\n{history}", explored.states);
 }

@@ -1,7 +1,8 @@
-//! A worker with code of one's own in place of what Gapless brings: nodes, signers, prices, decisions, events.
+//! Builds a worker with custom adapters: chain connector, signers, fee policy, bump and stuck policies, event
+//! publisher.
 //!
-//! Adapters are registered by name, and a chain's configuration names those that it uses (`adapters.*`). What every adapter
-//! must keep is written at its trait, and `gapless::contract` tests it.
+//! Adapters are registered by name; a chain's configuration selects them (`adapters.*`). The contract of each adapter
+//! is documented at its trait, and `gapless::contract` tests it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
@@ -18,12 +19,12 @@ use gapless::events::{self, EventPublisher};
 use gapless::signer::Signer;
 use tokio_util::sync::CancellationToken;
 
-/// The worker: owns submitters by lease and carries their intents to the chain.
+/// The worker: leases submitters and submits their intents to the chain.
 #[derive(Debug)]
 pub struct Worker;
 
 impl Worker {
-    /// A worker as this configuration describes it. Nothing starts before `run`.
+    /// A worker with this configuration. Nothing starts before `run`.
     pub fn builder(config: Config) -> WorkerBuilder {
         WorkerBuilder { config, signers: Vec::new(), events: None, registry: Registry::default() }
     }
@@ -38,7 +39,8 @@ pub struct WorkerBuilder {
 }
 
 impl WorkerBuilder {
-    /// Connectors for chains with `adapters.connector = name`; one is made for each such chain when the worker starts.
+    /// Connector factory for chains with `adapters.connector = name`; called once per such chain when the worker
+    /// starts.
     pub fn chain<F>(mut self, name: &str, make: F) -> Self
     where
         F: Fn(&ChainConfig) -> anyhow::Result<Arc<dyn ChainConnector>> + Send + Sync + 'static,
@@ -47,14 +49,14 @@ impl WorkerBuilder {
         self
     }
 
-    /// One more key, beside those of the configuration. For an address that both have, the configuration's signer is used.
+    /// Adds a key to those of the configuration. If both have a signer for an address, the configuration's is used.
     pub fn signer(mut self, signer: Arc<dyn Signer>) -> Self {
         self.signers.push(signer);
         self
     }
 
-    /// For chains with `adapters.fee_policy = name`. `fees.policy` still says what is read from the nodes for it, and
-    /// `fees.max_fee_per_gas` still limits its answer.
+    /// For chains with `adapters.fee_policy = name`. `fees.policy` still selects what is read from the nodes for it,
+    /// and `fees.max_fee_per_gas` still limits its result.
     pub fn fee_policy(mut self, name: &str, policy: Arc<dyn FeePolicy>) -> Self {
         self.registry.fee_policies.insert(name.to_owned(), policy);
         self
@@ -72,7 +74,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// For chains with `adapters.mempool_inspector = name`, where `mempool.diagnose.enabled`.
+    /// Factory for chains with `adapters.mempool_inspector = name`, if `mempool.diagnose.enabled`.
     pub fn mempool_inspector<F>(mut self, name: &str, make: F) -> Self
     where
         F: Fn(&ChainConfig) -> anyhow::Result<Arc<dyn MempoolInspector>> + Send + Sync + 'static,
@@ -81,19 +83,20 @@ impl WorkerBuilder {
         self
     }
 
-    /// Takes the place of `events.mode`.
+    /// Overrides `events.mode`.
     pub fn event_publisher(mut self, publisher: Arc<dyn EventPublisher>) -> Self {
         self.events = Some(publisher);
         self
     }
 
-    /// Runs until `stop`, then hands every lease over. Fails at once where a chain names an adapter that is not registered.
+    /// Runs until `stop`, then releases every lease. Fails immediately if a chain selects an adapter that is not
+    /// registered.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut ports = BTreeMap::new();
         for chain in self.config.chains.values() {
             self.registry.check(chain)?;
         }
-        // Connectors start tasks of their own: none before every name is known.
+        // Connectors spawn tasks, so all names are checked before any connector is created.
         for (name, chain) in &self.config.chains {
             ports.insert(name.clone(), self.registry.ports(chain)?);
         }
@@ -102,29 +105,29 @@ impl WorkerBuilder {
     }
 }
 
-/// What a worker reaches the world through.
+/// The adapters of a worker.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// By the chain's name.
+    /// By chain name.
     pub(crate) chains: BTreeMap<String, ChainPorts>,
-    /// Beside those of the configuration.
+    /// In addition to those of the configuration.
     pub(crate) signers: Vec<Arc<dyn Signer>>,
     pub(crate) events: Arc<dyn EventPublisher>,
 }
 
-/// What one chain is reached and decided by.
+/// The adapters of one chain.
 #[derive(Debug)]
 pub(crate) struct ChainPorts {
     pub(crate) connector: Arc<dyn ChainConnector>,
     pub(crate) fees: FeeSource,
     pub(crate) gas_bump: Arc<dyn GasBumpPolicy>,
     pub(crate) stuck: Arc<dyn StuckPolicy>,
-    /// Only where `mempool.diagnose` is on.
+    /// Set if `mempool.diagnose` is enabled.
     pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
 }
 
 impl ChainPorts {
-    /// This connector, and for the rest what Gapless brings; no inspector.
+    /// This connector with the built-in policies and no inspector.
     pub(crate) fn built_in(config: &ChainConfig, connector: Arc<dyn ChainConnector>) -> ChainPorts {
         ChainPorts {
             connector,
@@ -136,7 +139,7 @@ impl ChainPorts {
     }
 }
 
-/// Makes one adapter for one chain.
+/// Creates an adapter for one chain.
 type Make<T> = dyn Fn(&ChainConfig) -> anyhow::Result<Arc<T>> + Send + Sync;
 
 struct Factory<T: ?Sized>(Box<Make<T>>);
@@ -147,7 +150,7 @@ impl<T: ?Sized> Debug for Factory<T> {
     }
 }
 
-/// The adapters of this program, by name.
+/// The registered adapters, by name.
 #[derive(Debug, Default)]
 struct Registry {
     connectors: BTreeMap<String, Factory<dyn ChainConnector>>,
@@ -158,7 +161,7 @@ struct Registry {
 }
 
 impl Registry {
-    /// Whether every adapter that this chain names is there.
+    /// Checks that every adapter selected by this chain is registered.
     fn check(&self, chain: &ChainConfig) -> anyhow::Result<()> {
         let named = &chain.adapters;
         selected(chain, "connector", &named.connector, &self.connectors)?;
@@ -176,7 +179,7 @@ impl Registry {
                 let connector = (factory.0)(chain).with_context(|| format!("chain {}", chain.name))?;
                 anyhow::ensure!(
                     connector.chain_id() == chain.id,
-                    "chain {}: its connector serves chain {}, configured is {}",
+                    "chain {}: its connector serves chain id {}, expected {}",
                     chain.name,
                     connector.chain_id(),
                     chain.id
@@ -204,7 +207,7 @@ impl Registry {
         Ok(ports)
     }
 
-    /// The built-in inspector asks `rpc.urls`, whatever connector the chain has.
+    /// The built-in inspector uses `rpc.urls`, whatever connector the chain has.
     fn inspector(
         &self,
         chain: &ChainConfig,
@@ -226,7 +229,7 @@ fn evm_client(chain: &ChainConfig) -> anyhow::Result<EvmClient> {
     EvmClient::new(chain).with_context(|| format!("chain {}", chain.name))
 }
 
-/// An empty name is what Gapless brings; any other has to be registered.
+/// An empty name selects the built-in adapter; any other must be registered.
 fn selected<T>(
     chain: &ChainConfig,
     port: &str,
@@ -239,7 +242,7 @@ fn selected<T>(
     let known: Vec<&str> = registered.keys().map(String::as_str).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     anyhow::bail!(
-        "configuration: chain.{}.adapters.{port}: this program has no adapter `{name}` (registered: {known})",
+        "configuration: chain.{}.adapters.{port}: no adapter named `{name}` (registered: {known})",
         chain.name
     )
 }

@@ -1,4 +1,4 @@
-//! A chain as the worker runs it: its connector, its watcher, its prices, and whether it is still the same chain.
+//! Per-chain state of the worker: connector, block watcher, fee source, and the periodic chain identity check.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::builder::ChainPorts;
 use crate::receipts::Receipts;
 use crate::watcher::{WatchTask, Watcher};
 
-/// How often the nodes of a chain are asked who they are and how they do.
+/// How often the identity and health of a chain's nodes are checked.
 const IDENTITY_EVERY: Duration = Duration::from_secs(5);
 
-/// The same while the chain is halted: the right one may be back any moment.
+/// The same while the chain is halted.
 const IDENTITY_EVERY_HALTED: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub(crate) struct Chain {
     pub(crate) fees: FeeSource,
     pub(crate) gas_bump: Arc<dyn GasBumpPolicy>,
     pub(crate) stuck: Arc<dyn StuckPolicy>,
-    /// Only where `mempool.diagnose` is on.
+    /// Set if `mempool.diagnose` is enabled.
     pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
-    /// Why nothing may be sent. Starts as "not checked yet": lanes wait for the first check.
+    /// Why nothing may be sent. Initially set: lanes wait for the first identity check.
     halted: watch::Sender<Option<String>>,
-    /// Why the node could not be asked the last time. Lanes meet that trouble themselves; this is for people.
+    /// Error of the last identity check, for `/readyz`. Lanes get the same errors from their own requests.
     unreachable: Mutex<Option<String>>,
 }
 
@@ -51,11 +51,11 @@ impl Chain {
         let chain = Chain::new(config, ports);
         let task = WatchTask::new(chain.watcher.clone(), store.clone(), worker_id.clone(), duty_duration);
         tokio::spawn(watch_once_checked(chain.clone(), task, stop.clone()));
-        tokio::spawn(guard_identity(chain.clone(), store.clone(), stop.clone()));
+        tokio::spawn(monitor_identity(chain.clone(), store.clone(), stop.clone()));
         chain
     }
 
-    /// Halted until its identity is checked, and watched by nobody yet.
+    /// Halted until its identity is checked; the watch task is not started.
     fn new(config: &ChainConfig, ports: ChainPorts) -> Arc<Chain> {
         let ChainPorts { connector, fees, gas_bump, stuck, inspector } = ports;
         let receipts = Receipts::new(connector.clone(), config);
@@ -69,29 +69,29 @@ impl Chain {
             gas_bump,
             stuck,
             inspector,
-            halted: watch::Sender::new(Some("its identity is not checked yet".to_owned())),
+            halted: watch::Sender::new(Some("chain identity not checked yet".to_owned())),
             unreachable: Mutex::new(None),
         })
     }
 
-    /// A chain that is what it says, and whose watcher looks when it is told to.
+    /// A chain that skips the identity check; the caller drives its watch task.
     #[cfg(feature = "sim-driver")]
     pub(crate) fn sim_driver(
         config: &ChainConfig,
         connector: Arc<dyn ChainConnector>,
     ) -> (Arc<Chain>, WatchTask) {
         let chain = Chain::new(config, ChainPorts::built_in(config, connector));
-        settle(&chain, None);
+        set_halted(&chain, None);
         (chain.clone(), WatchTask::unsaved(chain.watcher.clone()))
     }
 
-    /// Why nothing may be sent to this chain, if so.
+    /// Why nothing may be sent to this chain; `None` if it is usable.
     pub(crate) fn halted(&self) -> Option<String> {
         self.halted.borrow().clone()
     }
 
-    /// What is wrong with this chain, if anything: it is halted, or its node does not answer.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// Why this chain is not ready: it is halted, or its nodes are unreachable.
+    pub(crate) fn problem(&self) -> Option<String> {
         self.halted().or_else(|| self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
@@ -105,13 +105,13 @@ impl Chain {
         let _ = self.halted.subscribe().wait_for(Option::is_none).await;
     }
 
-    /// When something counts as final.
+    /// When a transaction counts as final.
     pub(crate) fn finality(&self) -> Finality {
         self.config.confirmations.required
     }
 }
 
-/// Blocks are read once it is known which nodes serve this chain: a head of another chain is no beginning.
+/// Starts the watch task after the identity check, so that it does not start from the head of another chain.
 async fn watch_once_checked(chain: Arc<Chain>, task: WatchTask, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => return,
@@ -120,20 +120,20 @@ async fn watch_once_checked(chain: Arc<Chain>, task: WatchTask, stop: Cancellati
     task.run(stop).await;
 }
 
-/// Stops the chain when no node serves it, and lets it go on when one does again.
-async fn guard_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken) {
+/// Halts the chain while no node serves it.
+async fn monitor_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken) {
     let mut backoff = Duration::from_millis(200);
     loop {
         let wait = match check_identity(&chain, &store).await {
-            Ok(verdict) => {
+            Ok(problem) => {
                 backoff = Duration::from_millis(200);
-                let wait = if verdict.is_none() { IDENTITY_EVERY } else { IDENTITY_EVERY_HALTED };
-                settle(&chain, verdict);
+                let wait = if problem.is_none() { IDENTITY_EVERY } else { IDENTITY_EVERY_HALTED };
+                set_halted(&chain, problem);
                 chain.note_unreachable(None);
                 wait
             }
             Err(error) => {
-                // Could not ask: what was known stays. Sends will meet the same trouble and retry.
+                // The previous result stays in force. Sends fail with the same error and are retried.
                 tracing::warn!(chain.id = chain.config.id.0, error = %error, retry_in = ?backoff,
                     "the chain's identity could not be checked");
                 chain.note_unreachable(Some(error.to_string()));
@@ -144,7 +144,7 @@ async fn guard_identity(chain: Arc<Chain>, store: Store, stop: CancellationToken
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
-            () = chain.watcher.strange_head() => {}
+            () = chain.watcher.unexpected_head() => {}
         }
     }
 }
@@ -157,16 +157,16 @@ enum IdentityError {
     Store(#[from] StoreError),
 }
 
-/// `None`: it is the chain we know. `Some`: what is wrong.
+/// `None`: the chain is the expected one. `Some`: the problem.
 async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, IdentityError> {
     let known = store.known_genesis(chain.config.id).await?;
     match (chain.connector.identity(known).await?, known) {
-        (ChainIdentity::External { problem }, _) => Ok(Some(problem)),
+        (ChainIdentity::WrongChain { problem }, _) => Ok(Some(problem)),
         (ChainIdentity::Ours { genesis: Some(genesis) }, None) => {
-            // At first sight. Another worker may have seen another one at the same time: the database decides.
+            // First check ever. Another worker may store a different genesis concurrently: the stored one counts.
             let known = store.remember_genesis(chain.config.id, genesis).await?;
             match chain.connector.identity(Some(known)).await? {
-                ChainIdentity::External { problem } => Ok(Some(problem)),
+                ChainIdentity::WrongChain { problem } => Ok(Some(problem)),
                 ChainIdentity::Ours { .. } => Ok(None),
             }
         }
@@ -174,12 +174,12 @@ async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, 
     }
 }
 
-fn settle(chain: &Chain, verdict: Option<String>) {
+fn set_halted(chain: &Chain, problem: Option<String>) {
     chain.halted.send_if_modified(|current| {
-        if *current == verdict {
+        if *current == problem {
             return false;
         }
-        match &verdict {
+        match &problem {
             Some(problem) => {
                 tracing::error!(chain.id = chain.config.id.0, problem, "chain halted: nothing is sent")
             }
@@ -188,7 +188,7 @@ fn settle(chain: &Chain, verdict: Option<String>) {
                 chain.watcher.note_recovery();
             }
         }
-        *current = verdict;
+        *current = problem;
         true
     });
 }

@@ -1,32 +1,32 @@
-//! Named points at which a test may kill the process, numbered in the order a transaction meets them.
+//! Named points at which a test can kill the process, in the order in which a transaction reaches them.
 //!
-//! Compiled in only with the feature `failpoints`, which no product build turns on. `GAPLESS_FAILPOINT=sent` (or
-//! `sent:3` for the third time) makes the process end there as if by `kill -9`. `GAPLESS_FAILPOINT_SIGNER` names a file:
-//! while it exists the signer is away, which a key in memory never is by itself.
+//! Compiled only with the feature `failpoints`, which no product build enables. `GAPLESS_FAILPOINT=sent` (or `sent:3`
+//! for the third hit) kills the process there with SIGKILL. `GAPLESS_FAILPOINT_SIGNER` names a file: while it exists,
+//! the signer is unavailable, which an in-memory key never is otherwise.
 
-/// Every point, in order. The crash tests visit each.
+/// All points, in order. The crash tests cover each.
 pub const POINTS: [&str; 9] = [
-    "claimed",   // the lease is ours, nothing was read
+    "claimed",   // lease acquired, nothing read
     "prepared",  // gas, price and balance are known; nothing is signed
-    "signed",    // bytes exist in memory only
-    "committed", // nonce and bytes are on disk; nothing was sent
-    "sent",      // the node has answered; SUBMITTED is not written
-    "submitted", // SUBMITTED is on disk
+    "signed",    // signed bytes exist in memory only
+    "committed", // nonce and bytes are stored; nothing was sent
+    "sent",      // the node has answered; SUBMITTED is not stored
+    "submitted", // SUBMITTED is stored
     "included",  // the receipt is in memory only
-    "tracking",  // the receipt is on disk
-    "final",     // deep enough; the final state is not written
+    "tracking",  // the receipt is stored
+    "final",     // finality reached; the final state is not stored
 ];
 
-/// Those that only a nonce held for a caller outside meets, in order.
+/// Points reached only by reserved nonces, in order.
 pub const RESERVATION_POINTS: [&str; 3] = [
-    "reserved", // nonce and placeholder are on disk, and the caller may see the nonce; nothing was sent
-    "answered", // the caller's answer was read; nothing is signed
-    "released", // the nonce is given up on disk; its placeholder was not sent
+    "reserved", // nonce and placeholder are stored, the reserving client can read the nonce; nothing was sent
+    "answered", // the client's transaction was read; nothing is signed
+    "released", // the end of the reservation is stored; the placeholder was not sent
 ];
 
-/// Those that only a request about an intent meets.
+/// Points reached only by requests about an intent.
 pub const REQUEST_POINTS: [&str; 1] = [
-    "asked", // a speed-up was seen; its attempt is not on disk
+    "asked", // a speed-up request was read; its attempt is not stored
 ];
 
 #[cfg(feature = "failpoints")]
@@ -43,10 +43,10 @@ pub(crate) fn hit(point: &'static str) {
     if name != point || HITS.fetch_add(1, Ordering::SeqCst) + 1 < nth.parse().unwrap_or(1) {
         return;
     }
-    // Whoever comes second waits here for ever: the process is gone before the guard could drop.
+    // A second thread blocks here: the process is killed before the guard drops.
     let _guard = ONE_AT_A_TIME.lock();
     tracing::warn!(point, "failpoint: killing this process");
-    gapless::observe::flush_logs(); // tests look for the line
+    gapless::observe::flush_logs(); // tests check for this line
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
     loop {
         std::thread::park();

@@ -1,7 +1,7 @@
-//! The fleet's view of one process: which submitters it owns, and the orders its lanes get.
+//! The lanes of this process: claims submitters, starts lanes, sends them commands, renews and releases their leases.
 //!
-//! One loop asks the database for work, claims its share and hands surplus over; another renews, so that a slow
-//! claim never costs a lease. Lanes that end give their lease back here.
+//! One loop polls the database for work, claims this worker's share and releases surplus leases. A separate loop
+//! renews, so that a slow claim never costs a lease. Leases of ended lanes are released in batches.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,51 +23,51 @@ use crate::lane::{Ended, Lane, LaneCommand, WorkerContext};
 use crate::lease_balance::{Decision, Facts, decide, fair_share};
 use crate::watcher::{LaneEvent, Mailbox};
 
-/// A lane from the outside.
+/// The fleet's handle to a lane.
 #[derive(Debug)]
 struct LaneHandle {
     tag: LeaseTag,
     mailbox: Mailbox,
-    orders: watch::Sender<LaneCommand>,
+    commands: watch::Sender<LaneCommand>,
     paused: bool,
-    /// What its lane was last told of it.
+    /// The shared-key setting last posted to the lane.
     shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
-    /// Has nothing to do, by its own word.
+    /// Set by the lane: it has nothing to do.
     idle: Arc<AtomicBool>,
-    /// Can only wait, by its own word: the head of its queue is blocked.
-    only_waits: Arc<AtomicBool>,
+    /// Set by the lane: the head of its queue is blocked and no nonce is open.
+    blocked: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Fleet {
     config: Arc<Config>,
     store: Store,
-    /// Connections for renewals alone: nothing may delay them.
+    /// Own connection pool for renewals: nothing else may delay them.
     lease_store: Store,
     context: Arc<WorkerContext>,
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
     lanes: Mutex<HashMap<SubmitterKey, LaneHandle>>,
     ended: mpsc::Sender<Ended>,
-    /// Something may be there to do: poll now.
+    /// Triggers a poll.
     pub(crate) wake: Notify,
     heartbeat: Heartbeat,
 }
 
-/// Ended lanes that may wait to be collected, and are collected at once.
+/// Capacity of the queue of ended lanes, and the batch size for collecting them.
 const ENDED: usize = 1_000;
-/// A free submitter that nobody claims for this many poll intervals is taken by anyone: whoever it falls to may be
-/// full, or lack the key.
+/// A free submitter that stays unclaimed for this many poll intervals may be claimed by any worker, beyond its share:
+/// the workers with a free share may be full or lack the key.
 const ORPHAN_POLLS: u32 = 3;
-/// Between two polls, however many notifications come.
+/// Shortest pause between two polls, however many notifications arrive.
 const MIN_GAP: Duration = Duration::from_millis(20);
-/// The pause after a poll that took long, as a multiple of that: looking for work takes a tenth of the time at the most.
+/// Shortest pause after a poll as a multiple of its duration: polling takes at most a tenth of the time.
 const PAUSE_FOR_POLL: u32 = 9;
-/// A word to the others is not worth waiting longer.
-const TELLING: Duration = Duration::from_millis(300);
-/// So many idle lanes look for new work by themselves when there is word of some; of more it takes a poll to tell which.
+/// Time limit for notifying other workers of released leases.
+const NOTIFY_TIMEOUT: Duration = Duration::from_millis(300);
+/// Up to this many idle lanes read their queue on a work notification. With more, a poll finds out which have work.
 const FEW: usize = 32;
 
 impl Fleet {
@@ -103,7 +103,7 @@ impl Fleet {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues inside this process and how much waits in each; of all mailboxes, in the fullest.
+    /// Depth of each internal queue; for mailboxes, that of the fullest.
     pub(crate) fn queue_depths(&self) -> Vec<(&'static str, usize)> {
         let fullest = self.lanes().values().map(|lane| lane.mailbox.depth()).max();
         let ended = self.ended.max_capacity() - self.ended.capacity();
@@ -113,7 +113,7 @@ impl Fleet {
         depths
     }
 
-    /// Asks for work until told to stop.
+    /// Polls for work until stopped.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut orphans: HashMap<SubmitterKey, Instant> = HashMap::new();
         let mut failing = false;
@@ -123,19 +123,20 @@ impl Fleet {
             match self.poll(&mut orphans).await {
                 Ok(due_in) => {
                     if failing {
-                        tracing::info!(worker.id = %self.context.worker_id, "the database answers again");
+                        tracing::info!(worker.id = %self.context.worker_id, "database reachable again");
                         failing = false;
                     }
                     pause = pause.min(due_in.unwrap_or(pause).max(MIN_GAP));
                 }
                 Err(error) => {
                     if !failing {
-                        tracing::warn!(worker.id = %self.context.worker_id, error = %error, "cannot ask for work; trying on");
+                        tracing::warn!(worker.id = %self.context.worker_id, error = %error,
+                            "could not poll for work; retrying");
                     }
                     failing = true;
                 }
             }
-            // Notifications come with every burst of requests; polls must not take the database from those who work.
+            // Bursts of requests bring many notifications; polling must not compete with the lanes for the database.
             let gap = (started.elapsed() * PAUSE_FOR_POLL).max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -145,7 +146,8 @@ impl Fleet {
         }
     }
 
-    /// Answers when there is something to do that nobody will tell of: whoever died does not say so.
+    /// Returns the time until the next lease or heartbeat of another worker expires: a dead worker sends no
+    /// notification.
     async fn poll(
         self: &Arc<Self>,
         orphans: &mut HashMap<SubmitterKey, Instant>,
@@ -154,15 +156,15 @@ impl Fleet {
         metrics::gauge!(m::LANES).set(lanes as f64);
         let max_leases = self.config.worker.max_leases;
         let (serves, settings) = (self.serves(), &self.config.lease);
-        // At once: what a client waits for is the work.
+        // Concurrently: clients wait for the work query.
         let ((), peers, work) = tokio::try_join!(
             self.heartbeat.beat(&serves, lanes),
             self.heartbeat.peers(&serves, lanes),
             self.store.find_work(settings)
         )?;
         let ours: Vec<&Work> = work.iter().filter(|work| self.can_serve(&work.key)).collect();
-        let held = self.tell_lanes(&ours);
-        // Where there are slots for all, those that can only wait keep theirs, and go on without a delay.
+        let owned = self.notify_lanes(&ours);
+        // If there are slots for all, blocked submitters keep theirs and continue without delay.
         let slots: usize = peers.iter().map(|peer| peer.max_leases as usize).sum();
         let scarce = ours.iter().filter(|work| is_busy(work)).count() > slots.max(max_leases);
         let wants_slot = |work: &&&Work| is_busy(work) && !(scarce && work.asleep);
@@ -171,8 +173,8 @@ impl Fleet {
         let facts = Facts {
             busy,
             workers: peers.len(),
-            held,
-            someone_has_room: peers.iter().any(|peer| {
+            owned,
+            peer_below_share: peers.iter().any(|peer| {
                 peer.worker_id != self.context.worker_id
                     && (peer.lanes as usize) < share.min(peer.max_leases as usize)
             }),
@@ -180,7 +182,7 @@ impl Fleet {
         };
         let Decision { claim, shed } = decide(facts);
         let mut free: Vec<&&Work> = ours.iter().filter(wants_slot).filter(|work| work.claimable).collect();
-        // First those that were not known to be blocked.
+        // Submitters not known to be blocked first.
         free.sort_by_key(|work| work.was_blocked);
         let free = self.without_lane(free.into_iter().map(|work| work.key).collect());
         let wanted = self.choose(&free, claim, lanes, orphans);
@@ -189,33 +191,33 @@ impl Fleet {
         }
         self.shed(shed);
         if lanes + wanted.len() >= max_leases {
-            self.make_room(free.len().saturating_sub(wanted.len()));
+            self.free_slots(free.len().saturating_sub(wanted.len()));
         }
         let others = peers.iter().filter(|peer| peer.worker_id != self.context.worker_id);
         let lapse = others.map(|peer| peer.lapses_in).min();
         Ok(self.next_free(&ours).into_iter().chain(lapse).min())
     }
 
-    /// When the first lease of another worker runs out. Those who live renew theirs long before, as they are heard of.
+    /// Time until the first lease of another worker expires. Live workers renew theirs long before.
     fn next_free(&self, ours: &[&Work]) -> Option<Duration> {
         let lanes = self.lanes();
         let of_others = ours.iter().filter(|work| is_busy(work) && !lanes.contains_key(&work.key));
         of_others.filter_map(|work| work.free_in).min()
     }
 
-    /// There is word of new work, and nobody said whose. Lanes that have nothing to do look for themselves, if they are
-    /// few; a poll finds the rest.
+    /// Handles a work notification, which does not name the submitter: idle lanes, if there are few, read their
+    /// queues, and a poll finds the rest.
     pub(crate) fn work_announced(&self) {
         let lanes = self.lanes();
         let idle = || lanes.values().filter(|lane| lane.idle.load(Ordering::Relaxed));
         if idle().take(FEW + 1).count() <= FEW {
-            idle().for_each(|lane| lane.mailbox.post(LaneEvent::Look));
+            idle().for_each(|lane| lane.mailbox.post(LaneEvent::MaybeWork));
         }
         self.wake.notify_one();
     }
 
-    /// Wakes the lanes that have something new; returns how many busy submitters this process owns.
-    fn tell_lanes(&self, ours: &[&Work]) -> usize {
+    /// Posts new work and changed settings to the lanes; returns how many busy submitters this process owns.
+    fn notify_lanes(&self, ours: &[&Work]) -> usize {
         let mut lanes = self.lanes();
         let mut busy: HashMap<SubmitterKey, &Work> = HashMap::new();
         for work in ours {
@@ -242,7 +244,7 @@ impl Fleet {
         lanes.values().filter(|lane| lane.busy).count()
     }
 
-    /// The free submitters to claim now: as many as our share has room for, plus those that nobody took for a while.
+    /// The free submitters to claim now: up to this worker's share, plus those that stayed unclaimed for too long.
     fn choose(
         &self,
         free: &[SubmitterKey],
@@ -254,9 +256,9 @@ impl Fleet {
         let (own, rest) = free.split_at(room.min(free.len()));
         let now = Instant::now();
         *orphans = rest.iter().map(|key| (*key, orphans.get(key).copied().unwrap_or(now))).collect();
-        let patience = self.config.worker.poll_interval * ORPHAN_POLLS;
+        let orphaned_after = self.config.worker.poll_interval * ORPHAN_POLLS;
         let orphaned =
-            rest.iter().filter(|key| orphans.get(key).is_some_and(|since| since.elapsed() > patience));
+            rest.iter().filter(|key| orphans.get(key).is_some_and(|since| since.elapsed() > orphaned_after));
         own.iter().chain(orphaned).take(limit).copied().collect()
     }
 
@@ -266,8 +268,8 @@ impl Fleet {
         keys
     }
 
-    /// Starts lanes for submitters that have no work but deserve a look.
-    pub(crate) async fn look_into(self: &Arc<Self>, keys: Vec<SubmitterKey>) -> Result<(), StoreError> {
+    /// Starts lanes for submitters that have no work but need a check.
+    pub(crate) async fn claim_for_check(self: &Arc<Self>, keys: Vec<SubmitterKey>) -> Result<(), StoreError> {
         let keys = keys.into_iter().filter(|key| self.can_serve(key)).collect();
         self.claim(&self.without_lane(keys)).await
     }
@@ -277,15 +279,15 @@ impl Fleet {
         self.chains.contains_key(&key.chain_id) && self.signers.get(&key.address).is_some()
     }
 
-    /// Which chains and addresses this process serves; workers with the same share alike. Grows when a remote signer
-    /// answers.
+    /// Identifies the chains and addresses this process serves; workers with the same value share leases. Changes when
+    /// a remote signer adds addresses.
     pub(crate) fn serves(&self) -> String {
         let mut ids: Vec<u64> = self.chains.keys().map(|id| id.0).collect();
         ids.sort_unstable();
         format!("{}:{ids:?}", self.signers.fingerprint())
     }
 
-    /// Takes leases and starts their lanes. Only for submitters that have no lane here.
+    /// Claims leases and starts their lanes. Only for submitters without a lane in this process.
     async fn claim(self: &Arc<Self>, wanted: &[SubmitterKey]) -> Result<(), StoreError> {
         let leases = match self.store.claim(&self.context.worker_id, wanted, &self.config.lease).await {
             Ok(leases) => leases,
@@ -305,7 +307,7 @@ impl Fleet {
 
     fn start_lane(self: &Arc<Self>, lease: Lease) {
         let key = lease.key();
-        // Both were checked by `can_serve`; neither ever goes away.
+        // Checked by `can_serve`; chains and signers are never removed.
         let (Some(chain), Some(signer)) = (self.chains.get(&key.chain_id), self.signers.get(&key.address))
         else {
             return;
@@ -314,75 +316,75 @@ impl Fleet {
             fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.context.clone(), chain.clone(), signer);
-        let (idle, only_waits) = (lane.idle.clone(), lane.only_waits.clone());
-        let (orders, obeyed) = watch::channel(LaneCommand::Run);
+        let (idle, blocked) = (lane.idle.clone(), lane.blocked.clone());
+        let (commands, command_receiver) = watch::channel(LaneCommand::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes().insert(
             key,
-            LaneHandle { tag, mailbox, orders, paused: false, shared: None, busy: true, idle, only_waits },
+            LaneHandle { tag, mailbox, commands, paused: false, shared: None, busy: true, idle, blocked },
         );
-        let running = tokio::spawn(lane.run(obeyed));
+        let running = tokio::spawn(lane.run(command_receiver));
         tokio::spawn(async move {
-            // A lane that panicked took its lease with it: it is renewed no longer and expires.
+            // The lease of a panicked lane is lost with it: it is not renewed and expires.
             let end = running.await.unwrap_or(Ended {
                 tag: lease_tag,
                 lease: None,
                 handed_over: false,
-                gave_way: false,
+                was_blocked: false,
             });
-            // The receiver lives until the process stops. This task holds nothing that whoever collects could wait for.
+            // The receiver lives until the process stops. This task holds no lock that `collect` could wait for.
             let _ = ended.send(end).await;
         });
     }
 
-    /// Asks some busy lanes to hand over. Any will do: a lane keeps nothing that its rows do not say.
+    /// Makes some busy lanes release their lease. Any lane will do: all of its state is in the database.
     fn shed(&self, count: usize) {
         let lanes = self.lanes();
         for (key, lane) in lanes.iter().filter(|(_, lane)| lane.busy).take(count) {
             tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), worker.id = %self.context.worker_id,
-                "handing over: another worker has room");
-            lane.orders.send_replace(LaneCommand::HandOver);
+                "releasing lease: another worker is below its share");
+            lane.commands.send_replace(LaneCommand::HandOver);
         }
     }
 
-    /// Others want slots: lanes that can only wait give theirs up, and are looked at again after a pause.
-    fn make_room(&self, wanted: usize) {
+    /// Makes blocked lanes release their slots to other submitters; they become claimable again after a pause.
+    fn free_slots(&self, wanted: usize) {
         let lanes = self.lanes();
-        let waiting = lanes.values().filter(|lane| lane.only_waits.load(Ordering::Relaxed));
-        for lane in waiting.take(wanted) {
-            lane.orders.send_replace(LaneCommand::GiveWay);
+        let blocked = lanes.values().filter(|lane| lane.blocked.load(Ordering::Relaxed));
+        for lane in blocked.take(wanted) {
+            lane.commands.send_replace(LaneCommand::ReleaseBlocked);
         }
     }
 
-    /// Collects leases of ended lanes and gives them back, many at a time.
+    /// Releases the leases of ended lanes in batches.
     pub(crate) async fn collect(self: Arc<Self>, mut endings: mpsc::Receiver<Ended>) {
         let mut batch = Vec::new();
         while endings.recv_many(&mut batch, ENDED).await > 0 {
             let tags: Vec<LeaseTag> = batch.iter().map(|ended| ended.tag.clone()).collect();
             let handed_over = batch.iter().any(|ended| ended.handed_over);
-            let (gave_way, rest): (Vec<Ended>, Vec<Ended>) =
-                batch.drain(..).partition(|ended| ended.gave_way);
-            let blocked: Vec<Lease> = gave_way.into_iter().filter_map(|ended| ended.lease).collect();
+            let (blocked, others): (Vec<Ended>, Vec<Ended>) =
+                batch.drain(..).partition(|ended| ended.was_blocked);
+            let blocked: Vec<Lease> = blocked.into_iter().filter_map(|ended| ended.lease).collect();
             if !blocked.is_empty()
                 && let Err(error) = self.store.release_blocked(blocked).await
             {
                 tracing::warn!(error = %error, "could not release leases; they will expire");
             }
-            let leases: Vec<Lease> = rest.into_iter().filter_map(|ended| ended.lease).collect();
+            let leases: Vec<Lease> = others.into_iter().filter_map(|ended| ended.lease).collect();
             if !leases.is_empty()
                 && let Err(error) = self.store.release(leases).await
             {
                 tracing::warn!(error = %error, "could not release leases; they will expire");
             }
-            // The others would find them at their next poll; that is a long time for whoever waits. Before the lanes are
-            // forgotten: after the last of them the process ends.
+            // Without a notification other workers would find the leases only at their next poll. Sent before the
+            // lanes are removed, because the process ends after the last one.
             if handed_over {
-                let told = tokio::time::timeout(TELLING, self.store.notify_work()).await;
-                if !matches!(told, Ok(Ok(()))) {
-                    tracing::debug!("the other workers were not told of released leases");
+                let notified = tokio::time::timeout(NOTIFY_TIMEOUT, self.store.notify_work()).await;
+                if !matches!(notified, Ok(Ok(()))) {
+                    tracing::debug!("could not notify other workers of released leases");
                 }
             }
-            // Only now may the submitter be claimed again: one lane per submitter and process.
+            // The submitter may be claimed again only now: one lane per submitter and process.
             let mut lanes = self.lanes();
             for tag in tags {
                 if lanes.get(&tag.key()).is_some_and(|lane| lane.tag.same_lease(&tag)) {
@@ -393,7 +395,7 @@ impl Fleet {
         }
     }
 
-    /// Prolongs every lease, and dismisses the lanes whose lease is gone.
+    /// Renews every lease, and stops the lanes whose lease is lost.
     pub(crate) async fn renew(self: Arc<Self>, stop: CancellationToken) {
         let interval = self.config.lease.renew_interval;
         let mut next = Instant::now() + interval;
@@ -411,17 +413,18 @@ impl Fleet {
                 Ok(lost) => {
                     let renewed = tags.len().saturating_sub(lost.len());
                     metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "renew").increment(renewed as u64);
-                    self.dismiss(&lost);
+                    self.stop_lost(&lost);
                 }
                 Err(error) => {
-                    tracing::warn!(worker.id = %self.context.worker_id, leases = tags.len(), error = %error, "renewal failed");
+                    tracing::warn!(worker.id = %self.context.worker_id, leases = tags.len(), error = %error,
+                        "lease renewal failed");
                     next = Instant::now() + interval / 5;
                 }
             }
         }
     }
 
-    fn dismiss(&self, lost: &[LeaseTag]) {
+    fn stop_lost(&self, lost: &[LeaseTag]) {
         let lanes = self.lanes();
         for tag in lost {
             let key = tag.key();
@@ -429,24 +432,24 @@ impl Fleet {
                 metrics::counter!(m::LEASE_ACQUIRE_TOTAL, "result" => "lost").increment(1);
                 tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(),
                     worker.id = %self.context.worker_id, fencing_token = tag.token().0, "lease lost");
-                lane.orders.send_replace(LaneCommand::Abandon);
+                lane.commands.send_replace(LaneCommand::Abandon);
             }
         }
     }
 
-    /// Stops every lane where it is and gives all leases back.
+    /// Stops every lane and releases all leases, up to the time limit.
     pub(crate) async fn hand_over(&self, limit: Duration) {
         for lane in self.lanes().values() {
-            lane.orders.send_replace(LaneCommand::HandOver);
+            lane.commands.send_replace(LaneCommand::HandOver);
         }
-        let give_up = Instant::now() + limit;
-        while !self.lanes().is_empty() && Instant::now() < give_up {
+        let deadline = Instant::now() + limit;
+        while !self.lanes().is_empty() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-/// A paused submitter with nothing open needs nobody.
+/// False for a paused submitter with nothing open: it needs no lane.
 fn is_busy(work: &Work) -> bool {
     work.queued || work.open || work.action
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gapless::observe::{MetricsHandle, install_metrics};
+use gapless::observe::{MetricsHandle, Program, install_metrics};
 use gapless::signer::SignerSet;
 use gapless::store::Store;
 use poem::http::StatusCode;
@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::chains::Chain;
 use crate::listener;
 
-/// What is missing before this process can do its work.
+/// Readiness of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     inner: Arc<Mutex<State>>,
     metrics: MetricsHandle,
-    /// Asked whenever readiness is: a database that was there at the start may be away now.
+    /// Checked on every readiness request: the database may have become unreachable.
     store: Store,
 }
 
@@ -33,7 +33,7 @@ struct State {
 
 impl Health {
     pub(crate) fn new(store: Store) -> Self {
-        Health { inner: Arc::default(), metrics: install_metrics(), store }
+        Health { inner: Arc::default(), metrics: install_metrics(Program::Worker), store }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -51,17 +51,17 @@ impl Health {
     async fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if let Err(error) = self.store.check_schema().await {
-            missing.push(format!("database: cannot be used ({error})"));
+            missing.push(format!("database: unavailable ({error})"));
         }
         for chain in self.with(|state| state.chains.clone()) {
-            if let Some(problem) = chain.trouble() {
+            if let Some(problem) = chain.problem() {
                 missing.push(format!("chain {}: {problem}", chain.config.name));
             }
         }
         missing
     }
 
-    /// Serves until `stop`; at once over if no address is configured.
+    /// Serves until `stop`; returns immediately if no address is configured.
     pub(crate) fn serve(self, bind: Option<SocketAddr>, stop: CancellationToken) -> JoinHandle<()> {
         tokio::spawn(async move {
             let Some(bind) = bind else { return };
@@ -72,7 +72,7 @@ impl Health {
                 .data(self);
             match TcpListener::bind(bind).await {
                 Ok(listener) => listener::serve(listener, app, stop).await,
-                Err(error) => tracing::error!(error = %error, %bind, "cannot serve worker.metrics_bind"),
+                Err(error) => tracing::error!(error = %error, %bind, "could not bind worker.metrics_bind"),
             }
         })
     }

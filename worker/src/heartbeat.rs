@@ -1,4 +1,4 @@
-//! What this process tells the others of itself, and who else is there.
+//! This worker's heartbeat row, and the live workers that serve the same submitters.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use gapless::domain::WorkerId;
 use gapless::store::{Peer, Store, StoreError};
 use tokio::time::Instant;
 
-/// News of our lanes goes out this often at the most: the others share by what they hear of us.
+/// Shortest time between two heartbeats when the number of lanes changes. Other workers balance leases by that number.
 const UPDATE_GAP: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -16,41 +16,42 @@ pub(crate) struct Heartbeat {
     config: Arc<Config>,
     store: Store,
     worker_id: WorkerId,
-    told: Mutex<Option<Told>>,
+    last: Mutex<Option<LastBeat>>,
 }
 
-/// The last heartbeat.
+/// The last heartbeat that was written.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct LastBeat {
     at: Instant,
     lanes: usize,
 }
 
 impl Heartbeat {
     pub(crate) fn new(config: &Arc<Config>, store: Store, worker_id: WorkerId) -> Heartbeat {
-        Heartbeat { config: config.clone(), store, worker_id, told: Mutex::default() }
+        Heartbeat { config: config.clone(), store, worker_id, last: Mutex::default() }
     }
 
-    fn told(&self) -> Option<Told> {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last(&self) -> Option<LastBeat> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// By the clock, and when there is something to tell: a poll for a notification writes nothing.
+    /// Writes the heartbeat at intervals and when the number of lanes changed. A poll caused by a notification usually
+    /// writes nothing.
     pub(crate) async fn beat(&self, serves: &str, lanes: usize) -> Result<(), StoreError> {
-        let is_due = self.told().is_none_or(|told| {
-            let wait = if told.lanes == lanes { self.config.worker.poll_interval / 2 } else { UPDATE_GAP };
-            told.at.elapsed() >= wait
+        let is_due = self.last().is_none_or(|last| {
+            let wait = if last.lanes == lanes { self.config.worker.poll_interval / 2 } else { UPDATE_GAP };
+            last.at.elapsed() >= wait
         });
         if !is_due {
             return Ok(());
         }
         let at = Instant::now();
         self.store.heartbeat(&self.worker_id, serves, lanes, self.config.worker.max_leases).await?;
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Told { at, lanes });
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(LastBeat { at, lanes });
         Ok(())
     }
 
-    /// Everyone who serves the same, this process included even before its first heartbeat.
+    /// Live workers with the same chains and keys, including this one even before its first heartbeat.
     pub(crate) async fn peers(&self, serves: &str, lanes: usize) -> Result<Vec<Peer>, StoreError> {
         let alive_within = self.config.lease.duration.max(self.config.worker.poll_interval * 3);
         let mut peers = self.store.peers(serves, alive_within).await?;

@@ -1,4 +1,4 @@
-//! The worker: owns submitters by lease and carries their intents to the chain.
+//! The worker: leases submitters and submits their intents to the chain.
 
 mod batcher;
 mod builder;
@@ -25,7 +25,7 @@ pub use builder::{Worker, WorkerBuilder};
 use gapless::config::Config;
 use tokio_util::sync::CancellationToken;
 
-/// Runs until `stop`, then hands every lease over. With code of one's own: `Worker::builder`.
+/// Runs until `stop`, then releases every lease. To run with custom adapters, use `Worker::builder`.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     Worker::builder(config).run(stop).await
 }

@@ -1,5 +1,5 @@
-//! The worker's own port: a few connections, one request each, and none of them for long. It is for probes and for whoever
-//! collects metrics, who come again anyway; the API's limits, which clients can be told of, are not needed here.
+//! HTTP listener for health probes and metrics: at most 32 connections, one request each, with a time limit. Probes
+//! and scrapers retry anyway, so the listener has none of the API's limits that answer a client with an error.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// More than probes and collectors need at once. Who comes later waits to be accepted.
+/// Concurrent connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 32;
-/// From the first byte to the last. Readiness asks the database, which answers or fails well within it.
-const LIFE: Duration = Duration::from_secs(10);
+/// Time limit of a connection. Readiness queries the database, which answers or fails well within it.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// Before the next try where the system has nothing left to give, for example file descriptors.
+/// Pause after `accept` failed, for example because no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// For what is under way when the worker stops.
+/// Time for open requests to finish when the worker stops.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until `stop`.
@@ -33,16 +33,16 @@ pub(crate) async fn serve(
     endpoint: impl Endpoint<Output = Response> + 'static,
     stop: CancellationToken,
 ) {
-    let (endpoint, room) = (Arc::new(endpoint), Arc::new(Semaphore::new(CONNECTIONS)));
+    let (endpoint, slots) = (Arc::new(endpoint), Arc::new(Semaphore::new(CONNECTIONS)));
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
         let next = async {
             // The semaphore is never closed.
-            let place = room.clone().acquire_owned().await;
-            (listener.accept().await, place)
+            let slot = slots.clone().acquire_owned().await;
+            (listener.accept().await, slot)
         };
-        let (accepted, place) = tokio::select! {
+        let (accepted, slot) = tokio::select! {
             next = next => next,
             () = stop.cancelled() => break,
         };
@@ -50,14 +50,14 @@ pub(crate) async fn serve(
             Ok((stream, from)) => {
                 let endpoint = endpoint.clone();
                 connections.spawn(async move {
-                    let _place = place;
-                    // One that takes longer is dropped, whatever it is about.
-                    let _ =
-                        tokio::time::timeout(LIFE, answer(stream, RemoteAddr(from.into()), endpoint)).await;
+                    let _slot = slot;
+                    // On timeout the connection is dropped.
+                    let request = serve_request(stream, RemoteAddr(from.into()), endpoint);
+                    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, request).await;
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -66,7 +66,7 @@ pub(crate) async fn serve(
     let _ = tokio::time::timeout(GRACE, rest).await;
 }
 
-async fn answer(stream: TcpStream, from: RemoteAddr, endpoint: Arc<impl Endpoint<Output = Response>>) {
+async fn serve_request(stream: TcpStream, from: RemoteAddr, endpoint: Arc<impl Endpoint<Output = Response>>) {
     let Ok(here) = stream.local_addr() else { return };
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let endpoint = endpoint.clone();
@@ -75,6 +75,6 @@ async fn answer(stream: TcpStream, from: RemoteAddr, endpoint: Arc<impl Endpoint
     });
     let mut protocol = http1::Builder::new();
     protocol.timer(TokioTimer::new()).keep_alive(false).max_header_size(MAX_HEADER_BYTES);
-    // How it ended is the client's business.
+    // Connection errors are the client's concern.
     let _ = protocol.serve_connection(TokioIo::new(stream), service).await;
 }

@@ -1,15 +1,15 @@
-//! `gapless-worker`: reads the configuration, runs the worker, hands over on SIGTERM or Ctrl-C.
+//! `gapless-worker`: reads the configuration, runs the worker, releases its leases on SIGTERM or Ctrl-C.
 
 use std::path::PathBuf;
 
 use clap::Parser;
 use gapless::config::Config;
 
-/// Owns submitters by lease and carries their transactions to the chain.
+/// Leases submitters and submits their transactions to the chain.
 #[derive(Debug, Parser)]
 #[command(name = "gapless-worker", version)]
 struct Args {
-    /// Configuration file; every key can also be set by the environment (GAPLESS__LEASE__DURATION=10s).
+    /// Configuration file; environment variables override its keys (GAPLESS__LEASE__DURATION=10s).
     #[arg(long, env = "GAPLESS_CONFIG")]
     config: Option<PathBuf>,
 }

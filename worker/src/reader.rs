@@ -1,4 +1,4 @@
-//! Reads of many lanes in one statement: their rows after a claim, the heads of their queues, and what their day has spent.
+//! Batched reads: the rows of many lanes, the heads of their queues and their daily spending, one statement per batch.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Reader {
     lanes: Batcher<SubmitterKey, Lanes>,
     heads: Batcher<(SubmitterKey, u32), Heads>,
     spent: Batcher<(SubmitterKey, TxId), Spent>,
-    /// For what is asked so rarely that batches would hold one.
+    /// For queries too rare to batch.
     store: Store,
 }
 
@@ -50,25 +50,25 @@ impl Reader {
         }
     }
 
-    /// Names of its queues, and how many lanes wait in each.
+    /// Names of the queues, and the number of waiting reads in each.
     pub(crate) fn depths(&self) -> [(&'static str, usize); 3] {
         [self.lanes.depth(), self.heads.depth(), self.spent.depth()]
     }
 
     pub(crate) async fn lane(&self, key: SubmitterKey) -> Lanes {
-        self.lanes.ask(key).await.unwrap_or(Err(ReadError::Stopping))
+        self.lanes.call(key).await.unwrap_or(Err(ReadError::Stopping))
     }
 
     pub(crate) async fn queue_head(&self, key: SubmitterKey, limit: u32) -> Heads {
-        self.heads.ask((key, limit)).await.unwrap_or(Err(ReadError::Stopping))
+        self.heads.call((key, limit)).await.unwrap_or(Err(ReadError::Stopping))
     }
 
-    /// For submitters whose policy caps the day, and for no others.
+    /// Used only for submitters whose policy has a daily limit.
     pub(crate) async fn spent_today(&self, key: SubmitterKey, tx_id: TxId) -> Spent {
-        self.spent.ask((key, tx_id)).await.unwrap_or(Err(ReadError::Stopping))
+        self.spent.call((key, tx_id)).await.unwrap_or(Err(ReadError::Stopping))
     }
 
-    /// The block of a submitter's newest receipt. Asked once after the rows were read, and only when something would revert.
+    /// The block of a submitter's newest receipt. Read at most once per load, and only when an intent would revert.
     pub(crate) async fn newest_receipt_block(&self, key: SubmitterKey) -> Result<Option<u64>, StoreError> {
         self.store.newest_receipt_block(key).await
     }
@@ -78,7 +78,7 @@ async fn read_lanes(store: &Store, batch: Vec<Request<SubmitterKey, Lanes>>) {
     let (keys, replies) = Request::split(batch);
     match store.load_lanes(&keys).await {
         Ok(rows) => replies.into_iter().zip(rows).for_each(|(reply, rows)| reply.send(Ok(rows))),
-        // One unreadable row must not keep the others from starting.
+        // One unreadable row must not stop the other lanes.
         Err(error) if keys.len() > 1 && !error.is_connection() => {
             for (key, reply) in keys.into_iter().zip(replies) {
                 let alone = store.load_lanes(&[key]).await.map(|mut rows| rows.pop().unwrap_or_default());
@@ -109,8 +109,8 @@ async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads
 }
 
 async fn read_spent(store: &Store, batch: Vec<Request<(SubmitterKey, TxId), Spent>>) {
-    let (asked, replies) = Request::split(batch);
-    match store.spent_today(&asked).await {
+    let (keys, replies) = Request::split(batch);
+    match store.spent_today(&keys).await {
         Ok(spent) => replies.into_iter().zip(spent).for_each(|(reply, spent)| reply.send(Ok(spent))),
         Err(error) => refuse(replies, error),
     }

@@ -1,4 +1,4 @@
-//! Every look for receipts, from the watcher and from lanes: counted and bounded here, and nowhere else.
+//! All receipt requests of the watcher and of lanes: counts them in metrics and limits their concurrency.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use gapless::domain::{H256, Receipt};
 use gapless::observe::metrics as m;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Who looks.
+/// Origin of a receipt request (metric label `place`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// The watcher, for hashes that it saw in a block.
+    /// The watcher, for hashes seen in a block.
     Block,
-    /// The watcher, for what was just sent on a chain that mines at once.
+    /// The watcher, for transactions just sent on a chain that mines instantly.
     Early,
-    /// A lane: after its rows were read, before a resend, for a receipt that is stale.
+    /// A lane: after loading, before a resend, for a stale receipt.
     Lane,
-    /// A lane that wants to know who consumed a nonce.
+    /// A lane that determines which transaction consumed a nonce.
     Attribution,
 }
 
@@ -33,23 +33,23 @@ impl Place {
     }
 }
 
-/// How many receipts are looked for at once. Whoever waits for its turn holds none meanwhile, so nobody waits in a circle.
+/// Limits how many receipts are requested concurrently. A waiting request holds no permits, so there is no deadlock.
 #[derive(Debug)]
-struct Turns {
+struct ReceiptLimit {
     slots: Semaphore,
-    most: u32,
+    max: u32,
 }
 
-impl Turns {
-    fn new(batches: usize, receipts_each: usize) -> Turns {
-        let most = batches.saturating_mul(receipts_each).clamp(1, 1 << 24);
-        Turns { slots: Semaphore::new(most), most: u32::try_from(most).unwrap_or(u32::MAX) }
+impl ReceiptLimit {
+    fn new(batches: usize, receipts_each: usize) -> ReceiptLimit {
+        let max = batches.saturating_mul(receipts_each).clamp(1, 1 << 24);
+        ReceiptLimit { slots: Semaphore::new(max), max: u32::try_from(max).unwrap_or(u32::MAX) }
     }
 
-    /// Never more than there are.
+    /// Requests for more than the limit take all permits.
     async fn take(&self, receipts: usize) -> Option<SemaphorePermit<'_>> {
-        let wanted = u32::try_from(receipts).unwrap_or(u32::MAX).clamp(1, self.most);
-        // It is never closed.
+        let wanted = u32::try_from(receipts).unwrap_or(u32::MAX).clamp(1, self.max);
+        // The semaphore is never closed.
         self.slots.acquire_many(wanted).await.ok()
     }
 }
@@ -57,20 +57,20 @@ impl Turns {
 #[derive(Debug)]
 pub(crate) struct Receipts {
     connector: Arc<dyn ChainConnector>,
-    turns: Turns,
+    limit: ReceiptLimit,
 }
 
 impl Receipts {
     pub(crate) fn new(connector: Arc<dyn ChainConnector>, config: &ChainConfig) -> Receipts {
-        let turns = Turns::new(config.confirmations.receipt_workers, config.rpc.max_batch);
-        Receipts { connector, turns }
+        let limit = ReceiptLimit::new(config.confirmations.receipt_workers, config.rpc.max_batch);
+        Receipts { connector, limit }
     }
 
-    /// Hashes that are not mined, as far as the node knows, are left out of the answer.
+    /// Hashes without a receipt at the node are omitted from the result.
     pub(crate) async fn of(&self, hashes: &[H256], place: Place) -> Result<Vec<Receipt>, RpcError> {
         let mut all = Vec::new();
-        for hashes in hashes.chunks(self.turns.most as usize) {
-            let _turn = self.turns.take(hashes.len()).await;
+        for hashes in hashes.chunks(self.limit.max as usize) {
+            let _permit = self.limit.take(hashes.len()).await;
             let found = self.connector.receipts(hashes).await;
             count(place, hashes.len(), &found);
             all.extend(found?);
@@ -78,13 +78,13 @@ impl Receipts {
         Ok(all)
     }
 
-    /// The receipts of one block that are `wanted`. `None`: the node does not offer that.
+    /// The `wanted` receipts of one block. `None`: the node does not support `eth_getBlockReceipts`.
     pub(crate) async fn of_block(
         &self,
         block: H256,
         wanted: &[H256],
     ) -> Result<Option<Vec<Receipt>>, RpcError> {
-        let _turn = self.turns.take(1).await;
+        let _permit = self.limit.take(1).await;
         let found = match self.connector.block_receipts(block).await {
             Ok(None) => return Ok(None),
             Ok(Some(mut receipts)) => {
@@ -98,20 +98,20 @@ impl Receipts {
         found.map(Some)
     }
 
-    /// From the first node that shows one; see `ChainConnector::receipts_from_any_node`.
+    /// From the first node that has one; see `ChainConnector::receipts_from_any_node`.
     pub(crate) async fn of_any_node(
         &self,
         hashes: &[H256],
         block: Option<BlockId>,
     ) -> Result<Vec<Receipt>, RpcError> {
-        let _turn = self.turns.take(hashes.len()).await;
+        let _permit = self.limit.take(hashes.len()).await;
         let found = self.connector.receipts_from_any_node(hashes, block).await;
         count(Place::Attribution, hashes.len(), &found);
         found
     }
 }
 
-fn count(place: Place, asked: usize, found: &Result<Vec<Receipt>, RpcError>) {
+fn count(place: Place, requested: usize, found: &Result<Vec<Receipt>, RpcError>) {
     let add = |result: &'static str, number: usize| {
         if number > 0 {
             metrics::counter!(m::RECEIPT_CHECK_TOTAL, "place" => place.as_str(), "result" => result)
@@ -121,7 +121,7 @@ fn count(place: Place, asked: usize, found: &Result<Vec<Receipt>, RpcError>) {
     match found {
         Ok(receipts) => {
             add("found", receipts.len());
-            add("missing", asked.saturating_sub(receipts.len()));
+            add("missing", requested.saturating_sub(receipts.len()));
         }
         Err(_) => add("error", 1),
     }
@@ -134,22 +134,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_more_receipts_are_looked_for_at_once_than_was_set_and_everybody_has_a_turn() {
-        let turns = Arc::new(Turns::new(2, 5));
+    async fn concurrent_receipt_requests_stay_within_the_limit_and_all_complete() {
+        let limit = Arc::new(ReceiptLimit::new(2, 5));
         let (now, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut looking = tokio::task::JoinSet::new();
-        // Some want more than there is: they get all of it, once the others are done.
+        let mut requests = tokio::task::JoinSet::new();
+        // Some request more than the limit: they take all permits once the others are done.
         for wanted in (0..200).map(|number| number % 13) {
-            let (turns, now, peak) = (turns.clone(), now.clone(), peak.clone());
-            looking.spawn(async move {
-                let _turn = turns.take(wanted).await;
+            let (limit, now, peak) = (limit.clone(), now.clone(), peak.clone());
+            requests.spawn(async move {
+                let _permit = limit.take(wanted).await;
                 let held = wanted.clamp(1, 10);
                 peak.fetch_max(now.fetch_add(held, Ordering::SeqCst) + held, Ordering::SeqCst);
                 tokio::task::yield_now().await;
                 now.fetch_sub(held, Ordering::SeqCst);
             });
         }
-        assert_eq!(looking.join_all().await.len(), 200);
+        assert_eq!(requests.join_all().await.len(), 200);
         assert_eq!(peak.load(Ordering::SeqCst), 10);
     }
 }

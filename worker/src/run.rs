@@ -1,4 +1,4 @@
-//! The worker's life: from the database's first answer to the last lease that is given back.
+//! Startup and shutdown of the worker: from the first database check to the release of the last lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use gapless::config::Config;
 use gapless::domain::{Address, ChainId, SubmitterKey, WorkerId};
 use gapless::notifier::{self, Notifier};
 use gapless::signer::SignerSet;
-use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_remarks};
+use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_warnings};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +20,10 @@ use crate::lane::WorkerContext;
 use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// Beyond this a stop no longer waits: leases that were not given back expire.
+/// Time limit for releasing leases at shutdown. Leases that are not released by then expire.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs until `stop`, then hands every lease over.
+/// Runs until `stop`, then releases every lease.
 pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -> anyhow::Result<()> {
     let config = Arc::new(config);
     log_security_warnings(&config);
@@ -33,7 +33,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     let open = |role: &str, connections: u32| -> Result<Store, StoreError> {
         Store::new(&config.database.url, &format!("gapless-worker {role}"), connections, timeouts)
     };
-    // Separate pools: a burst of reads must not keep the writers or the renewal waiting for a connection.
+    // Separate pools: a burst of reads must not delay the writers or the lease renewal.
     let writers = config.worker.writers;
     let write_store = open("writer", u32::try_from(writers)?)?;
     let read_store = open("reader", 2)?;
@@ -93,10 +93,10 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     tracing::info!(worker.id = %worker_id, signers = signers.len(), "worker started");
 
     fleet.clone().run(stop.clone()).await;
-    tracing::info!(worker.id = %worker_id, "worker stopping: handing leases over");
-    // First the word, then the leases: whoever claims them must not leave a share for us.
+    tracing::info!(worker.id = %worker_id, "worker stopping: releasing leases");
+    // Deregister before releasing the leases: workers that claim them must not reserve a share for this one.
     if let Err(error) = remove_worker(&fleet_store, &worker_id).await {
-        tracing::warn!(error = %error, "could not say farewell; the heartbeat will lapse");
+        tracing::warn!(error = %error, "could not remove this worker's heartbeat row; it will expire");
     }
     fleet.hand_over(HAND_OVER_LIMIT).await;
     renewing.cancel();
@@ -105,18 +105,16 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     Ok(())
 }
 
-/// What about the ways to database, nodes and signers is not as it should be.
+/// Warns about insecure connections to the database, nodes and signers, and about readable secrets.
 fn log_security_warnings(config: &Config) {
-    for log_security_warnings in
-        database_remarks(&config.database.url).into_iter().chain(config.security_warnings())
-    {
-        tracing::warn!(log_security_warnings, "not secure");
+    for warning in database_warnings(&config.database.url).into_iter().chain(config.security_warnings()) {
+        tracing::warn!(warning, "not secure");
     }
 }
 
 async fn remove_worker(store: &Store, worker_id: &WorkerId) -> Result<(), StoreError> {
     store.drop_duties(worker_id).await?;
-    store.leave(worker_id).await
+    store.deregister(worker_id).await
 }
 
 fn chosen_worker_id(config: &Config) -> WorkerId {
@@ -124,24 +122,24 @@ fn chosen_worker_id(config: &Config) -> WorkerId {
         return WorkerId(config.worker.id.clone());
     }
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    // The random part: a container that restarts has the same host name and process id.
+    // The random part distinguishes a restarted container, which has the same host name and process id.
     WorkerId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
 }
 
-/// Waits until the database is there, with growing pauses. False: told to stop meanwhile.
+/// Waits until the database is reachable, with exponential backoff. False: stopped before that.
 async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
     let mut pause = Duration::from_millis(200);
     loop {
-        // Sessions first: through a pooler that shares them nothing else can be asked.
+        // Session check first: a transaction-mode pooler breaks everything else.
         let checked = async {
             store.check_session().await?;
             store.check_schema().await
         };
         match checked.await {
             Ok(()) => return Ok(true),
-            Err(error) if error.is_for_people() => return Err(error.into()),
+            Err(error) if error.needs_operator() => return Err(error.into()),
             Err(error) if error.is_connection() => {
-                tracing::warn!(error = %error, retry_in = ?pause, "the database is not there yet");
+                tracing::warn!(error = %error, retry_in = ?pause, "database not reachable yet; retrying");
             }
             Err(error) => return Err(error.into()),
         }
@@ -152,7 +150,7 @@ async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::R
     }
 }
 
-/// Announces every key that is there from the start, however slow the database is. False: told to stop meanwhile.
+/// Announces every key that is known at start; retries while the database is unreachable. False: stopped before that.
 async fn announce_all(
     store: &Store,
     chains: &HashMap<ChainId, Arc<Chain>>,
@@ -163,7 +161,7 @@ async fn announce_all(
         if !error.is_connection() {
             return Err(error);
         }
-        tracing::warn!(error = %error, "submitters could not be announced yet; trying on");
+        tracing::warn!(error = %error, "could not announce submitters; retrying");
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
             () = tokio::time::sleep(Duration::from_millis(500)) => {}
@@ -189,14 +187,14 @@ async fn announce(
             });
         }
     }
-    for (key, context) in store.announce(&announced).await? {
-        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), context,
-            "the configuration says otherwise than before whether others use this key");
+    for (key, shared) in store.announce(&announced).await? {
+        tracing::info!(chain.id = key.chain_id.0, submitter = %key.address_text(), shared,
+            "shared-key setting of the submitter changed");
     }
     Ok(())
 }
 
-/// Announces the addresses of remote signers as these answer, and tries on while the database is away.
+/// Announces the addresses of remote signers when they respond; retries while the database is unreachable.
 async fn discover(
     fleet: Arc<Fleet>,
     store: Store,
@@ -208,10 +206,10 @@ async fn discover(
     let announcing = async {
         while let Some(new) = addresses.recv().await {
             while let Err(error) = announce(&store, &chains, &signers, &new).await {
-                tracing::warn!(error = %error, "addresses of a remote signer could not be announced; trying on");
+                tracing::warn!(error = %error, "could not announce addresses of a remote signer; retrying");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            tracing::info!(signers = signers.len(), "addresses of a remote signer are announced");
+            tracing::info!(signers = signers.len(), "announced addresses of a remote signer");
             fleet.wake.notify_one();
         }
     };
@@ -221,7 +219,8 @@ async fn discover(
     }
 }
 
-/// Hears of new work sooner than the next poll would. Polling is the truth: a lost notification costs a second.
+/// Wakes the fleet when NOTIFY announces new work. Notifications only shorten the wait: a lost one is made up by the
+/// next poll.
 async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}

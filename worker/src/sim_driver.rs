@@ -1,8 +1,8 @@
-//! A worker whose every move a test makes: a lane takes one step when it is told to, the watcher looks once when it is told
-//! to, and nothing happens by itself. It is the product's own lane, writer, reader and watcher; only their loops are missing.
+//! Drives a worker step by step for deterministic simulation: the test calls each lane step and each head poll. Uses
+//! the product's lane, writer, reader and watcher without their loops.
 //!
-//! Compiled in only with the feature `by-hand`, which no product build turns on. It opens no way around the fence: a lane
-//! needs a lease, and only the store gives those.
+//! Compiled only with the feature `sim-driver`, which no product build enables. It does not bypass the fence: a lane
+//! needs a lease, and only the store issues leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use gapless::chain::{ChainConnector, RpcError};
 use gapless::config::ChainConfig;
 use gapless::domain::WorkerId;
-use gapless::events::Silent;
+use gapless::events::NoEvents;
 use gapless::notifier::Notifier;
 use gapless::signer::Signer;
 use gapless::store::{Lease, LeaseTag, Store};
@@ -24,7 +24,7 @@ use crate::writer::Writer;
 pub use crate::lane::Next;
 pub use crate::writer::Commits;
 
-/// One process, as far as its lanes are concerned.
+/// The parts of a worker process that its lanes use.
 #[derive(Debug)]
 pub struct Worker {
     context: Arc<WorkerContext>,
@@ -46,7 +46,7 @@ impl Worker {
             writer: Writer::start(commits, 1, notifier, worker_id.clone()),
             worker_id,
             reader: Reader::start(reads),
-            events: Arc::new(Silent),
+            events: Arc::new(NoEvents),
             linger: Duration::ZERO,
         });
         Worker { context, chain, task }
@@ -57,13 +57,13 @@ impl Worker {
         SimLane { lane, mailbox }
     }
 
-    /// One look at the head of the chain. Lanes hear of what is new.
-    pub async fn look(&mut self) -> Result<(), RpcError> {
-        self.task.look().await
+    /// Polls the head of the chain once and posts the resulting events to the lanes.
+    pub async fn poll_head(&mut self) -> Result<(), RpcError> {
+        self.task.poll_head().await
     }
 }
 
-/// A lane without its loop. Dropping it, in the middle of a step too, is what a crash does to it.
+/// A lane without its loop. Dropping it, even in the middle of a step, simulates a crash.
 #[derive(Debug)]
 pub struct SimLane {
     lane: Lane,
@@ -75,7 +75,7 @@ impl SimLane {
         self.lane.step().await
     }
 
-    /// Ends a lane that is done, or whose lease is lost. What was lost cannot be released; trying to is harmless.
+    /// Ends a lane that is done or whose lease is lost. Releasing a lost lease has no effect.
     pub fn end(self) -> Lease {
         self.lane.into_lease()
     }
@@ -85,24 +85,24 @@ impl SimLane {
         self.lane.lease.tag()
     }
 
-    /// What the fleet says when there is new work.
+    /// Posts the event that the fleet posts for new work.
     pub fn announce_work(&self) {
         self.mailbox.post(LaneEvent::Work);
     }
 
-    /// More news than its mailbox holds.
+    /// Posts more events than the mailbox holds.
     pub fn flood(&self) {
         for _ in 0..100_000 {
-            self.mailbox.post(LaneEvent::Look);
+            self.mailbox.post(LaneEvent::MaybeWork);
         }
     }
 
-    /// News that wait in its mailbox.
+    /// Number of events in the mailbox.
     pub fn waiting_events(&self) -> usize {
         self.mailbox.depth()
     }
 
-    /// What the fleet says when somebody asked for something.
+    /// Posts the event that the fleet posts for requests of operators and clients.
     pub fn announce_requests(&self) {
         self.mailbox.post(LaneEvent::Reload);
     }

@@ -1,7 +1,7 @@
-//! Group commit: the fenced writes of many lanes, a few transactions at a time.
+//! Group commit: the fenced writes of many lanes in few database transactions.
 //!
-//! A batch that fails because of a row is split in halves until the guilty write stands alone; only its lane hears of
-//! it. A batch that fails because the database is away fails as a whole: splitting would not help.
+//! A batch that fails because of a row is bisected until the failing write is alone; only its lane gets the error. A
+//! batch that fails because the database is unreachable fails as a whole: splitting would not help.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ use tokio::time::Instant;
 
 use crate::batcher::{Batcher, Reply, Request};
 
-/// How one write ended for its lane.
+/// Why a lane's write failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// Someone else owns the submitter. Nothing was written.
+    /// Another worker owns the submitter. Nothing was written.
     #[error("the lease is lost")]
     LeaseLost,
-    /// A row was not as the lane believed. Nothing was written.
-    #[error("the write was refused: {0}")]
+    /// A row was not in the expected state, or a constraint failed. Nothing was written.
+    #[error("write rejected: {0}")]
     Refused(Arc<StoreError>),
-    /// The database could not be asked, or COMMIT's answer was lost.
-    #[error("the outcome is unknown: {0}")]
+    /// The database was unreachable, or the result of COMMIT was lost.
+    #[error("outcome of the commit unknown: {0}")]
     Unknown(Arc<StoreError>),
     #[error("the worker is stopping")]
     Stopping,
 }
 
-/// Where fenced writes are committed: the store. A test may stand in between, and lose what it is asked or answered.
+/// Commits fenced writes; implemented by the store. Tests wrap it to drop requests or results.
 #[cfg_attr(not(feature = "sim-driver"), allow(unreachable_pub))]
 #[async_trait]
 pub trait Commits: Send + Sync + std::fmt::Debug {
@@ -46,7 +46,7 @@ impl Commits for Store {
 
 type Answer = Result<Vec<Attempt>, WriteError>;
 
-/// Writes in one transaction at the most: beyond it the gain is small and the locks are held longer.
+/// Maximum writes per transaction: larger batches gain little and hold locks longer.
 const MAX_BATCH: usize = 500;
 
 #[derive(Clone, Debug)]
@@ -55,44 +55,49 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// `endings` is rung for what became final, after its commit. `worker_id` is for the log.
+    /// `endings` is notified of final intents after their commit. `worker_id` is for the log.
     pub(crate) fn start(
         store: Arc<dyn Commits>,
         writers: usize,
         endings: Notifier,
         worker_id: WorkerId,
     ) -> Self {
-        let told = Arc::new(Told { endings, worker_id });
+        let observer = Arc::new(CommitObserver { endings, worker_id });
         let batcher = Batcher::start("writer", writers, MAX_BATCH, move |batch| {
-            let (store, told) = (store.clone(), told.clone());
+            let (store, observer) = (store.clone(), observer.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
-                flush(store.as_ref(), &told, writes, replies).await;
+                flush(store.as_ref(), &observer, writes, replies).await;
             }
         });
         Writer { batcher }
     }
 
-    /// Name of the queue, and writes that wait.
+    /// Name of the queue, and the number of waiting writes.
     pub(crate) fn depth(&self) -> (&'static str, usize) {
         self.batcher.depth()
     }
 
-    /// Commits one lane's write. The attempts that come back are on disk.
+    /// Commits one lane's write. The returned attempts are stored.
     pub(crate) async fn commit(&self, write: FencedWrite) -> Answer {
-        self.batcher.ask(write).await.unwrap_or(Err(WriteError::Stopping))
+        self.batcher.call(write).await.unwrap_or(Err(WriteError::Stopping))
     }
 }
 
-/// Who hears of a write beside its lane.
+/// Handles the result of each committed or fenced write: notifications, metrics, logs.
 #[derive(Debug)]
-struct Told {
+struct CommitObserver {
     endings: Notifier,
     worker_id: WorkerId,
 }
 
-async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, replies: Vec<Reply<Answer>>) {
-    // Depth-first over halves; a list instead of recursion, because async recursion would box.
+async fn flush(
+    store: &dyn Commits,
+    observer: &CommitObserver,
+    writes: Vec<FencedWrite>,
+    replies: Vec<Reply<Answer>>,
+) {
+    // Depth-first over halves; a stack instead of recursion, because async recursion would box.
     let mut parts = vec![(writes, replies)];
     while let Some((mut writes, mut replies)) = parts.pop() {
         let started = Instant::now();
@@ -102,11 +107,12 @@ async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, repli
         match result {
             Ok(answers) => {
                 for ((write, reply), answer) in writes.iter().zip(replies).zip(answers) {
-                    reply.send(told.answer(write, answer));
+                    reply.send(observer.answer(write, answer));
                 }
             }
             Err(error) if error.is_connection() => {
-                tracing::warn!(error = %error, writes = writes.len(), "the database did not take a batch");
+                tracing::warn!(error = %error, writes = writes.len(),
+                    "batch not confirmed: database unavailable");
                 let error = Arc::new(error);
                 for reply in replies {
                     reply.send(Err(WriteError::Unknown(error.clone())));
@@ -116,25 +122,26 @@ async fn flush(store: &dyn Commits, told: &Told, writes: Vec<FencedWrite>, repli
                 let submitter = writes[0].submitter();
                 tracing::error!(error = %error, chain.id = submitter.chain_id.0,
                     submitter = %submitter.address_text(), fencing_token = writes[0].token().0,
-                    worker.id = %told.worker_id, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
-                    "a write was refused; its lane is parked");
+                    worker.id = %observer.worker_id, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
+                    "write rejected; its lane is parked");
                 let error = Arc::new(error);
                 for reply in replies {
                     reply.send(Err(WriteError::Refused(error.clone())));
                 }
             }
             Err(error) => {
-                tracing::warn!(error = %error, writes = writes.len(), "a batch was refused; looking for the row");
+                tracing::warn!(error = %error, writes = writes.len(),
+                    "batch rejected; bisecting to find the failing write");
                 let half = writes.len() / 2;
-                let rest = (writes.split_off(half), replies.split_off(half));
-                parts.push(rest);
+                let second = (writes.split_off(half), replies.split_off(half));
+                parts.push(second);
                 parts.push((writes, replies));
             }
         }
     }
 }
 
-impl Told {
+impl CommitObserver {
     fn answer(&self, write: &FencedWrite, answer: Applied) -> Answer {
         match answer {
             Applied::Yes(attempts) => {
@@ -150,14 +157,14 @@ impl Told {
         }
     }
 
-    /// One line for each intent that the write was about; one at the least.
+    /// One line per intent of the write; one line if it has none.
     fn log_fenced(&self, write: &FencedWrite, operation: &'static str) {
         let (submitter, ids) = (write.submitter(), write.tx_ids());
         let ids = ids.iter().map(Some).chain(ids.is_empty().then_some(None));
         for tx_id in ids {
             tracing::info!(chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
                 tx.id = tx_id.map(tracing::field::display), worker.id = %self.worker_id, fencing_token = write.token().0,
-                operation, "fenced: the lease is someone else's");
+                operation, "fenced: the lease is held by another worker");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Who comes in, and as whom.
+//! Authenticates requests: API key, admin token, or loopback.
 //!
-//! An API without keys is open to its own machine, and to nobody else: it does not start on another address. The first key
-//! that is ever made locks it.
+//! While no API key exists, requests without one are accepted, but the server then starts on a loopback address only.
+//! Once a key was created, every request needs one.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,102 +20,106 @@ use super::key_lookup::KeyLookup;
 use super::key_rate_limiter::KeyRateLimiter;
 use crate::error::ApiError;
 
-/// How soon an open API notices the first key.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often to check whether the first key exists.
+const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lock {
-    /// The database could not be asked yet: nobody comes in without a key.
+enum KeyMode {
+    /// The database has not answered yet: requests without a key are refused.
     Unknown,
-    /// No key was ever made.
-    Open,
-    Locked,
+    /// No key was ever created.
+    Optional,
+    Required,
 }
 
 #[derive(Debug)]
 pub(crate) struct Authenticator {
     admin_token: Secret,
-    /// Nobody else can connect.
+    /// `api.bind` is a loopback address.
     loopback: bool,
-    /// This machine's own users may do everything.
-    trusting: bool,
-    lock: watch::Sender<Lock>,
+    /// Requests without a key have all rights.
+    admin_on_loopback: bool,
+    key_mode: watch::Sender<KeyMode>,
     key_lookup: KeyLookup,
     key_rate_limiter: KeyRateLimiter,
     failed_auth_limiter: FailedAuthLimiter,
-    everything: Arc<Rights>,
-    /// Of those who present nothing where nothing is needed.
-    unlocked: Arc<Rights>,
+    all_rights: Arc<Rights>,
+    /// Rights of a request without a key while none is required.
+    anonymous_rights: Arc<Rights>,
 }
 
-/// How somebody proved who they are.
+/// How the caller was authenticated.
 #[derive(Clone, Debug)]
-pub(super) enum Proof {
-    Nothing,
+pub(super) enum Credential {
+    Anonymous,
     AdminToken,
     Loopback,
     Key { id: ApiKeyId, name: String },
 }
 
-/// Somebody who is in.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticated {
-    pub(super) proof: Proof,
+    pub(super) credential: Credential,
     pub(super) rights: Arc<Rights>,
 }
 
 impl Authenticator {
     pub(crate) fn new(api: &Api, store: &Store) -> Authenticator {
         let loopback = api.bind.ip().is_loopback();
-        let unlocked = Rights { scopes: [Scope::TxRead, Scope::TxWrite].into(), submitters: None };
+        let anonymous_rights = Rights { scopes: [Scope::TxRead, Scope::TxWrite].into(), submitters: None };
         Authenticator {
             admin_token: api.admin_token.clone(),
             loopback,
-            trusting: api.admin_on_loopback && loopback,
-            lock: watch::Sender::new(Lock::Unknown),
+            admin_on_loopback: api.admin_on_loopback && loopback,
+            key_mode: watch::Sender::new(KeyMode::Unknown),
             key_lookup: KeyLookup::start(store.clone()),
             key_rate_limiter: KeyRateLimiter::start(api, store.clone()),
             failed_auth_limiter: FailedAuthLimiter::default(),
-            everything: Arc::new(Rights::everything()),
-            unlocked: Arc::new(unlocked),
+            all_rights: Arc::new(Rights::everything()),
+            anonymous_rights: Arc::new(anonymous_rights),
         }
     }
 
-    /// Looks whether there are keys. Once locked it stays so: keys are revoked, never removed.
-    pub(crate) async fn look(&self, store: &Store) -> Result<(), StoreError> {
-        let found = if store.has_api_keys().await? { Lock::Locked } else { Lock::Open };
-        let before = self.lock.send_replace(found);
+    /// Reads whether any key exists. Once required, keys stay required: they are revoked, never deleted.
+    pub(crate) async fn check_for_keys(&self, store: &Store) -> Result<(), StoreError> {
+        let found = if store.has_api_keys().await? { KeyMode::Required } else { KeyMode::Optional };
+        let before = self.key_mode.send_replace(found);
         match (before, found) {
-            (Lock::Unknown, Lock::Open) if self.loopback => {
-                tracing::info!("there is no API key: whoever is on this machine may use the API");
+            (KeyMode::Unknown, KeyMode::Optional) if self.loopback => {
+                tracing::info!("no API key exists: every local user can use the API");
             }
-            (Lock::Open, Lock::Locked) => {
-                tracing::info!("the first API key was made: from now on a key is needed")
+            (KeyMode::Optional, KeyMode::Required) => {
+                tracing::info!("the first API key was created: requests now need a key")
             }
             _ => {}
         }
         Ok(())
     }
 
-    /// Fails if others than this machine's users could come in without a key.
-    pub(crate) fn check(&self) -> anyhow::Result<()> {
-        if !self.loopback && *self.lock.borrow() == Lock::Open {
+    /// Fails if clients on other machines could connect without a key.
+    pub(crate) fn check_bind_address(&self) -> anyhow::Result<()> {
+        if !self.loopback && *self.key_mode.borrow() == KeyMode::Optional {
             bail!(
-                "api.bind is not a loopback address, and there is no API key: anybody could send transactions. \
-                 Make a key first (`gapless api-keys create --name NAME`), or listen on 127.0.0.1"
+                "api.bind is not a loopback address and no API key exists: anyone could send transactions. \
+                 Create a key first (`gapless api-keys create --name NAME`), or listen on 127.0.0.1"
             );
         }
         Ok(())
     }
 
-    /// Until `shutdown`: notices the first key, and fails as `check` does once that is known.
-    pub(crate) async fn guard(&self, store: &Store, shutdown: &CancellationToken) -> anyhow::Result<()> {
-        while *self.lock.borrow() != Lock::Locked {
-            if let Err(error) = self.look(store).await {
-                tracing::debug!(%error, "whether there are API keys is not known");
+    /// Polls for the first key until `shutdown`. Fails as `check_bind_address` does.
+    pub(crate) async fn watch_for_keys(
+        &self,
+        store: &Store,
+        shutdown: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        while *self.key_mode.borrow() != KeyMode::Required {
+            if let Err(error) = self.check_for_keys(store).await {
+                tracing::debug!(%error, "could not check whether API keys exist");
             }
-            self.check()?;
-            if tokio::time::timeout(LOOK_EVERY, shutdown.cancelled()).await.is_ok() {
+            self.check_bind_address()?;
+            if tokio::time::timeout(KEY_CHECK_INTERVAL, shutdown.cancelled()).await.is_ok() {
                 return Ok(());
             }
         }
@@ -123,53 +127,63 @@ impl Authenticator {
         Ok(())
     }
 
-    /// `presented` is the bearer token of the request. One that is wrong is refused, even where none is needed.
-    pub(super) async fn admit(
+    /// `presented` is the bearer token of the request. A wrong token is refused even where none is required.
+    pub(super) async fn authenticate(
         &self,
         presented: Option<&str>,
         from: Option<IpAddr>,
     ) -> Result<Authenticated, ApiError> {
         if let Some(presented) = presented {
             if self.is_admin_token(presented) {
-                return Ok(Authenticated { proof: Proof::AdminToken, rights: self.everything.clone() });
+                return Ok(Authenticated {
+                    credential: Credential::AdminToken,
+                    rights: self.all_rights.clone(),
+                });
             }
             if let Some(key) = PresentedKey::parse(presented) {
-                return self.admit_key(&key, from).await;
+                return self.authenticate_key(&key, from).await;
             }
-            // Where there is nothing to be right, nothing can be wrong.
-            if !self.admin_token.is_empty() || *self.lock.borrow() == Lock::Locked {
+            // Without an admin token and keys, no token can be valid: it is ignored.
+            if !self.admin_token.is_empty() || *self.key_mode.borrow() == KeyMode::Required {
                 return Err(ApiError::Unauthorized);
             }
         }
-        if self.trusting {
-            return Ok(Authenticated { proof: Proof::Loopback, rights: self.everything.clone() });
+        if self.admin_on_loopback {
+            return Ok(Authenticated { credential: Credential::Loopback, rights: self.all_rights.clone() });
         }
-        match *self.lock.borrow() {
-            Lock::Unknown => Err(ApiError::DatabaseUnavailable),
-            Lock::Open => Ok(Authenticated { proof: Proof::Nothing, rights: self.unlocked.clone() }),
-            Lock::Locked => Err(ApiError::Unauthorized),
+        match *self.key_mode.borrow() {
+            KeyMode::Unknown => Err(ApiError::DatabaseUnavailable),
+            KeyMode::Optional => {
+                let rights = self.anonymous_rights.clone();
+                Ok(Authenticated { credential: Credential::Anonymous, rights })
+            }
+            KeyMode::Required => Err(ApiError::Unauthorized),
         }
     }
 
-    async fn admit_key(&self, key: &PresentedKey, from: Option<IpAddr>) -> Result<Authenticated, ApiError> {
+    async fn authenticate_key(
+        &self,
+        key: &PresentedKey,
+        from: Option<IpAddr>,
+    ) -> Result<Authenticated, ApiError> {
         let limited = |wait| ApiError::RateLimited { retry_after: wait };
-        let is_stranger = !self.key_rate_limiter.knows(key);
-        if is_stranger {
+        let is_first_use = !self.key_rate_limiter.has_seen(key);
+        if is_first_use {
             self.failed_auth_limiter.try_key(from, Instant::now()).map_err(limited)?;
         }
-        let found = self.recognise(key).await;
-        if is_stranger && !matches!(found, Err(ApiError::Unauthorized)) {
-            self.failed_auth_limiter.was_not_wrong(from);
+        let found = self.verify_key(key).await;
+        if is_first_use && !matches!(found, Err(ApiError::Unauthorized)) {
+            self.failed_auth_limiter.refund(from);
         }
         let row = found?;
-        // Only now: who knows no more than an id uses up nobody's rate.
-        self.key_rate_limiter.enter(&row, Instant::now()).map_err(limited)?;
-        let proof = Proof::Key { id: row.id.clone(), name: row.name.clone() };
-        Ok(Authenticated { proof, rights: Arc::new(row.rights.clone()) })
+        // Only after the secret was verified: knowing a key's id must not be enough to use up its rate.
+        self.key_rate_limiter.take(&row, Instant::now()).map_err(limited)?;
+        let credential = Credential::Key { id: row.id.clone(), name: row.name.clone() };
+        Ok(Authenticated { credential, rights: Arc::new(row.rights.clone()) })
     }
 
-    async fn recognise(&self, key: &PresentedKey) -> Result<Arc<ApiKeyRow>, ApiError> {
-        let row = self.usable(&key.id).await?;
+    async fn verify_key(&self, key: &PresentedKey) -> Result<Arc<ApiKeyRow>, ApiError> {
+        let row = self.find_usable_key(&key.id).await?;
         if bool::from(row.secret_hash.ct_eq(&key.secret_hash)) {
             Ok(row)
         } else {
@@ -177,33 +191,33 @@ impl Authenticator {
         }
     }
 
-    async fn usable(&self, id: &ApiKeyId) -> Result<Arc<ApiKeyRow>, ApiError> {
+    async fn find_usable_key(&self, id: &ApiKeyId) -> Result<Arc<ApiKeyRow>, ApiError> {
         let row = self.key_lookup.find(id).await?.filter(|row| row.usable);
         row.ok_or_else(|| {
-            self.key_rate_limiter.forget(id);
+            self.key_rate_limiter.remove(id);
             ApiError::Unauthorized
         })
     }
 
-    /// Whether somebody who came in some time ago would still.
+    /// Checks again that the caller's key is usable.
     pub(super) async fn recheck(&self, authenticated: &Authenticated) -> Result<(), ApiError> {
-        match &authenticated.proof {
-            Proof::Key { id, .. } => self.usable(id).await.map(|_| ()),
-            Proof::Nothing | Proof::AdminToken | Proof::Loopback => Ok(()),
+        match &authenticated.credential {
+            Credential::Key { id, .. } => self.find_usable_key(id).await.map(|_| ()),
+            Credential::Anonymous | Credential::AdminToken | Credential::Loopback => Ok(()),
         }
     }
 
-    /// What a request costs beyond one.
+    /// Charges the key for `requests` more requests.
     pub(super) fn charge(&self, authenticated: &Authenticated, requests: usize) {
-        if let Proof::Key { id, .. } = &authenticated.proof {
+        if let Credential::Key { id, .. } = &authenticated.credential {
             self.key_rate_limiter.charge(id, requests);
         }
     }
 
-    /// Why somebody who is in may not do this.
-    pub(super) fn refusal(&self, authenticated: &Authenticated, scope: Scope) -> ApiError {
-        match authenticated.proof {
-            Proof::Key { .. } => ApiError::ScopeMissing(scope),
+    /// The error for an authenticated caller that lacks `scope`.
+    pub(super) fn missing_scope_error(&self, authenticated: &Authenticated, scope: Scope) -> ApiError {
+        match authenticated.credential {
+            Credential::Key { .. } => ApiError::ScopeMissing(scope),
             _ if self.admin_token.is_empty() => ApiError::AdminDisabled,
             _ => ApiError::Unauthorized,
         }
@@ -221,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    /// A store that nothing asks: only keys are looked up.
-    fn authenticator(bind: &str, token: &str, admin_on_loopback: bool, lock: Lock) -> Authenticator {
+    /// The store is never queried: these tests present no API key.
+    fn authenticator(bind: &str, token: &str, admin_on_loopback: bool, key_mode: KeyMode) -> Authenticator {
         let api = Api {
             bind: bind.parse().unwrap(),
             admin_token: Secret::new(token),
@@ -232,7 +246,7 @@ mod tests {
         let url = Secret::new("postgres://nobody@127.0.0.1:1/none");
         let store = Store::new(&url, "test", 1, Timeouts::default()).unwrap();
         let authenticator = Authenticator::new(&api, &store);
-        authenticator.lock.send_replace(lock);
+        authenticator.key_mode.send_replace(key_mode);
         authenticator
     }
 
@@ -241,16 +255,16 @@ mod tests {
         presented: Option<&str>,
         scope: Scope,
     ) -> Result<(), &'static str> {
-        match authenticator.admit(presented, None).await {
+        match authenticator.authenticate(presented, None).await {
             Ok(authenticated) if authenticated.rights.scopes.contains(&scope) => Ok(()),
-            Ok(authenticated) => Err(authenticator.refusal(&authenticated, scope).code()),
+            Ok(authenticated) => Err(authenticator.missing_scope_error(&authenticated, scope).code()),
             Err(error) => Err(error.code()),
         }
     }
 
     #[tokio::test]
-    async fn without_keys_clients_come_in_and_without_a_token_there_are_no_admins() {
-        let open = authenticator("127.0.0.1:1", "", false, Lock::Open);
+    async fn without_keys_clients_are_accepted_and_without_a_token_admin_is_disabled() {
+        let open = authenticator("127.0.0.1:1", "", false, KeyMode::Optional);
         for presented in [None, Some(""), Some("guess")] {
             assert_eq!(may(&open, presented, Scope::TxWrite).await, Ok(()), "{presented:?}");
             assert_eq!(may(&open, presented, Scope::Admin).await, Err("admin_disabled"), "{presented:?}");
@@ -258,8 +272,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn with_a_token_only_that_token_makes_an_admin_and_a_wrong_one_is_refused_everywhere() {
-        let open = authenticator("127.0.0.1:1", "s3cret", false, Lock::Open);
+    async fn only_the_admin_token_grants_admin_and_a_wrong_one_is_always_refused() {
+        let open = authenticator("127.0.0.1:1", "s3cret", false, KeyMode::Optional);
         assert_eq!(may(&open, Some("s3cret"), Scope::Admin).await, Ok(()));
         assert_eq!(may(&open, None, Scope::TxRead).await, Ok(()));
         assert_eq!(may(&open, None, Scope::Admin).await, Err("unauthorized"));
@@ -269,45 +283,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_keys_are_required_nobody_is_admitted_without_one() {
-        let locked = authenticator("127.0.0.1:1", "", false, Lock::Locked);
+    async fn where_keys_are_required_a_request_without_one_is_refused() {
+        let locked = authenticator("127.0.0.1:1", "", false, KeyMode::Required);
         for presented in [None, Some(""), Some("guess")] {
             assert_eq!(may(&locked, presented, Scope::TxRead).await, Err("unauthorized"), "{presented:?}");
         }
-        let with_token = authenticator("0.0.0.0:1", "s3cret", false, Lock::Locked);
+        let with_token = authenticator("0.0.0.0:1", "s3cret", false, KeyMode::Required);
         for scope in Scope::ALL {
             assert_eq!(may(&with_token, Some("s3cret"), scope).await, Ok(()));
         }
     }
 
     #[tokio::test]
-    async fn loopback_is_trusted_where_that_is_configured_and_the_open_network_never() {
+    async fn admin_on_loopback_applies_to_loopback_addresses_only() {
         for bind in ["127.0.0.1:1", "[::1]:1"] {
-            for lock in [Lock::Open, Lock::Locked] {
-                let trusting = authenticator(bind, "", true, lock);
+            for key_mode in [KeyMode::Optional, KeyMode::Required] {
+                let trusting = authenticator(bind, "", true, key_mode);
                 assert_eq!(may(&trusting, None, Scope::Admin).await, Ok(()));
             }
         }
         assert_eq!(
-            may(&authenticator("0.0.0.0:1", "", true, Lock::Locked), None, Scope::Admin).await,
+            may(&authenticator("0.0.0.0:1", "", true, KeyMode::Required), None, Scope::Admin).await,
             Err("unauthorized")
         );
-        let with_token = authenticator("127.0.0.1:1", "s3cret", true, Lock::Open);
+        let with_token = authenticator("127.0.0.1:1", "s3cret", true, KeyMode::Optional);
         assert_eq!(may(&with_token, Some("guess"), Scope::Admin).await, Err("unauthorized"));
     }
 
     #[tokio::test]
-    async fn before_the_database_was_asked_nobody_comes_in() {
-        let unknown = authenticator("127.0.0.1:1", "s3cret", false, Lock::Unknown);
+    async fn before_the_database_answers_requests_without_a_key_are_refused() {
+        let unknown = authenticator("127.0.0.1:1", "s3cret", false, KeyMode::Unknown);
         assert_eq!(may(&unknown, None, Scope::TxRead).await, Err("database_unavailable"));
         assert_eq!(may(&unknown, Some("s3cret"), Scope::TxRead).await, Ok(()));
     }
 
     #[tokio::test]
-    async fn an_address_that_others_reach_needs_a_key() {
-        assert!(authenticator("0.0.0.0:1", "s3cret", true, Lock::Open).check().is_err(), "a token is no key");
-        assert!(authenticator("0.0.0.0:1", "", false, Lock::Locked).check().is_ok());
-        assert!(authenticator("127.0.0.1:1", "", false, Lock::Open).check().is_ok());
-        assert!(authenticator("0.0.0.0:1", "", false, Lock::Unknown).check().is_ok(), "not known yet");
+    async fn a_non_loopback_address_needs_a_key() {
+        let accepted = |bind, token, admin_on_loopback, key_mode| {
+            authenticator(bind, token, admin_on_loopback, key_mode).check_bind_address().is_ok()
+        };
+        assert!(!accepted("0.0.0.0:1", "s3cret", true, KeyMode::Optional), "an admin token is not a key");
+        assert!(accepted("0.0.0.0:1", "", false, KeyMode::Required));
+        assert!(accepted("127.0.0.1:1", "", false, KeyMode::Optional));
+        assert!(accepted("0.0.0.0:1", "", false, KeyMode::Unknown), "not known yet");
     }
 }

@@ -1,4 +1,4 @@
-//! A token bucket. Plain data: who asks says what time it is.
+//! A token bucket. The caller passes the current time.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ impl Bucket {
         Bucket { limit, tokens: limit.burst, filled_at: now }
     }
 
-    /// Takes one. `Err`: how long until there is one.
+    /// Takes one token. `Err`: how long until one is available.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
         self.tokens = (self.tokens + passed * self.limit.rate).min(self.limit.burst);
@@ -33,8 +33,8 @@ impl Bucket {
         Ok(())
     }
 
-    /// What was taken was not used.
-    pub(super) fn give_back(&mut self) {
+    /// Returns one token.
+    pub(super) fn refund(&mut self) {
         self.tokens = (self.tokens + 1.0).min(self.limit.burst);
     }
 
@@ -43,8 +43,8 @@ impl Bucket {
         self.tokens + passed * self.limit.rate >= self.limit.burst
     }
 
-    /// What somebody who is in costs beyond the one token. May leave a debt: a batch larger than the burst would never get
-    /// in otherwise, and what follows it waits the longer.
+    /// Takes more tokens after the first. The balance may become negative: otherwise a batch larger than the burst
+    /// could never be accepted. Later requests wait until it is positive again.
     pub(super) fn charge(&mut self, tokens: usize) {
         self.tokens -= tokens as f64;
     }
@@ -57,13 +57,13 @@ mod tests {
     const LIMIT: Limit = Limit { rate: 2.0, burst: 3.0 };
 
     #[test]
-    fn a_burst_is_let_in_and_then_one_at_a_time() {
+    fn a_burst_is_allowed_and_then_the_rate_applies() {
         let start = Instant::now();
         let mut bucket = Bucket::full(LIMIT, start);
         assert!((0..3).all(|_| bucket.take(start).is_ok()));
         assert_eq!(bucket.take(start), Err(Duration::from_millis(500)));
         let later = start + Duration::from_millis(250);
-        assert_eq!(bucket.take(later), Err(Duration::from_millis(250)), "asking costs nothing");
+        assert_eq!(bucket.take(later), Err(Duration::from_millis(250)), "a refused take costs nothing");
         let later = start + Duration::from_millis(500);
         assert!(bucket.take(later).is_ok());
         assert!(bucket.take(later).is_err());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_may_overdraw_and_those_behind_it_wait() {
+    fn a_batch_may_overdraw_and_later_requests_wait() {
         let start = Instant::now();
         let mut bucket = Bucket::full(LIMIT, start);
         bucket.take(start).unwrap();

@@ -1,7 +1,7 @@
-//! Keys as the database has them now: many requests, one query.
+//! Batched API key lookup: one query serves many requests.
 //!
-//! Nothing is remembered from one look to the next, so a key that was revoked before a request came is refused, whatever
-//! was lost on the way here. Requests that come while a look is under way share the next one.
+//! Nothing is cached between queries, so a key that was revoked before a request arrived is refused without depending
+//! on a notification. Requests that arrive while a query is running share the next one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,70 +12,71 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::ApiError;
 
-/// One look answers so many at the most.
-const MAX_ASKS: usize = 1_000;
+/// Lookups per query.
+const MAX_LOOKUPS: usize = 1_000;
 
-/// Why nothing is known of a key.
+/// Why a lookup failed.
 #[derive(Clone, Copy, Debug)]
-enum Blind {
-    /// The database is away.
-    Away,
-    Broken,
+enum LookupError {
+    /// The database is unreachable.
+    Unavailable,
+    Failed,
 }
 
-type Found = Result<Option<Arc<ApiKeyRow>>, Blind>;
+type Found = Result<Option<Arc<ApiKeyRow>>, LookupError>;
 
-struct Ask {
+struct Lookup {
     id: ApiKeyId,
     answer: oneshot::Sender<Found>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyLookup {
-    asks: mpsc::Sender<Ask>,
+    lookups: mpsc::Sender<Lookup>,
 }
 
 impl KeyLookup {
     pub(super) fn start(store: Store) -> KeyLookup {
-        let (asks, waiting) = mpsc::channel(MAX_ASKS);
-        tokio::spawn(look(store, waiting));
-        KeyLookup { asks }
+        let (lookups, waiting) = mpsc::channel(MAX_LOOKUPS);
+        tokio::spawn(run_lookups(store, waiting));
+        KeyLookup { lookups }
     }
 
-    /// As it is at a moment after this call. `None`: there is no such key.
+    /// The key's row, read after this call. `None`: no such key.
     pub(super) async fn find(&self, id: &ApiKeyId) -> Result<Option<Arc<ApiKeyRow>>, ApiError> {
         let (answer, found) = oneshot::channel();
-        // Both ends live as long as the server; were the other one gone, nobody could come in.
-        self.asks.send(Ask { id: id.clone(), answer }).await.map_err(|_| ApiError::Internal)?;
+        // The lookup task runs as long as the server. If it were gone, every request with a key would fail.
+        self.lookups.send(Lookup { id: id.clone(), answer }).await.map_err(|_| ApiError::Internal)?;
         match found.await {
             Ok(Ok(row)) => Ok(row),
-            Ok(Err(Blind::Away)) => Err(ApiError::DatabaseUnavailable),
-            Ok(Err(Blind::Broken)) | Err(_) => Err(ApiError::Internal),
+            Ok(Err(LookupError::Unavailable)) => Err(ApiError::DatabaseUnavailable),
+            Ok(Err(LookupError::Failed)) | Err(_) => Err(ApiError::Internal),
         }
     }
 }
 
-async fn look(store: Store, mut waiting: mpsc::Receiver<Ask>) {
-    let mut asks = Vec::new();
-    while waiting.recv_many(&mut asks, MAX_ASKS).await > 0 {
-        // After they were taken: who asks later needs a later look.
-        let ids: BTreeSet<&ApiKeyId> = asks.iter().map(|ask| &ask.id).collect();
+async fn run_lookups(store: Store, mut waiting: mpsc::Receiver<Lookup>) {
+    let mut lookups = Vec::new();
+    while waiting.recv_many(&mut lookups, MAX_LOOKUPS).await > 0 {
+        // The query starts after these lookups were received; later ones wait for the next query.
+        let ids: BTreeSet<&ApiKeyId> = lookups.iter().map(|lookup| &lookup.id).collect();
         let found = store.find_api_keys(&ids.into_iter().collect::<Vec<_>>()).await;
-        let rows: Result<HashMap<ApiKeyId, Arc<ApiKeyRow>>, Blind> = match found {
+        let rows: Result<HashMap<ApiKeyId, Arc<ApiKeyRow>>, LookupError> = match found {
             Ok(rows) => Ok(rows.into_iter().map(|row| (row.id.clone(), Arc::new(row))).collect()),
             Err(error) if error.is_connection() => {
-                tracing::warn!(%error, requests = asks.len(), "requests were refused: the database is away");
-                Err(Blind::Away)
+                let requests = lookups.len();
+                tracing::warn!(%error, requests, "requests refused: the database is unavailable");
+                Err(LookupError::Unavailable)
             }
             Err(error) => {
-                tracing::error!(%error, requests = asks.len(), "keys cannot be looked up");
-                Err(Blind::Broken)
+                tracing::error!(%error, requests = lookups.len(), "API key lookup failed");
+                Err(LookupError::Failed)
             }
         };
-        for ask in asks.drain(..) {
-            let answer = rows.as_ref().map(|rows| rows.get(&ask.id).cloned()).map_err(|blind| *blind);
-            // A client that went away needs no answer.
-            let _ = ask.answer.send(answer);
+        for lookup in lookups.drain(..) {
+            let answer = rows.as_ref().map(|rows| rows.get(&lookup.id).cloned()).map_err(|error| *error);
+            // The receiver is gone if the client disconnected.
+            let _ = lookup.answer.send(answer);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each key has used of its rate, and when that it was used was last written down.
+//! Per-key rate limits, and the periodic write of each key's `last_used_at`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,66 +12,65 @@ use tokio::sync::mpsc;
 
 use super::bucket::{Bucket, Limit};
 
-/// `last_used_at` is about right, and costs a write a minute.
-const NOTE_EVERY: Duration = Duration::from_secs(60);
-/// Keys whose first use, or first in a minute, is being written. More than that wait for their next use.
-const MAX_NOTES: usize = 1_000;
+/// Interval of `last_used_at` writes per key: accurate to about a minute.
+const USAGE_WRITE_INTERVAL: Duration = Duration::from_secs(60);
+/// Keys waiting for a `last_used_at` write. Beyond that, a key is written at a later use.
+const MAX_PENDING_WRITES: usize = 1_000;
 
-/// One for each key that was used since the start.
+/// One for each key authenticated since the process started.
 #[derive(Debug)]
 struct KeyUsage {
-    /// What the key was recognised by.
+    /// Hash of the secret that was verified.
     secret_hash: [u8; 32],
     bucket: Option<Bucket>,
-    noted_at: Option<Instant>,
+    written_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 pub(super) struct KeyRateLimiter {
     default: Limit,
     seen: Mutex<HashMap<ApiKeyId, KeyUsage>>,
-    notes: mpsc::Sender<ApiKeyId>,
+    used_keys: mpsc::Sender<ApiKeyId>,
 }
 
 impl KeyRateLimiter {
     pub(super) fn start(api: &Api, store: Store) -> KeyRateLimiter {
-        let (notes, used) = mpsc::channel(MAX_NOTES);
-        tokio::spawn(write_down(store, used));
+        let (used_keys, used) = mpsc::channel(MAX_PENDING_WRITES);
+        tokio::spawn(write_usage(store, used));
         let default = Limit { rate: api.rate_limit, burst: f64::from(api.rate_burst) };
-        KeyRateLimiter { default, seen: Mutex::default(), notes }
+        KeyRateLimiter { default, seen: Mutex::default(), used_keys }
     }
 
-    /// Of a key that was recognised. `Err`: how long it has to wait.
-    pub(super) fn enter(&self, key: &ApiKeyRow, now: Instant) -> Result<(), Duration> {
+    /// Counts a request of an authenticated key. `Err`: how long to wait.
+    pub(super) fn take(&self, key: &ApiKeyRow, now: Instant) -> Result<(), Duration> {
         let mut seen = self.lock();
         let usage = seen.entry(key.id.clone()).or_insert_with(|| KeyUsage {
             secret_hash: key.secret_hash,
             bucket: self.bucket(key.limit, now),
-            noted_at: None,
+            written_at: None,
         });
-        if usage.noted_at.is_none_or(|noted| now.saturating_duration_since(noted) >= NOTE_EVERY)
-            && self.notes.try_send(key.id.clone()).is_ok()
-        {
-            usage.noted_at = Some(now);
+        let is_due = |written| now.saturating_duration_since(written) >= USAGE_WRITE_INTERVAL;
+        if usage.written_at.is_none_or(is_due) && self.used_keys.try_send(key.id.clone()).is_ok() {
+            usage.written_at = Some(now);
         }
         usage.bucket.as_mut().map_or(Ok(()), |bucket| bucket.take(now))
     }
 
-    /// Whether somebody has come in with this key since the start. It may have been revoked since.
-    pub(super) fn knows(&self, key: &PresentedKey) -> bool {
+    /// Whether this key was authenticated since the process started. It may have been revoked since.
+    pub(super) fn has_seen(&self, key: &PresentedKey) -> bool {
         let seen = self.lock();
         seen.get(&key.id).is_some_and(|usage| bool::from(usage.secret_hash.ct_eq(&key.secret_hash)))
     }
 
-    /// What somebody who is in costs beyond one request.
+    /// Charges `requests` more requests.
     pub(super) fn charge(&self, id: &ApiKeyId, requests: usize) {
         if let Some(bucket) = self.lock().get_mut(id).and_then(|usage| usage.bucket.as_mut()) {
             bucket.charge(requests);
         }
     }
 
-    /// A key that is over needs no place.
-    pub(super) fn forget(&self, id: &ApiKeyId) {
+    /// Drops the state of a key that is no longer usable.
+    pub(super) fn remove(&self, id: &ApiKeyId) {
         self.lock().remove(id);
     }
 
@@ -82,17 +81,17 @@ impl KeyRateLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ApiKeyId, KeyUsage>> {
-        // The map is valid after every statement, so a panic elsewhere leaves nothing half done.
+        // The map is consistent after every statement, so a poisoned lock can be used.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Beside the requests: nobody waits for it, and one that is lost is written at the next.
-async fn write_down(store: Store, mut used: mpsc::Receiver<ApiKeyId>) {
+/// Runs in the background; a lost write is repeated at a later use of the key.
+async fn write_usage(store: Store, mut used: mpsc::Receiver<ApiKeyId>) {
     let mut ids = Vec::new();
-    while used.recv_many(&mut ids, MAX_NOTES).await > 0 {
+    while used.recv_many(&mut ids, MAX_PENDING_WRITES).await > 0 {
         if let Err(error) = store.note_api_keys_used(&ids).await {
-            tracing::debug!(%error, "the use of keys was not written down");
+            tracing::debug!(%error, "could not update last_used_at of API keys");
         }
         ids.clear();
     }

@@ -1,4 +1,4 @@
-//! Before every route of clients: who comes in is decided before a byte of the body is read.
+//! Authenticates every request below `/api/` before its body is read.
 
 use std::net::IpAddr;
 
@@ -8,8 +8,8 @@ use poem::{Endpoint, Middleware, Request};
 
 use crate::app::SharedApp;
 
-/// What is outside says nothing about transactions, and takes no `Caller`.
-const GUARDED: &str = "/api/";
+/// Routes outside this prefix need no authentication: they expose no transactions and take no `Caller`.
+const PROTECTED_PREFIX: &str = "/api/";
 
 pub(crate) struct AuthMiddleware {
     pub(crate) app: SharedApp,
@@ -32,11 +32,11 @@ impl<E: Endpoint> Endpoint for AuthEndpoint<E> {
     type Output = E::Output;
 
     async fn call(&self, mut request: Request) -> poem::Result<E::Output> {
-        if request.uri().path().starts_with(GUARDED) {
+        if request.uri().path().starts_with(PROTECTED_PREFIX) {
             let presented = request.headers().typed_get::<Authorization<Bearer>>();
             let from: Option<IpAddr> = request.remote_addr().as_socket_addr().map(|from| from.ip());
-            let authenticated =
-                self.app.authenticator.admit(presented.as_ref().map(|header| header.token()), from).await?;
+            let token = presented.as_ref().map(|header| header.token());
+            let authenticated = self.app.authenticator.authenticate(token, from).await?;
             request.set_data(authenticated);
         }
         self.inner.call(request).await

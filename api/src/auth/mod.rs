@@ -1,5 +1,5 @@
-//! Who may do what. A handler that takes a `Caller` cannot be reached by anybody who lacks its right: there is no other way
-//! to get one.
+//! Authentication and authorization. A handler that takes a `Caller<R>` runs only for requests with the scope of `R`:
+//! the extractor is the only way to get one.
 
 mod authenticator;
 mod bucket;
@@ -18,14 +18,14 @@ use poem_openapi::registry::{MetaSecurityScheme, Registry};
 use poem_openapi::{ApiExtractor, ApiExtractorType, ExtractParamOptions};
 
 pub(crate) use self::authenticator::Authenticator;
-use self::authenticator::{Authenticated, Proof};
+use self::authenticator::{Authenticated, Credential};
 pub(crate) use self::middleware::AuthMiddleware;
 use crate::app::SharedApp;
 use crate::error::ApiError;
 
 const SCHEME: &str = "apiKey";
 
-/// What a route wants of its caller.
+/// The scope that a route requires.
 pub(crate) trait Right: Send + Sync + 'static {
     const SCOPE: Scope;
 }
@@ -43,7 +43,7 @@ rights! {
     Administer: Admin;
 }
 
-/// Somebody who may do what the route does, to the submitters that are theirs.
+/// An authenticated caller with the scope of `R`, limited to the submitters of its key.
 #[derive(Debug)]
 pub(crate) struct Caller<R> {
     authenticated: Authenticated,
@@ -52,19 +52,19 @@ pub(crate) struct Caller<R> {
 }
 
 impl<R> Caller<R> {
-    /// For the audit log: how they proved who they are, and where they came from.
+    /// For the audit log: credential and client address.
     pub(crate) fn actor(&self) -> String {
-        // The plain address, without the framework's `socket://`.
+        // `SocketAddr`, because the framework's own type prints a `socket://` prefix.
         let from = self.from.map(|from| from.to_string()).unwrap_or_default();
-        match &self.authenticated.proof {
-            Proof::Nothing => format!("client {from}"),
-            Proof::AdminToken => format!("admin token from {from}"),
-            Proof::Loopback => format!("loopback from {from}"),
-            Proof::Key { id, name } => format!("key {id} ({name}) from {from}"),
+        match &self.authenticated.credential {
+            Credential::Anonymous => format!("client {from}"),
+            Credential::AdminToken => format!("admin token from {from}"),
+            Credential::Loopback => format!("loopback from {from}"),
+            Credential::Key { id, name } => format!("key {id} ({name}) from {from}"),
         }
     }
 
-    /// A submitter that the caller named: theirs, or refused. The same whether there is such a submitter or not.
+    /// Refuses a submitter outside the caller's key, whether or not it exists.
     pub(crate) fn own(&self, submitter: SubmitterKey) -> Result<SubmitterKey, ApiError> {
         if self.authenticated.rights.covers(&submitter) {
             Ok(submitter)
@@ -73,35 +73,35 @@ impl<R> Caller<R> {
         }
     }
 
-    /// A transaction that the caller named: one of somebody else's does not exist for them.
+    /// A transaction of a submitter outside the caller's key is reported as not found.
     pub(crate) fn own_tx(&self, found: Option<TxView>) -> Result<TxView, ApiError> {
         found.filter(|view| self.authenticated.rights.covers(&view.submitter)).ok_or(ApiError::UnknownTx)
     }
 
-    /// `None`: everything is theirs.
+    /// `None`: all submitters.
     pub(crate) fn submitters(&self) -> Option<Vec<SubmitterKey>> {
         self.authenticated.rights.submitters.as_ref().map(|own| own.iter().copied().collect())
     }
 
-    /// Only who presents a proof is shown more than others, even where none is needed.
+    /// Requires a presented key or admin token: loopback access alone does not show nonces.
     pub(crate) fn sees_nonces(&self) -> bool {
         self.authenticated.rights.scopes.contains(&Scope::Admin)
-            && matches!(self.authenticated.proof, Proof::AdminToken | Proof::Key { .. })
+            && matches!(self.authenticated.credential, Credential::AdminToken | Credential::Key { .. })
     }
 
-    /// After a long wait: a key that was revoked meanwhile learns nothing more.
+    /// Call after a long wait: the key may have been revoked meanwhile.
     pub(crate) async fn recheck(&self, authenticator: &Authenticator) -> Result<(), ApiError> {
         authenticator.recheck(&self.authenticated).await
     }
 
-    /// What the request costs beyond one.
+    /// Charges the key for `requests` more requests.
     pub(crate) fn charge(&self, authenticator: &Authenticator, requests: usize) {
         authenticator.charge(&self.authenticated, requests);
     }
 }
 
-// Written out instead of derived: the derived extractor refuses a request without a header before anybody can say that
-// none is needed here, or that admin routes are off.
+// Not derived: the derived extractor refuses a request without an Authorization header, also where no key is
+// required, and it could not answer `admin_disabled`.
 impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
     const TYPES: &'static [ApiExtractorType] = &[ApiExtractorType::SecurityScheme];
     type ParamType = ();
@@ -113,9 +113,10 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
             MetaSecurityScheme {
                 ty: "http",
                 description: Some(
-                    "A key made by `gapless api-keys create`: `gpl_…`. Each route wants one of its scopes: `tx:read`, \
-                     `tx:write` or `admin`. The token of `api.admin_token` has all of them. Not needed while no key was \
-                     ever made, but for admin routes; the server then listens on a loopback address only.",
+                    "API key created by `gapless api-keys create`: `gpl_…`. Each route requires one scope: \
+                     `tx:read`, `tx:write` or `admin`. The token `api.admin_token` has all scopes. While no \
+                     key was ever created, only admin routes require one, and the server listens on a \
+                     loopback address only.",
                 ),
                 name: None,
                 key_in: None,
@@ -136,11 +137,11 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
         _body: &mut RequestBody,
         _options: ExtractParamOptions<()>,
     ) -> poem::Result<Self> {
-        // Both are put there by the server before any route; without them nobody comes in.
+        // Set by the server before any route runs.
         let app = request.data::<SharedApp>().ok_or(ApiError::Internal)?;
         let authenticated = request.data::<Authenticated>().cloned().ok_or(ApiError::Internal)?;
         if !authenticated.rights.scopes.contains(&R::SCOPE) {
-            return Err(app.authenticator.refusal(&authenticated, R::SCOPE).into());
+            return Err(app.authenticator.missing_scope_error(&authenticated, R::SCOPE).into());
         }
         let from = request.remote_addr().as_socket_addr().copied();
         Ok(Caller { authenticated, from, right: PhantomData })

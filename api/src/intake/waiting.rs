@@ -1,8 +1,8 @@
-//! Who waits to be inserted, and what goes together. Plain data: the flushers around it do the work.
+//! Queue of requests to insert, and how they are grouped. Data only; the flushers do the work.
 //!
-//! Submitters are split into parts by their hash. What waits becomes one group, because a larger one costs less, unless
-//! much waits: then each part is a group of its own, so that one is inserted while the other is parsed and answered. A
-//! part is in one group at a time, so a submitter's requests are stored in the order in which they came.
+//! Submitters are split into parts by hash. Few waiting rows form one group, because larger groups cost less per row.
+//! With many rows each part forms its own group, so that one is inserted while the other is parsed and answered. A
+//! part is in at most one group at a time, so a submitter's requests are stored in order of arrival.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,13 +13,13 @@ use tokio::sync::oneshot;
 
 use super::Answers;
 
-/// Two inserts at once keep the disk and the processor busy; more contend for the same log.
+/// Two concurrent inserts keep disk and CPU busy; more contend for the WAL.
 pub(super) const PARTS: usize = 2;
-/// From here on a part is worth an insert of its own: what a statement costs by itself is shared by enough rows.
+/// From this many rows on, a part gets its own insert: enough rows share the fixed cost of a statement.
 const MANY_ROWS: usize = 100;
-/// Above this a larger group gains nothing and its locks are held longer.
+/// Largest group: beyond this nothing is gained and locks are held longer.
 const GROUP_ROWS: usize = 500;
-/// Rows that may wait or be under way. About two seconds of work; beyond that a client is better told to come back.
+/// Limit of rows that wait or are being inserted: about two seconds of work. Beyond that, requests get 503.
 const MAX_ROWS: usize = 20_000;
 
 pub(super) fn part_of(submitter: &SubmitterKey) -> usize {
@@ -28,7 +28,7 @@ pub(super) fn part_of(submitter: &SubmitterKey) -> usize {
     (hasher.finish() % PARTS as u64) as usize
 }
 
-/// Requests that came together and stay in order.
+/// Rows submitted together, in order.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) rows: Vec<NewIntent>,
@@ -39,7 +39,7 @@ pub(super) struct Unit {
 pub(super) struct Group {
     parts: [bool; PARTS],
     pub(super) rows: Vec<NewIntent>,
-    /// Of how many rows each, in their order.
+    /// Row count and channel of each unit, in order.
     pub(super) answers: Vec<(usize, oneshot::Sender<Answers>)>,
 }
 
@@ -47,21 +47,21 @@ pub(super) struct Group {
 struct Part {
     units: VecDeque<Unit>,
     rows: usize,
-    /// Some of it is being inserted.
+    /// A group with rows of this part is being inserted.
     busy: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     parts: [Part; PARTS],
-    /// Waiting, or under way.
+    /// Rows waiting or being inserted.
     rows: usize,
-    /// A flusher was called and has not come yet.
-    called: bool,
+    /// A flusher was woken and has not taken a group yet.
+    woken: bool,
 }
 
 impl Waiting {
-    /// False, and nothing added, when there is no room.
+    /// Returns false and adds nothing if `MAX_ROWS` would be exceeded.
     pub(super) fn add(&mut self, part: usize, unit: Unit) -> bool {
         if self.rows + unit.rows.len() > MAX_ROWS {
             return false;
@@ -73,16 +73,16 @@ impl Waiting {
         true
     }
 
-    /// Whether a flusher has something to do and nobody has called one for it.
-    pub(super) fn call_flusher(&mut self) -> bool {
-        let wanted = !self.called && self.parts.iter().any(Part::may_start);
-        self.called |= wanted;
+    /// Whether a flusher must be woken: there is work, and none was woken for it.
+    pub(super) fn wake_flusher(&mut self) -> bool {
+        let wanted = !self.woken && self.parts.iter().any(Part::may_start);
+        self.woken |= wanted;
         wanted
     }
 
-    /// The next group. What is in it stays busy until `finish`.
+    /// The next group. Its parts stay busy until `finish`.
     pub(super) fn take(&mut self) -> Option<Group> {
-        self.called = false;
+        self.woken = false;
         let mut group = Group { parts: [false; PARTS], rows: Vec::new(), answers: Vec::new() };
         let alone = self.parts.iter().position(|part| part.may_start() && part.rows >= MANY_ROWS);
         for (index, part) in self.parts.iter_mut().enumerate() {
@@ -132,8 +132,8 @@ mod tests {
         (part_of(&key), Unit { rows: request_ids.iter().map(row).collect(), answer: oneshot::channel().0 })
     }
 
-    /// One submitter of each part.
-    fn one_of_each() -> [u64; PARTS] {
+    /// One submitter per part.
+    fn submitter_per_part() -> [u64; PARTS] {
         std::array::from_fn(|part| (0..).find(|submitter| unit(*submitter, &[]).0 == part).unwrap())
     }
 
@@ -149,32 +149,32 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_one_group_and_what_comes_meanwhile_is_the_next() {
-        let ([one, two], mut waiting) = (one_of_each(), Waiting::default());
+    fn waiting_rows_form_one_group_and_later_rows_the_next() {
+        let ([one, two], mut waiting) = (submitter_per_part(), Waiting::default());
         assert!(waiting.take().is_none());
         add(&mut waiting, one, [1]);
-        assert!(waiting.call_flusher());
-        assert!(!waiting.call_flusher(), "one is on its way");
+        assert!(waiting.wake_flusher());
+        assert!(!waiting.wake_flusher(), "one was already woken");
         add(&mut waiting, two, [2]);
         let first = waiting.take().unwrap();
         assert_eq!(ids(&first), [1, 2]);
         add(&mut waiting, one, [3]);
         add(&mut waiting, two, [4, 5]);
-        assert!(!waiting.call_flusher(), "everything is busy");
+        assert!(!waiting.wake_flusher(), "everything is busy");
         assert!(waiting.take().is_none());
         waiting.finish(&first);
-        assert!(waiting.call_flusher());
+        assert!(waiting.wake_flusher());
         assert_eq!(ids(&waiting.take().unwrap()), [3, 4, 5]);
     }
 
     #[test]
-    fn where_much_waits_two_groups_are_under_way_and_none_is_starved() {
-        let ([one, two], mut waiting) = (one_of_each(), Waiting::default());
+    fn with_many_rows_two_groups_run_concurrently_and_none_is_starved() {
+        let ([one, two], mut waiting) = (submitter_per_part(), Waiting::default());
         add(&mut waiting, one, 0..MANY_ROWS);
         add(&mut waiting, two, [7, 8]);
         let many = waiting.take().unwrap();
         assert_eq!(ids(&many), (0..MANY_ROWS).collect::<Vec<_>>());
-        assert!(waiting.call_flusher(), "the other part need not wait");
+        assert!(waiting.wake_flusher(), "the other part does not wait");
         let few = waiting.take().unwrap();
         assert_eq!(ids(&few), [7, 8]);
         add(&mut waiting, one, [9]);
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_group_and_all_that_waits_have_a_limit() {
-        let ([one, _], mut waiting) = (one_of_each(), Waiting::default());
+    fn group_size_and_waiting_rows_are_limited() {
+        let ([one, _], mut waiting) = (submitter_per_part(), Waiting::default());
         add(&mut waiting, one, 0..MAX_ROWS);
         let refused = |waiting: &mut Waiting| !waiting.add(unit(one, &[1]).0, unit(one, &[1]).1);
         assert!(refused(&mut waiting));
         let group = waiting.take().unwrap();
         assert_eq!(ids(&group), (0..GROUP_ROWS).collect::<Vec<_>>());
-        assert!(refused(&mut waiting), "what is under way takes room as well");
+        assert!(refused(&mut waiting), "rows being inserted count as well");
         waiting.finish(&group);
         assert!(!refused(&mut waiting));
     }

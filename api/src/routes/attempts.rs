@@ -17,11 +17,10 @@ pub(crate) struct Attempts;
 
 #[OpenApi]
 impl Attempts {
-    /// Look at the attempts and states of a transaction
+    /// Get the attempts and states of a transaction
     ///
-    /// Every set of signed bytes it had, in the order in which they were recorded, and what became of each; and the states it
-    /// was in. All of it as far as it is recorded: a state that lasted only a moment may be missing, and the last send may be
-    /// noted a second late. Nonces are shown to admins only.
+    /// All signed attempts in order of recording, with their results, and the state changes. Very short states may be
+    /// missing, and the last send may be recorded up to a second late. Only admins see nonces.
     #[oai(
         path = "/api/v1/tx/:txId/attempts",
         method = "get",
@@ -35,7 +34,7 @@ impl Attempts {
         #[oai(name = "txId")] tx_id: Path<String>,
     ) -> Result<Json<TxHistory>, Failure<OnRead>> {
         let tx_id: TxId =
-            tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
+            tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: must be a UUID".into()))?;
         caller.own_tx(app.store.get_tx(tx_id).await?)?;
         let history = app.store.tx_history(tx_id).await?.ok_or(ApiError::UnknownTx)?;
         Ok(Json(TxHistory::new(tx_id, history, caller.sees_nonces())))

@@ -21,8 +21,8 @@ pub(crate) struct Batch;
 impl Batch {
     /// Send several transactions
     ///
-    /// Each item is accepted or refused on its own, exactly as if it had been posted alone; `results` stand in the order
-    /// of `items`. Items of one submitter are queued in that order.
+    /// Each item is accepted or refused separately, as if it were a single request. `results` are in the order of
+    /// `items`. Items of the same submitter are queued in that order.
     #[oai(
         path = "/api/v1/tx/batch",
         method = "post",
@@ -38,10 +38,10 @@ impl Batch {
     ) -> Result<Json<BatchResponse>, Failure<OnBatch>> {
         let items = body.0.items;
         if items.len() > app.max_batch {
-            let problem = format!("items: {} given, at most {} allowed", items.len(), app.max_batch);
+            let problem = format!("items: {} items exceed the maximum of {}", items.len(), app.max_batch);
             return Err(ApiError::InvalidRequest(problem).into());
         }
-        // Each item counts as a request; one was counted when the caller came in.
+        // Each item counts as a request; authentication has counted the first.
         caller.charge(&app.authenticator, items.len().saturating_sub(1));
         let mut checked: Vec<Result<NewIntent, ApiError>> = items
             .into_iter()
@@ -53,15 +53,15 @@ impl Batch {
             .collect();
         for item in &mut checked {
             if let Ok(intent) = item
-                && let Err(broken) = check_policy(&app, intent).await
+                && let Err(error) = check_policy(&app, intent).await
             {
-                *item = Err(broken);
+                *item = Err(error);
             }
         }
         let intents: Vec<_> = checked.iter().filter_map(|item| item.as_ref().ok().cloned()).collect();
         let outcomes = app.intake.submit_all(intents).await;
         if !outcomes.is_empty() && outcomes.iter().all(|outcome| *outcome == Err(IntakeError::Unavailable)) {
-            // Nothing was judged one by one: the whole batch may simply be sent again.
+            // No item has a result of its own: the client can retry the whole batch.
             return Err(ApiError::DatabaseUnavailable.into());
         }
         let mut outcomes = outcomes.into_iter();

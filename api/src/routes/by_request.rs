@@ -7,7 +7,7 @@ use poem_openapi::param::Query;
 use poem_openapi::payload::Json;
 
 use super::Tag;
-use super::get::told_in_full;
+use super::get::tx_with_confirmations;
 use crate::app::SharedApp;
 use crate::auth::{Caller, Read};
 use crate::error::{ApiError, Failure, OnRead};
@@ -20,7 +20,7 @@ pub(crate) struct ByRequest;
 impl ByRequest {
     /// Find a transaction by its requestId
     ///
-    /// For clients that lost the answer to their request and do not want to send it again.
+    /// For clients that lost the response to a request and do not want to send it again.
     #[oai(
         path = "/api/v1/tx/by-request",
         method = "get",
@@ -33,13 +33,13 @@ impl ByRequest {
         caller: Caller<Read>,
         submitter: Query<String>,
         #[oai(name = "requestId")] request_id: Query<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let key = caller.own(app.chains.submitter(chain_id.0, &submitter.0)?)?;
         check_request_id(&request_id.0).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
         let view = app.store.get_tx_by_request(key, &request_id.0).await?.ok_or(ApiError::UnknownTx)?;
-        Ok(Json(told_in_full(&app, view, None).await?))
+        Ok(Json(tx_with_confirmations(&app, view, None).await?))
     }
 }

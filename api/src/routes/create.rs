@@ -15,19 +15,19 @@ use crate::wire::{Accepted, CreateTx};
 
 #[derive(ApiResponse)]
 pub(crate) enum Created {
-    /// Accepted. The transaction is queued and will be worked on until it is final.
+    /// Accepted. The transaction is queued and processed until it is final.
     #[oai(status = 202)]
     New(
         Json<Accepted>,
-        /// Where to follow it.
+        /// URL of the transaction.
         #[oai(header = "Location")]
         String,
     ),
-    /// This request was accepted before; nothing was added.
+    /// The same request was accepted before; nothing was added.
     #[oai(status = 200)]
     Known(
         Json<Accepted>,
-        /// Where to follow it.
+        /// URL of the transaction.
         #[oai(header = "Location")]
         String,
     ),
@@ -54,14 +54,14 @@ pub(super) async fn create(
     Ok(if accepted.new { Created::New(body, location) } else { Created::Known(body, location) })
 }
 
-/// An accepted request, and whether it is a new one.
+/// An accepted request and whether it is new.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedTx {
     pub(super) tx_id: TxId,
     pub(super) new: bool,
 }
 
-/// Every check that needs no database. Shared with the batch route.
+/// The checks that need no database. Shared with the batch route.
 pub(super) fn validate(
     app: &App,
     caller: &Caller<Write>,
@@ -72,13 +72,13 @@ pub(super) fn validate(
     let request_id = match (request.request_id, idempotency_key) {
         (Some(id), Some(key)) if id != key => {
             return Err(ApiError::InvalidRequest(
-                "requestId: differs from the Idempotency-Key header".into(),
+                "requestId: does not match the Idempotency-Key header".into(),
             ));
         }
         (Some(id), _) | (None, Some(id)) => id,
         (None, None) => {
             return Err(ApiError::InvalidRequest(
-                "requestId: is missing, and there is no Idempotency-Key header".into(),
+                "requestId: is required, here or in the Idempotency-Key header".into(),
             ));
         }
     };
@@ -88,16 +88,16 @@ pub(super) fn validate(
     Ok(NewIntent::new(submitter, request_id, payload, Some(trace.to_string())))
 }
 
-/// What the submitter's policy forbids is refused at once, instead of FAILED later. Not if it was accepted before: then the
-/// answer is the one that was given, whatever the policy has become. Shared with the batch route.
+/// Refuses what the submitter's policy forbids, which would otherwise become FAILED later. A request that was accepted
+/// before passes, so that a retry gets the same answer after a policy change. Shared with the batch route.
 pub(super) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), ApiError> {
-    let Err(broken) = app.policies.judge(intent.submitter, &intent.payload) else { return Ok(()) };
+    let Err(error) = app.policies.check(intent.submitter, &intent.payload) else { return Ok(()) };
     if app.store.get_tx_by_request(intent.submitter, &intent.request_id).await?.is_some() {
         return Ok(());
     }
     tracing::info!(chain.id = intent.submitter.chain_id.0, submitter = intent.submitter.address_text(),
-        code = broken.code(), reason = %broken, "refused by the submitter's policy");
-    Err(broken)
+        code = error.code(), reason = %error, "refused by the submitter's policy");
+    Err(error)
 }
 
 pub(super) fn accept(

@@ -9,9 +9,10 @@ use crate::app::SharedApp;
 use crate::error::{ApiError, Failure, OnReady};
 use crate::ready::missing;
 
+/// Health of the process.
 #[derive(Clone, Debug, Object)]
 pub(crate) struct HealthStatus {
-    /// `ok`.
+    /// Always `ok`.
     status: String,
 }
 
@@ -20,15 +21,15 @@ pub(crate) struct Health;
 
 #[OpenApi(tag = "Tag::Operations")]
 impl Health {
-    /// Whether the process is alive
+    /// Liveness check
     #[oai(path = "/healthz", method = "get", operation_id = "health")]
     async fn health(&self) -> Json<HealthStatus> {
         Json(HealthStatus { status: "ok".into() })
     }
 
-    /// Whether requests can be served
+    /// Readiness check
     ///
-    /// If not, `missing` names what the server waits for: the database, or its schema.
+    /// Responds 503 if requests cannot be served; `missing` names the cause: the database or its schema.
     #[oai(path = "/readyz", method = "get", operation_id = "ready")]
     async fn ready(&self, app: Data<&SharedApp>) -> Result<Json<HealthStatus>, Failure<OnReady>> {
         let missing = missing(&app.store).await;

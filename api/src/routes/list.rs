@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use gapless::domain::TxId;
 use gapless::store::{StoreError, TxFilter};
 
-use super::get::told;
+use super::get::tx_response;
 use crate::app::App;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
@@ -13,7 +13,7 @@ use crate::wire::{Tx, TxPage, TxState};
 pub(crate) const MAX_PAGE: u32 = 200;
 pub(super) const DEFAULT_PAGE: u32 = 50;
 
-/// What the client asked for; all of it must hold.
+/// Query parameters; a transaction must match all of them.
 #[derive(Debug)]
 pub(super) struct Conditions {
     pub(super) chain_id: Option<u64>,
@@ -25,30 +25,36 @@ pub(super) struct Conditions {
     pub(super) cursor: Option<String>,
 }
 
-pub(super) async fn list(app: &App, caller: &Caller<Read>, asked: Conditions) -> Result<TxPage, ApiError> {
-    let limit = page_size(asked.limit)?;
-    let submitter =
-        asked.submitter.map(|address| app.chains.submitter(asked.chain_id, &address)).transpose()?;
+pub(super) async fn list(
+    app: &App,
+    caller: &Caller<Read>,
+    conditions: Conditions,
+) -> Result<TxPage, ApiError> {
+    let limit = page_size(conditions.limit)?;
+    let submitter = conditions
+        .submitter
+        .map(|address| app.chains.submitter(conditions.chain_id, &address))
+        .transpose()?;
     let submitter = submitter.map(|key| caller.own(key)).transpose()?;
     let filter = TxFilter {
-        chain_id: asked.chain_id.map(|id| app.chains.pick(Some(id))).transpose()?,
+        chain_id: conditions.chain_id.map(|id| app.chains.pick(Some(id))).transpose()?,
         submitter,
-        // One that was named is theirs.
+        // `caller.own` has checked the given submitter.
         among: if submitter.is_some() { None } else { caller.submitters() },
-        state: asked.state.map(Into::into),
-        created_after: asked.created_after,
-        created_before: asked.created_before,
-        before: asked.cursor.map(|text| parse_cursor(&text)).transpose()?,
-        // One more than asked for tells whether there is another page.
+        state: conditions.state.map(Into::into),
+        created_after: conditions.created_after,
+        created_before: conditions.created_before,
+        before: conditions.cursor.map(|text| parse_cursor(&text)).transpose()?,
+        // One more row than requested shows whether there is another page.
         limit: limit + 1,
     };
     Ok(page(app, &filter, limit).await?)
 }
 
-/// Reads one row more than asked for, which tells whether there is another page.
+/// `filter.limit` is `limit + 1`: the extra row shows whether there is another page.
 pub(super) async fn page(app: &App, filter: &TxFilter, limit: u32) -> Result<TxPage, StoreError> {
     let views = app.store.list_tx(filter).await?;
-    let mut items: Vec<Tx> = views.into_iter().map(|view| told(app, view).without_payload()).collect();
+    let mut items: Vec<Tx> = views.into_iter().map(|view| tx_response(app, view).without_payload()).collect();
     let more = items.len() > limit as usize;
     items.truncate(limit as usize);
     let next_cursor = items.last().filter(|_| more).map(|last| last.tx_id.simple().to_string());
@@ -58,10 +64,10 @@ pub(super) async fn page(app: &App, filter: &TxFilter, limit: u32) -> Result<TxP
 pub(super) fn page_size(limit: Option<u32>) -> Result<u32, ApiError> {
     match limit.unwrap_or(DEFAULT_PAGE) {
         limit @ 1..=MAX_PAGE => Ok(limit),
-        limit => Err(ApiError::InvalidRequest(format!("limit: {limit} is not between 1 and {MAX_PAGE}"))),
+        limit => Err(ApiError::InvalidRequest(format!("limit: {limit} is not in the range 1 to {MAX_PAGE}"))),
     }
 }
 
 pub(super) fn parse_cursor(text: &str) -> Result<TxId, ApiError> {
-    text.parse().map_err(|_| ApiError::InvalidRequest("cursor: is not one of ours".into()))
+    text.parse().map_err(|_| ApiError::InvalidRequest("cursor: invalid cursor".into()))
 }

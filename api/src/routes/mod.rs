@@ -1,5 +1,5 @@
-//! The routes. Each is a struct without state, so that the OpenAPI document can be made without a server; handlers get
-//! what they need from the request.
+//! The routes. Each is a struct without state, so that the OpenAPI document can be generated without a server;
+//! handlers get the application state from the request.
 
 mod attempts;
 mod batch;
@@ -35,26 +35,26 @@ pub(crate) type Routes = (
 
 #[derive(Tags)]
 pub(crate) enum Tag {
-    /// Send transactions and follow them.
+    /// Send and track transactions.
     Transactions,
-    /// The addresses that send.
+    /// The sending addresses.
     Submitters,
-    /// For whoever runs the server.
+    /// Health and metrics.
     Operations,
 }
 
-const DESCRIPTION: &str = "Gapless sends EVM transactions and never skips a nonce.
+const DESCRIPTION: &str = "Gapless sends EVM transactions without nonce gaps.
 
-Post what you want to happen and get a `txId`; everything after that (nonce, signature, broadcast, rebroadcast, \
-receipt, reorg) is the server's business. Every accepted request reaches `CONFIRMED`, `FAILED` or `CANCELLED`.
+Post a transaction and get a `txId`. The server assigns the nonce, signs, broadcasts, rebroadcasts, and \
+handles receipts and reorgs. Every accepted request reaches `CONFIRMED`, `FAILED` or `CANCELLED`.
 
-**Idempotency.** A request is named by its submitter and `requestId`. Sending it again, however often, gives the same \
-`txId`: 202 the first time, 200 after that, 409 if the payload differs. After a time-out or any 5xx, send it again.
+**Idempotency.** Submitter and `requestId` identify a request. Repeating it returns the same `txId`: 202 the \
+first time, 200 after that, 409 if the payload differs. After a timeout or any 5xx, send the request again.
 
-**Keys.** `Authorization: Bearer gpl_…`. A key has scopes, and may be for some submitters only: it is told of no others. \
-Naming one of them is refused with 403; a transaction of theirs does not exist (404).
+**Keys.** `Authorization: Bearer gpl_…`. A key has scopes and may be limited to some submitters: it cannot \
+see others. A request that names another submitter is refused with 403; its transactions are not found (404).
 
-**Errors** are `application/problem+json`. Decide by `code`; it is stable. Any 4xx stored nothing.";
+**Errors** are `application/problem+json` with a stable `code`. After any 4xx nothing was stored.";
 
 pub(crate) fn service() -> OpenApiService<Routes, ()> {
     let routes = (

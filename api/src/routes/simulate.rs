@@ -1,5 +1,5 @@
-//! `POST /api/v1/tx/simulate`: what a transaction would do and cost now. Stores nothing, promises nothing: by the time it
-//! is sent the chain may be another.
+//! `POST /api/v1/tx/simulate`: the outcome and cost of a transaction in the current chain state. Stores nothing, and
+//! the outcome may differ when the transaction is sent.
 
 use gapless::chain::fees::scale;
 use gapless::chain::{BlockTag, CallOutcome, ChainConnector};
@@ -17,7 +17,7 @@ use crate::error::{ApiError, Failure, OnSimulate};
 use crate::nodes::Node;
 use crate::wire::{Body, CreateTx, Outcome, Simulation};
 
-/// Gas of a plain transfer: exact, sent without a margin.
+/// Gas of a plain transfer. It is exact, so no margin is added.
 const TRANSFER_GAS: u64 = 21_000;
 
 #[derive(Debug)]
@@ -25,10 +25,11 @@ pub(crate) struct Simulate;
 
 #[OpenApi]
 impl Simulate {
-    /// Try a transaction without sending it
+    /// Simulate a transaction
     ///
-    /// Takes what `POST /api/v1/tx` takes; `requestId` may be left out. Answers gas, fees and cost, or why it would not
-    /// succeed; what the submitter's policy forbids is refused as it would be there. Nothing is stored. Transactions that are queued or on their way are not taken into account.
+    /// Takes the same body as `POST /api/v1/tx`; `requestId` is optional. Returns gas, fees and cost, or why the
+    /// transaction would not succeed. What the submitter's policy forbids is refused. Nothing is sent or stored.
+    /// Queued and in-flight transactions are not taken into account.
     #[oai(
         path = "/api/v1/tx/simulate",
         method = "post",
@@ -47,14 +48,14 @@ impl Simulate {
         }
         let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
         let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
-        app.policies.judge(submitter, &payload)?;
+        app.policies.check(submitter, &payload)?;
         let node = app.nodes.get(submitter.chain_id).await?;
         app.store.get_submitter(submitter).await?.ok_or(ApiError::UnknownSubmitter(submitter))?;
         Ok(Json(simulate(node, submitter.address, &payload).await?))
     }
 }
 
-/// Gas, then price, then whether the sender can pay: the order in which a worker prepares a transaction.
+/// Checks gas, then price, then balance, in the same order as a worker.
 async fn simulate(node: &Node, from: Address, payload: &Payload) -> Result<Simulation, ApiError> {
     let gas = match execute(node, from, payload).await? {
         CallOutcome::Ok(gas) => gas,
@@ -78,22 +79,22 @@ async fn simulate(node: &Node, from: Address, payload: &Payload) -> Result<Simul
     };
     let priced = Simulation { max_cost: Some(max_cost.to_string()), ..priced };
     if latest.gas_limit.is_some_and(|fits| gas_limit > fits.into()) {
-        let reason = format!("a gas limit of {gas_limit} exceeds the block's");
+        let reason = format!("gas limit {gas_limit} exceeds the block's gas limit");
         return Ok(Simulation { outcome: Outcome::Invalid, reason: Some(reason), ..priced });
     }
     if let Some(base) = base_fee.filter(|base| fees.cap() < *base) {
-        let reason = format!("its fee cap of {} wei is below the base fee of {base}", fees.cap());
+        let reason = format!("fee cap of {} wei is below the base fee of {base} wei", fees.cap());
         return Ok(Simulation { outcome: Outcome::Underpriced, reason: Some(reason), ..priced });
     }
     let balance = node.client.balance(from).await?;
     if balance < max_cost {
-        let reason = format!("needs up to {max_cost} wei, has {balance}");
+        let reason = format!("needs up to {max_cost} wei, balance is {balance} wei");
         return Ok(Simulation { outcome: Outcome::InsufficientFunds, reason: Some(reason), ..priced });
     }
     Ok(priced)
 }
 
-/// The gas it would use. With a limit of its own it is executed within that: too little is found here and not on chain.
+/// The estimated gas. A request with a gas limit is first executed with that limit, to detect one that is too low.
 async fn execute(node: &Node, from: Address, payload: &Payload) -> Result<CallOutcome<U256>, ApiError> {
     if payload.gas_limit.is_some() {
         let outcome = node.client.call(from, payload, BlockTag::Latest).await?;
@@ -103,7 +104,7 @@ async fn execute(node: &Node, from: Address, payload: &Payload) -> Result<CallOu
     }
     Ok(match node.client.estimate_gas(from, payload).await? {
         CallOutcome::Ok(gas) if payload.gas_limit.is_some_and(|limit| limit < gas) => {
-            let message = format!("out of gas: it needs {gas}");
+            let message = format!("out of gas: needs {gas}");
             CallOutcome::Reverted(domain::Failure { revert: None, message, out_of_gas: true })
         }
         CallOutcome::Ok(gas) => CallOutcome::Ok(gas.max(intrinsic_gas(payload))),
@@ -111,7 +112,7 @@ async fn execute(node: &Node, from: Address, payload: &Payload) -> Result<CallOu
     })
 }
 
-/// As a worker would choose it, but for the gas limit of the block, which is not asked for here.
+/// The gas limit a worker would choose, except that it is not capped at the block's gas limit.
 fn sent_limit(gas: U256, multiplier: f64) -> U256 {
     if gas == U256::from(TRANSFER_GAS) { gas } else { with_margin(gas, scale(gas, multiplier), U256::MAX) }
 }
@@ -148,14 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_range_of_fees_goes_from_the_next_block_s_price_to_the_cap() {
+    fn fees_range_from_the_next_block_price_to_the_cap() {
         let fees = Fees::Eip1559 { max_fee_per_gas: 30.into(), max_priority_fee_per_gas: 2.into() };
-        let told = priced(100.into(), 120.into(), fees, Some(10.into()));
-        assert_eq!((told.expected_fee.as_deref(), told.max_fee.as_deref()), (Some("1200"), Some("3600")));
-        assert_eq!((told.max_fee_per_gas.as_deref(), told.gas_price), (Some("30"), None));
-        let told = priced(100.into(), 120.into(), Fees::Legacy { gas_price: 7.into() }, None);
-        assert_eq!((told.expected_fee.as_deref(), told.max_fee.as_deref()), (Some("700"), Some("840")));
-        assert_eq!((told.gas_price.as_deref(), told.max_fee_per_gas), (Some("7"), None));
+        let result = priced(100.into(), 120.into(), fees, Some(10.into()));
+        assert_eq!((result.expected_fee.as_deref(), result.max_fee.as_deref()), (Some("1200"), Some("3600")));
+        assert_eq!((result.max_fee_per_gas.as_deref(), result.gas_price), (Some("30"), None));
+        let result = priced(100.into(), 120.into(), Fees::Legacy { gas_price: 7.into() }, None);
+        assert_eq!((result.expected_fee.as_deref(), result.max_fee.as_deref()), (Some("700"), Some("840")));
+        assert_eq!((result.gas_price.as_deref(), result.max_fee_per_gas), (Some("7"), None));
     }
 
     #[test]

@@ -19,19 +19,19 @@ pub(crate) struct Stuck;
 
 #[OpenApi]
 impl Stuck {
-    /// List what is stuck
+    /// List stuck transactions
     ///
-    /// Transactions that stayed unmined for `stuck.after` or through `stuck.max_attempts` sends, newest first. They are still worked on; an admin may resolve
-    /// them.
+    /// Transactions that stayed unmined for `stuck.after` or for `stuck.max_attempts` sends, newest first. Processing
+    /// continues; an admin may resolve them.
     #[oai(path = "/api/v1/stuck", method = "get", operation_id = "listStuck", tag = "Tag::Transactions")]
     async fn stuck(
         &self,
         app: Data<&SharedApp>,
         caller: Caller<Read>,
         #[oai(name = "chainId")] chain_id: Query<Option<u64>>,
-        /// 1 to 200; 50 if absent.
+        /// Page size, 1 to 200. Default: 50.
         limit: Query<Option<u32>>,
-        /// `nextCursor` of the page before.
+        /// `nextCursor` of the previous page.
         cursor: Query<Option<String>>,
     ) -> Result<Json<TxPage>, Failure<OnRead>> {
         let limit = page_size(limit.0)?;

@@ -13,23 +13,23 @@ use super::Tag;
 use crate::app::{App, SharedApp};
 use crate::auth::{Administer, Caller};
 use crate::error::{ApiError, Failure, OnAdmin};
-use crate::wait::{dealt_with, parse_worker_wait};
+use crate::wait::{parse_worker_wait, wait_until_handled};
 use crate::wire::{ActionResult, ActionStatus, AdoptReason, Body, OperatorReason};
 
 #[derive(ApiResponse)]
-pub(crate) enum Operated {
-    /// Carried out; `outcome` says what it led to.
+pub(crate) enum ActionResponse {
+    /// Done; see `outcome`.
     #[oai(status = 200)]
     Applied(Json<ActionResult>),
-    /// Recorded. The worker that owns the submitter will carry it out.
+    /// Recorded. The submitter's worker will execute it.
     #[oai(status = 202)]
     Pending(Json<ActionResult>),
 }
 
-/// The largest integer that every reader of JSON keeps exactly, and more than any chain has.
+/// The largest integer that all JSON parsers read exactly; more than any chain's block number.
 pub(crate) const MAX_BLOCK: u64 = (1 << 53) - 1;
 
-type Answer = Result<Operated, Failure<OnAdmin>>;
+type Answer = Result<ActionResponse, Failure<OnAdmin>>;
 
 #[derive(Debug)]
 pub(crate) struct SubmitterActions;
@@ -38,15 +38,15 @@ pub(crate) struct SubmitterActions;
 impl SubmitterActions {
     /// Pause a submitter
     ///
-    /// What is on its way is followed to its end; nothing new is sent until `resume`. Workers hear of it at once, and
-    /// within `worker.poll_interval` at the latest. New requests are still taken.
+    /// Transactions in flight are tracked until they are final; nothing new is sent until `resume`. Takes effect
+    /// within `worker.poll_interval`, usually at once. New requests are still accepted.
     #[oai(path = "/api/v1/submitters/:address/pause", method = "post", operation_id = "pauseSubmitter")]
     async fn pause(
         &self,
         app: Data<&SharedApp>,
         admin: Caller<Administer>,
         address: Path<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
@@ -62,7 +62,7 @@ impl SubmitterActions {
         app: Data<&SharedApp>,
         admin: Caller<Administer>,
         address: Path<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
@@ -71,50 +71,50 @@ impl SubmitterActions {
         set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.0.reason).await
     }
 
-    /// Release a submitter from PROTECT, as it is
+    /// Release a submitter from PROTECT
     ///
-    /// For false alarms: the sequence goes on where it stood.
+    /// For false alarms: continues with the stored nonce.
     #[oai(path = "/api/v1/submitters/:address/release", method = "post", operation_id = "releaseSubmitter")]
     async fn release(
         &self,
         app: Data<&SharedApp>,
         admin: Caller<Administer>,
         address: Path<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
-        /// How long to wait for the worker; `5s` if absent.
+        /// How long to wait for the worker. Default: `5s`.
         wait: Query<Option<String>>,
         body: Body<OperatorReason>,
     ) -> Answer {
         let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         let actor = &admin.actor();
-        let asked = OperatorRequest { actor, reason: &body.0.reason };
-        request(&app, key, (OperatorAction::Release, None), "release", asked, wait.0.as_deref()).await
+        let requested = OperatorRequest { actor, reason: &body.0.reason };
+        request(&app, key, (OperatorAction::Release, None), "release", requested, wait.0.as_deref()).await
     }
 
-    /// Adopt the chain's count for a submitter
+    /// Adopt the chain's nonce for a submitter
     ///
-    /// For addresses with a history, and after the key was used elsewhere: the sequence goes on where the chain stands. While
-    /// a consumed nonce is not explained it is refused, unless `takenBy` names the transaction that took it.
+    /// For addresses with earlier transactions, and after the key was used externally: continues with the chain's
+    /// nonce. Refused while it is unknown which transaction consumed a nonce, unless `takenBy` names it.
     #[oai(path = "/api/v1/submitters/:address/adopt", method = "post", operation_id = "adoptSubmitter")]
     async fn adopt(
         &self,
         app: Data<&SharedApp>,
         admin: Caller<Administer>,
         address: Path<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
-        /// How long to wait for the worker; `5s` if absent.
+        /// How long to wait for the worker. Default: `5s`.
         wait: Query<Option<String>>,
         body: Body<AdoptReason>,
     ) -> Answer {
         let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
         let actor = &admin.actor();
-        let asked = OperatorRequest { actor, reason: &body.0.reason };
+        let requested = OperatorRequest { actor, reason: &body.0.reason };
         let action = (OperatorAction::Adopt, taken_by(&body.0)?);
-        request(&app, key, action, "adopt", asked, wait.0.as_deref()).await
+        request(&app, key, action, "adopt", requested, wait.0.as_deref()).await
     }
 }
 
@@ -163,8 +163,8 @@ async fn request(
     let id = recorded(key, app.store.request_action(key, action, request, taken_by).await?)?;
     app.notifier.notify(1);
     log(actor, key, name, reason);
-    let entry =
-        dealt_with(app, wait, || app.store.audit_entry(id), |entry| entry.applied_at.is_some()).await?;
+    let read = || app.store.audit_entry(id);
+    let entry = wait_until_handled(app, wait, read, |entry| entry.applied_at.is_some()).await?;
     if entry.refused {
         return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()).into());
     }
@@ -179,7 +179,7 @@ fn recorded(key: SubmitterKey, outcome: OperatorOutcome) -> Result<AuditId, ApiE
     }
 }
 
-/// What the length check of the document cannot say.
+/// Checks what the length limits in the document cannot express.
 pub(super) fn check_reason(reason: &str) -> Result<(), ApiError> {
     let blank = reason.trim().is_empty();
     if blank
@@ -198,11 +198,11 @@ fn log(actor: &str, key: SubmitterKey, action: &str, reason: &str) {
         actor,
         action,
         reason,
-        "an operator acted"
+        "operator action requested"
     );
 }
 
-fn answer(id: AuditId, key: SubmitterKey, action: &str, reason: &str, entry: AuditEntry) -> Operated {
+fn answer(id: AuditId, key: SubmitterKey, action: &str, reason: &str, entry: AuditEntry) -> ActionResponse {
     let done = entry.applied_at.is_some();
     let result = Json(ActionResult {
         audit_id: id.0,
@@ -215,5 +215,5 @@ fn answer(id: AuditId, key: SubmitterKey, action: &str, reason: &str, entry: Aud
         applied_at: entry.applied_at,
         outcome: entry.outcome,
     });
-    if done { Operated::Applied(result) } else { Operated::Pending(result) }
+    if done { ActionResponse::Applied(result) } else { ActionResponse::Pending(result) }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Submitters;
 impl Submitters {
     /// List submitters
     ///
-    /// By chain and address, those that the key is for. `nextNonce` is shown to admins only.
+    /// The submitters that the key may use, by chain and address. Only admins see `nextNonce`.
     #[oai(
         path = "/api/v1/submitters",
         method = "get",
@@ -33,9 +33,9 @@ impl Submitters {
         app: Data<&SharedApp>,
         caller: Caller<Read>,
         #[oai(name = "chainId")] chain_id: Query<Option<u64>>,
-        /// 1 to 200; 50 if absent.
+        /// Page size, 1 to 200. Default: 50.
         limit: Query<Option<u32>>,
-        /// `nextCursor` of the page before.
+        /// `nextCursor` of the previous page.
         cursor: Query<Option<String>>,
     ) -> Result<Json<SubmitterPage>, Failure<OnRead>> {
         let limit = page_size(limit.0)?;
@@ -50,9 +50,9 @@ impl Submitters {
         Ok(Json(SubmitterPage { items, next_cursor }))
     }
 
-    /// Look at a submitter
+    /// Get a submitter
     ///
-    /// `nextNonce` is shown to admins only.
+    /// Only admins see `nextNonce`.
     #[oai(
         path = "/api/v1/submitters/:address",
         method = "get",
@@ -64,7 +64,7 @@ impl Submitters {
         app: Data<&SharedApp>,
         caller: Caller<Read>,
         address: Path<String>,
-        /// May be left out when the server serves one chain only.
+        /// Optional if the server serves only one chain.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Submitter>, Failure<OnRead>> {
@@ -74,9 +74,9 @@ impl Submitters {
     }
 }
 
-/// A cursor is the last submitter of the page, as it prints. Its chain may be one that is no longer configured.
+/// A cursor is the last submitter of the page as text. Its chain need not be configured any more.
 fn parse_cursor(text: &str) -> Result<SubmitterKey, ApiError> {
-    let bad = || ApiError::InvalidRequest("cursor: is not one of ours".into());
+    let bad = || ApiError::InvalidRequest("cursor: invalid cursor".into());
     let (chain, address) = text.split_once(':').ok_or_else(bad)?;
     let chain = chain.parse().ok().filter(|chain| i64::try_from(*chain).is_ok()).ok_or_else(bad)?;
     let address = parse_address_any_case(address).map_err(|_| bad())?;

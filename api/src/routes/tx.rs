@@ -1,5 +1,5 @@
-//! `/api/v1/tx`: what is done there is in `create.rs` and `list.rs`. One path has to be documented in one place: the
-//! framework would write it twice, and readers of the document would see the last alone.
+//! `/api/v1/tx`, implemented in `create.rs` and `list.rs`. All operations of a path must be in one `#[OpenApi]` impl:
+//! from two, the framework would write the path twice, and parsers of the document would use only the last.
 
 use chrono::{DateTime, Utc};
 use gapless::observe::TraceContext;
@@ -23,14 +23,14 @@ pub(crate) struct Transactions;
 impl Transactions {
     /// Send a transaction
     ///
-    /// Answers as soon as the request is safely stored. Follow it with `GET /api/v1/tx/{txId}?wait=30s`.
+    /// Responds as soon as the request is stored durably. Track it with `GET /api/v1/tx/{txId}?wait=30s`.
     #[oai(path = "/api/v1/tx", method = "post", operation_id = "createTx", tag = "Tag::Transactions")]
     async fn create(
         &self,
         app: Data<&SharedApp>,
         trace: Data<&TraceContext>,
         caller: Caller<Write>,
-        /// May carry the requestId. If both are given they must be the same.
+        /// Alternative to `requestId`. If both are given they must be equal.
         #[oai(name = "Idempotency-Key")]
         idempotency_key: Header<Option<String>>,
         body: Body<CreateTx>,
@@ -40,14 +40,14 @@ impl Transactions {
 
     /// List transactions
     ///
-    /// Newest first. All given conditions must hold. Only of the submitters that the key is for.
+    /// Newest first. All given filters must match. Only transactions of submitters that the key may use.
     #[oai(path = "/api/v1/tx", method = "get", operation_id = "listTx", tag = "Tag::Transactions")]
-    #[allow(clippy::too_many_arguments)] // one per query parameter: that is how the document is made
+    #[allow(clippy::too_many_arguments)] // one per documented query parameter
     async fn list(
         &self,
         app: Data<&SharedApp>,
         caller: Caller<Read>,
-        /// Needed with `submitter` when the server serves several chains.
+        /// Required with `submitter` if the server serves several chains.
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
         submitter: Query<Option<String>>,
@@ -58,9 +58,9 @@ impl Transactions {
         /// Accepted before this time.
         #[oai(name = "createdBefore")]
         created_before: Query<Option<DateTime<Utc>>>,
-        /// 1 to 200; 50 if absent.
+        /// Page size, 1 to 200. Default: 50.
         limit: Query<Option<u32>>,
-        /// `nextCursor` of the page before.
+        /// `nextCursor` of the previous page.
         cursor: Query<Option<String>>,
     ) -> Result<Json<TxPage>, Failure<OnRead>> {
         let conditions = Conditions {

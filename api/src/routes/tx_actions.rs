@@ -1,4 +1,4 @@
-//! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins: what may be asked about a transaction.
+//! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins.
 
 use gapless::domain::TxId;
 use gapless::store::{OperatorRequest, TxAction, TxRequestOutcome};
@@ -12,15 +12,15 @@ use super::submitter_actions::check_reason;
 use crate::app::{App, SharedApp};
 use crate::auth::{Administer, Caller, Write};
 use crate::error::{ApiError, Failure, OnAdmin, OnTxAction};
-use crate::wait::{dealt_with, parse_worker_wait};
+use crate::wait::{parse_worker_wait, wait_until_handled};
 use crate::wire::{Body, Resolution, ResolveAction, TxActionReason, TxActionResult};
 
 #[derive(ApiResponse)]
-pub(crate) enum Requested {
-    /// The worker has dealt with it; `outcome` says how.
+pub(crate) enum ActionResponse {
+    /// Done; see `outcome`.
     #[oai(status = 200)]
     Applied(Json<TxActionResult>),
-    /// Recorded. The worker that owns the submitter will deal with it.
+    /// Recorded. The submitter's worker will handle it.
     #[oai(status = 202)]
     Pending(Json<TxActionResult>),
 }
@@ -32,8 +32,9 @@ pub(crate) struct TxActions;
 impl TxActions {
     /// Cancel a transaction
     ///
-    /// Before it is sent it is `CANCELLED` at once. On its way, an empty transaction competes with it; what is mined
-    /// decides between `CANCELLED` and `CONFIRMED`, so follow it until it is final. Mined or final: 409.
+    /// A queued transaction becomes `CANCELLED` at once. One in flight is replaced by an empty transaction with the
+    /// same nonce: it ends as `CANCELLED` or `CONFIRMED`, whichever is mined first, so track it until it is final.
+    /// Mined or final: 409.
     #[oai(
         path = "/api/v1/tx/:txId/cancel",
         method = "post",
@@ -45,18 +46,18 @@ impl TxActions {
         app: Data<&SharedApp>,
         caller: Caller<Write>,
         #[oai(name = "txId")] tx_id: Path<String>,
-        /// How long to wait for the worker; `5s` if absent.
+        /// How long to wait for the worker. Default: `5s`.
         wait: Query<Option<String>>,
         body: Body<TxActionReason>,
-    ) -> Result<Requested, Failure<OnTxAction>> {
+    ) -> Result<ActionResponse, Failure<OnTxAction>> {
         let reason = body.0.reason.unwrap_or_else(|| "cancelled by the client".to_owned());
         Ok(request(&app, &caller, &tx_id.0, TxAction::Cancel, &reason, wait.0.as_deref()).await?)
     }
 
-    /// Raise the price of a transaction on its way
+    /// Speed up a transaction in flight
     ///
-    /// Once, within the limits of the transaction and of its submitter's balance; otherwise 409. 200 means that the attempt is
-    /// recorded. The transaction stays the same one: whichever price is mined counts.
+    /// Raises the price once, within the limits of the transaction and the submitter's balance; otherwise 409. 200
+    /// means that the new attempt is recorded. The transaction stays the same, whichever attempt is mined.
     #[oai(
         path = "/api/v1/tx/:txId/speed-up",
         method = "post",
@@ -68,18 +69,19 @@ impl TxActions {
         app: Data<&SharedApp>,
         caller: Caller<Administer>,
         #[oai(name = "txId")] tx_id: Path<String>,
-        /// How long to wait for the worker; `5s` if absent.
+        /// How long to wait for the worker. Default: `5s`.
         wait: Query<Option<String>>,
         body: Body<TxActionReason>,
-    ) -> Result<Requested, Failure<OnAdmin>> {
+    ) -> Result<ActionResponse, Failure<OnAdmin>> {
         let reason = body.0.reason.unwrap_or_else(|| "sped up by an operator".to_owned());
         Ok(request(&app, &caller, &tx_id.0, TxAction::SpeedUp, &reason, wait.0.as_deref()).await?)
     }
 
     /// Resolve a stuck transaction
     ///
-    /// `rebroadcast` sends the same bytes now, older attempts too if no node takes the newest; `bump` raises its price once;
-    /// `cancel` has an empty transaction compete for its place. To wait, do nothing: it leaves STUCK by itself when it is mined.
+    /// `rebroadcast` sends the same bytes now, and older attempts if no node accepts the newest. `bump` raises the
+    /// price once. `cancel` replaces it with an empty transaction. To wait, do nothing: it leaves STUCK when it is
+    /// mined.
     #[oai(
         path = "/api/v1/tx/:txId/resolve",
         method = "post",
@@ -91,10 +93,10 @@ impl TxActions {
         app: Data<&SharedApp>,
         caller: Caller<Administer>,
         #[oai(name = "txId")] tx_id: Path<String>,
-        /// How long to wait for the worker; `5s` if absent.
+        /// How long to wait for the worker. Default: `5s`.
         wait: Query<Option<String>>,
         body: Body<Resolution>,
-    ) -> Result<Requested, Failure<OnAdmin>> {
+    ) -> Result<ActionResponse, Failure<OnAdmin>> {
         let action = match body.0.action {
             ResolveAction::Rebroadcast => TxAction::Rebroadcast,
             ResolveAction::Bump => TxAction::SpeedUp,
@@ -111,13 +113,12 @@ async fn request<R>(
     action: TxAction,
     reason: &str,
     wait: Option<&str>,
-) -> Result<Requested, ApiError> {
+) -> Result<ActionResponse, ApiError> {
     check_reason(reason)?;
     let wait = parse_worker_wait(wait, app.max_wait)?;
-    let tx_id: TxId =
-        tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: is not a transaction id".into()))?;
+    let tx_id: TxId = tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: must be a UUID".into()))?;
     if caller.submitters().is_some() {
-        // Whose it is never changes, so that a look before the request is enough.
+        // A transaction's submitter never changes, so checking before the request is enough.
         caller.own_tx(app.store.get_tx(tx_id).await?)?;
     }
     let actor = &caller.actor();
@@ -127,11 +128,12 @@ async fn request<R>(
         TxRequestOutcome::Final(state) => return Err(ApiError::TxFinal { tx_id, state }),
     };
     app.notifier.notify(1);
-    tracing::info!(tx.id = %tx_id, actor, action = ?action, reason, "asked about a transaction");
-    let entry = dealt_with(app, wait, || app.store.tx_request_entry(number), |entry| entry.applied).await?;
+    tracing::info!(tx.id = %tx_id, actor, action = ?action, reason, "transaction action requested");
+    let read = || app.store.tx_request_entry(number);
+    let entry = wait_until_handled(app, wait, read, |entry| entry.applied).await?;
     if entry.refused {
         return Err(ApiError::ActionRefused(entry.outcome.unwrap_or_default()));
     }
     let result = Json(TxActionResult { tx_id: tx_id.0, outcome: entry.outcome });
-    Ok(if entry.applied { Requested::Applied(result) } else { Requested::Pending(result) })
+    Ok(if entry.applied { ActionResponse::Applied(result) } else { ActionResponse::Pending(result) })
 }

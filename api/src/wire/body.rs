@@ -1,5 +1,5 @@
-//! Request bodies, read strictly. The framework's own reader takes a number for a string and the last of two equal
-//! keys; both would change what the client meant.
+//! Strict JSON request bodies. The framework's own parser accepts a number for a string and the last of two duplicate
+//! keys, which could change the meaning of a request.
 
 use poem::{FromRequest, Request, RequestBody};
 use poem_openapi::payload::{ParsePayload, Payload};
@@ -12,7 +12,8 @@ use crate::error::ApiError;
 #[derive(Clone, Debug)]
 pub(crate) struct Body<T>(pub(crate) T);
 
-/// `Err` says what is wrong and where, for example ``payload.value: invalid type: integer `5`, expected a string``.
+/// `Err` contains the path and the problem, for example ``payload.value: invalid type: integer `5`, expected a
+/// string``.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Attempts and states of a transaction as clients see them: never the signed bytes, and nonces for admins only.
+//! Attempts and state changes of a transaction. Never contains signed bytes; nonces only for admins.
 
 use chrono::{DateTime, Utc};
 use gapless::domain::{Fees, TxId, U256};
@@ -9,23 +9,23 @@ use uuid::Uuid;
 use super::redact_nonces;
 use super::tx::TxState;
 
-/// The attempts and states of a transaction, as far as they are recorded.
+/// The recorded attempts and state changes of a transaction.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase")]
 pub(crate) struct TxHistory {
     pub(crate) tx_id: Uuid,
-    /// In the order in which they were recorded.
+    /// In order of recording.
     pub(crate) attempts: Vec<Attempt>,
-    /// In the order in which they were recorded; the times are the database's, and a clock may step. At most the newest 64
-    /// between the first two and the last.
+    /// In order of recording. Times are from the database clock, which may step. Long histories keep the first two
+    /// changes, the newest 64 after them, and the last.
     pub(crate) state_changes: Vec<StateChange>,
 }
 
-/// A set of signed bytes. They are recorded before they are sent.
+/// A signed version of the transaction. It is recorded before it is sent.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Attempt {
-    /// 1, 2, …
+    /// 1 for the first attempt, then 2, 3, …
     pub(crate) ordinal: u64,
     pub(crate) kind: AttemptKind,
     pub(crate) tx_hash: String,
@@ -37,36 +37,37 @@ pub(crate) struct Attempt {
     pub(crate) max_fee_per_gas: Option<String>,
     /// Wei per gas, decimal.
     pub(crate) max_priority_fee_per_gas: Option<String>,
-    /// Of a legacy transaction: wei per gas, decimal.
+    /// Legacy transactions only. Wei per gas, decimal.
     pub(crate) gas_price: Option<String>,
     pub(crate) committed_at: DateTime<Utc>,
     pub(crate) first_sent_at: Option<DateTime<Utc>>,
     pub(crate) last_sent_at: Option<DateTime<Utc>>,
-    /// How often it was sent, answered or not. Absent if that was not counted (recorded by an earlier version).
+    /// How often it was sent, with or without a response. Absent for attempts recorded by earlier versions.
     pub(crate) sends: Option<u64>,
-    /// Class of the last answer of a node, for example `accepted`, `already_known` or `underpriced`. Absent: none has answered.
+    /// Class of the last node response, for example `accepted`, `already_known` or `underpriced`. Absent: no response
+    /// yet.
     pub(crate) last_answer_class: Option<String>,
-    /// That answer in the node's words. Absent if the node took the bytes.
+    /// Error text of that response. Absent if the node accepted the transaction.
     pub(crate) last_answer: Option<String>,
-    /// It is the one that is in a block.
+    /// Whether this attempt is the one that was mined.
     pub(crate) mined: bool,
-    /// When it was declared dead, because another transaction has its place for good.
+    /// When it was discarded because another transaction finally has its nonce.
     pub(crate) displaced_at: Option<DateTime<Utc>>,
 }
 
-/// Why the bytes exist.
+/// The purpose of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum AttemptKind {
-    /// What was asked for.
+    /// The requested transaction.
     Original,
-    /// The same at another price.
+    /// The same transaction at a different price.
     Replacement,
-    /// Nothing, from the submitter to itself: it only takes the place of a transaction that shall not happen.
+    /// An empty transaction from the submitter to itself that consumes the nonce of a cancelled or failed one.
     Placeholder,
 }
 
-/// A state, and when it was recorded.
+/// A state and when it was recorded.
 #[derive(Clone, Copy, Debug, Object)]
 pub(crate) struct StateChange {
     pub(crate) state: TxState,
@@ -94,7 +95,7 @@ impl Attempt {
             Some(Fees::Legacy { gas_price }) => (None, None, wei(gas_price)),
             None => (None, None, None),
         };
-        let told = |answer: String| if for_admin { answer } else { redact_nonces(&answer) };
+        let shown = |answer: String| if for_admin { answer } else { redact_nonces(&answer) };
         Attempt {
             ordinal: view.ordinal,
             kind: view.kind.into(),
@@ -109,7 +110,7 @@ impl Attempt {
             last_sent_at: view.last_sent_at,
             sends: view.sends,
             last_answer_class: view.last_class,
-            last_answer: view.last_answer.map(told),
+            last_answer: view.last_answer.map(shown),
             mined: view.mined,
             displaced_at: view.displaced_at,
         }
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_admins_see_a_nonce_in_an_attempt_or_in_an_answer() {
+    fn only_admins_see_nonces_of_attempts_and_in_node_responses() {
         let view = store::AttemptView {
             ordinal: 1,
             kind: store::AttemptKind::Original,

@@ -1,41 +1,42 @@
-//! Where an unmined transaction seems to be, as clients see it.
+//! Mempool diagnosis of an unmined transaction.
 
 use chrono::{DateTime, Utc};
 use gapless::domain::mempool;
 use gapless::store::DiagnosisView;
 use poem_openapi::{Enum, Object};
 
-/// Where an unmined transaction seems to be. Advice: it is worked on all the same.
+/// Where an unmined transaction probably is. Informational: processing does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "snake_case")]
 pub(crate) enum MempoolVerdict {
-    /// A node has it in its pool.
+    /// At least one node has it in its mempool.
     InMempool,
-    /// Every node answered, and none knows it.
+    /// Every node responded and none has it.
     ProbablyLost,
-    /// Another transaction of the submitter has taken its place.
+    /// Another transaction of the submitter uses its nonce.
     ProbablyReplaced,
-    /// The nodes give no clear picture.
+    /// The nodes' responses are incomplete or contradictory.
     Unknown,
 }
 
-/// The last look into the pools of the nodes.
+/// The last mempool check.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Mempool {
     pub(crate) verdict: MempoolVerdict,
-    /// When the nodes were asked.
+    /// When the nodes were queried.
     pub(crate) at: DateTime<Utc>,
-    /// The verdict in words.
+    /// `verdict` as text.
     pub(crate) explanation: String,
+    /// Nodes that were queried.
     pub(crate) nodes_asked: u64,
-    /// Nodes that answered.
+    /// Nodes that responded.
     pub(crate) nodes_heard: u64,
-    /// Nodes that have it in their pool.
+    /// Nodes that have it in their mempool.
     pub(crate) nodes_with_it: u64,
-    /// Every node that has it holds it back.
+    /// Every node that has it keeps it in its queued (non-executable) pool.
     pub(crate) queued: bool,
-    /// The hash that has taken its place, where a node shows that.
+    /// Hash of the transaction that uses its nonce, if a node reports it.
     pub(crate) replaced_by: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! What goes over the wire, in the shapes and words clients see. No rule lives here: requests are checked by the
-//! domain, answers come from the store's views.
+//! Request and response types of the API. They contain no business rules: the domain validates requests, and responses
+//! are made from the store's views.
 
 mod body;
 mod history;
@@ -27,14 +27,14 @@ pub(crate) use submitter::{Submitter, SubmitterPage};
 pub(crate) use tx::{Accepted, BatchResponse, BatchResult, Tx, TxPage, TxState};
 pub(crate) use tx_actions::{Resolution, ResolveAction, TxActionReason, TxActionResult};
 
-/// A text of ours or of a node, without the nonces it may speak of: clients never see one. Decimal numbers are struck
-/// out when the text mentions nonces or the sequence at all; words that merely contain digits, such as hashes, stay.
+/// Removes nonces from a message, because clients must not see them. If the text contains "nonce" or "sequence", every
+/// decimal number is replaced by `…`. Words that only contain digits, such as hashes, stay.
 pub(crate) fn redact_nonces(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     if !lower.contains("nonce") && !lower.contains("sequence") {
         return text.to_owned();
     }
-    // A hyphen joins: a transaction id stays whole even where a part of it is all digits.
+    // A hyphen is part of a word, so that a UUID stays whole even if a group has only digits.
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let mut redacted = String::with_capacity(text.len());
     let mut rest = text;
@@ -52,7 +52,7 @@ mod tests {
     use super::redact_nonces;
 
     #[test]
-    fn nonces_are_struck_out_of_texts_that_mention_them() {
+    fn numbers_are_redacted_in_texts_about_nonces() {
         assert_eq!(
             redact_nonces("nonce too low: next nonce 5, tx nonce 4"),
             "nonce too low: next nonce …, tx nonce …"

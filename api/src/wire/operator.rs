@@ -1,58 +1,59 @@
-//! What operators ask for and what came of it.
+//! Operator actions on submitters and their results.
 
 use chrono::{DateTime, Utc};
 use poem_openapi::{Enum, Object};
 use serde::Deserialize;
 
-/// Why. Goes to the audit log.
+/// The reason of an operator action. Stored in the audit log.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct OperatorReason {
-    /// 1 to 1000 characters, for whoever reads the audit log.
+    /// 1 to 1000 characters.
     #[oai(validator(min_length = 1, max_length = 1000))]
     pub(crate) reason: String,
 }
 
-/// Why, and where to look. Goes to the audit log.
+/// The reason of an adopt action, and optionally the external transaction. Stored in the audit log.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AdoptReason {
-    /// 1 to 1000 characters, for whoever reads the audit log.
+    /// 1 to 1000 characters.
     #[oai(validator(min_length = 1, max_length = 1000))]
     pub(crate) reason: String,
-    /// The transaction that took a nonce of this submitter, where no node shows it by itself. The worker reads its block and
-    /// checks signature, nonce and finality.
+    /// The external transaction that consumed a nonce of this submitter, if no node finds it by itself. The worker
+    /// reads its block and checks signature, nonce and finality.
     pub(crate) taken_by: Option<NamedTransaction>,
 }
 
-/// A transaction, and the block that holds it.
+/// A transaction and its block.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct NamedTransaction {
-    /// Its hash.
+    /// Transaction hash, 0x hex.
     #[oai(validator(pattern = "^0x[0-9a-fA-F]{64}$"))]
     pub(crate) tx_hash: String,
-    /// The number of its block.
+    /// Block number.
     pub(crate) block: u64,
 }
 
+/// Progress of an operator action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "lowercase")]
 pub(crate) enum ActionStatus {
-    /// Carried out; `outcome` says what it led to.
+    /// Done; see `outcome`.
     Applied,
-    /// Recorded; the worker that owns the submitter will carry it out.
+    /// Recorded; the submitter's worker will execute it.
     Pending,
 }
 
-/// What came of an operator's request.
+/// The result of an operator action.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct ActionResult {
-    /// Its row in the audit log.
+    /// Id of the audit log row.
     pub(crate) audit_id: i64,
     pub(crate) chain_id: u64,
     pub(crate) submitter: String,
@@ -62,5 +63,6 @@ pub(crate) struct ActionResult {
     pub(crate) status: ActionStatus,
     pub(crate) requested_at: DateTime<Utc>,
     pub(crate) applied_at: Option<DateTime<Utc>>,
+    /// What the action changed. Absent while pending.
     pub(crate) outcome: Option<String>,
 }

@@ -4,26 +4,26 @@ use poem_openapi::Object;
 use poem_openapi::types::Example;
 use uuid::Uuid;
 
-/// An error. `code` is stable and meant for programs, `detail` is meant for people.
+/// An error (RFC 9457). `code` is stable and machine-readable; `detail` is a text that may change.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct Problem {
-    /// `urn:gapless:problem:` and the code.
+    /// `urn:gapless:problem:` followed by the code.
     #[oai(rename = "type")]
     pub(crate) kind: String,
-    /// The HTTP status in words.
+    /// The HTTP reason phrase.
     pub(crate) title: String,
     /// The HTTP status.
     pub(crate) status: u16,
-    /// What is wrong with this request.
+    /// Error message.
     pub(crate) detail: String,
-    /// Stable: what a program decides by.
+    /// Stable error code.
     pub(crate) code: String,
-    /// With `invalid_payload`: the field to blame, for example `payload.args[1]`.
+    /// With `invalid_payload`: the invalid field, for example `payload.args[1]`.
     pub(crate) field: Option<String>,
-    /// With `request_id_conflict`: the transaction that has the requestId.
+    /// With `request_id_conflict`: the transaction with this requestId. With `tx_final`: the transaction.
     pub(crate) tx_id: Option<Uuid>,
-    /// With `not_ready`: what the server waits for.
+    /// With `not_ready`: what is unavailable.
     pub(crate) missing: Option<Vec<String>>,
 }
 

@@ -1,4 +1,4 @@
-//! Requests as clients write them.
+//! Request bodies.
 
 use std::borrow::Cow;
 
@@ -18,60 +18,61 @@ use super::body::parse;
 #[oai(rename_all = "camelCase", deny_unknown_fields, example)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct CreateTx {
-    /// May be left out when the server serves one chain only.
+    /// Optional if the server serves only one chain.
     pub(crate) chain_id: Option<u64>,
-    /// The address that sends. Any spelling of an address names the same submitter.
+    /// The sending address, in lower, upper or checksum case.
     pub(crate) submitter: String,
-    /// Your idempotency key: 1 to 200 visible characters, unique per submitter. The `Idempotency-Key` header may carry
-    /// it instead. The same key with the same payload always names the same transaction.
+    /// Idempotency key: 1 to 200 visible characters, unique per submitter. May be sent in the `Idempotency-Key` header
+    /// instead. The same key with the same payload always returns the same transaction.
     pub(crate) request_id: Option<String>,
     pub(crate) payload: TxPayload,
 }
 
-/// What the transaction does. Amounts are strings, decimal or 0x hex: a JSON number would lose digits.
+/// The transaction's content. Amounts are strings, decimal or 0x hex, because JSON numbers can lose digits.
 #[derive(Clone, Debug, Default, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields, skip_serializing_if_is_none)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct TxPayload {
-    /// The recipient or contract. Absent: `data` is init code and a contract is deployed. A mixed-case address must
-    /// have a valid checksum (EIP-55).
+    /// Recipient or contract. Absent: deploys a contract with `data` as init code. A mixed-case address must have a
+    /// valid checksum (EIP-55).
     pub(crate) to: Option<String>,
-    /// Wei. Absent: 0.
+    /// Wei. Default: 0.
     pub(crate) value: Option<String>,
     /// Call data or init code, 0x hex. Not together with `method`.
     pub(crate) data: Option<String>,
-    /// What to call: a signature such as `transfer(address,uint256)`, or a function of a contract's ABI as an object.
+    /// The function to call: a signature such as `transfer(address,uint256)`, or a function entry of an ABI as an
+    /// object.
     pub(crate) method: Option<Any<Value>>,
-    /// The arguments of `method`. Integers as decimal or 0x strings, or as JSON integers below 2^53; bytes as 0x hex;
+    /// Arguments of `method`. Integers as decimal or 0x strings, or as JSON integers below 2^53; bytes as 0x hex;
     /// tuples as arrays, or as objects by component name.
     pub(crate) args: Option<Vec<Any<Value>>>,
-    /// The errors that the contract may return, so that a revert can be told in their words: signatures such as
-    /// `InsufficientBalance(uint256 available, uint256 required)`, or errors of a contract's ABI as objects. At most 64.
-    /// They explain and change nothing: a request with others is the same request.
+    /// Custom errors of the contract, used to decode reverts: signatures such as `InsufficientBalance(uint256
+    /// available, uint256 required)`, or error entries of an ABI as objects. At most 64. Not part of the idempotency
+    /// check: a request with other errors is the same request.
     pub(crate) errors: Option<Vec<Any<Value>>>,
-    /// Absent: estimated.
+    /// Default: estimated.
     pub(crate) gas_limit: Option<String>,
-    /// Absent: `eip1559`, or `legacy` if `gasPrice` is given.
+    /// Default: `eip1559`, or `legacy` if `gasPrice` is given.
     #[oai(rename = "type")]
     #[serde(rename = "type")]
     pub(crate) kind: Option<TxType>,
-    /// Wei per gas, `legacy` only. Absent: the server prices it.
+    /// Wei per gas, `legacy` only. Default: chosen by the server.
     pub(crate) gas_price: Option<String>,
-    /// Wei per gas at the most, `eip1559` only. Absent: the server prices it.
+    /// Maximum wei per gas, `eip1559` only. Default: chosen by the server.
     pub(crate) max_fee_per_gas: Option<String>,
-    /// Wei per gas for the block's proposer, `eip1559` only. Absent: the server prices it.
+    /// Maximum priority fee in wei per gas, `eip1559` only. Default: chosen by the server.
     pub(crate) max_priority_fee_per_gas: Option<String>,
-    /// How soon it should be mined. Absent: `normal`. Not for a request that names its price.
+    /// How soon it should be mined. Default: `normal`. Not together with a price.
     pub(crate) speed: Option<TxSpeed>,
-    /// EIP-2930.
+    /// EIP-2930 access list.
     pub(crate) access_list: Option<Vec<AccessListEntry>>,
-    /// Not sent before this time; does not hold up others in the queue.
+    /// Not sent before this time. Does not delay later transactions in the queue.
     pub(crate) not_before: Option<DateTime<Utc>>,
-    /// Cancelled if it is not mined by then: at once while it waits, by an empty transaction in its place after that.
+    /// Cancelled if not mined by this time: directly while queued, with an empty replacement transaction after that.
     pub(crate) deadline: Option<DateTime<Utc>>,
 }
 
-/// The envelope of the transaction.
+/// Transaction type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum, Deserialize)]
 #[oai(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
@@ -80,7 +81,7 @@ pub(crate) enum TxType {
     Eip1559,
 }
 
-/// What the server's fee policy is asked for.
+/// Urgency, evaluated by the server's fee policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum, Deserialize)]
 #[oai(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
@@ -90,6 +91,7 @@ pub(crate) enum TxSpeed {
     Fast,
 }
 
+/// An entry of an EIP-2930 access list.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -100,16 +102,16 @@ pub(crate) struct AccessListEntry {
     pub(crate) storage_keys: Vec<String>,
 }
 
-/// Several transactions to send. Each is accepted or refused on its own.
+/// Several transactions to send. Each is accepted or refused separately.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct BatchRequest {
-    /// Those of one submitter are queued in this order.
+    /// Items of the same submitter are queued in this order.
     pub(crate) items: Vec<BatchItem>,
 }
 
-/// An item that may be malformed without spoiling its neighbours.
+/// An item that may be malformed without affecting the other items.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchItem(pub(crate) Result<CreateTx, String>);
 
@@ -141,7 +143,7 @@ impl Type for BatchItem {
 
 impl<'de> Deserialize<'de> for BatchItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The item's own text, so that it is read as strictly as a request of its own.
+        // Parsed from its own text, as strictly as a single request.
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         Ok(BatchItem(parse(raw.get().as_bytes())))
     }
@@ -194,7 +196,7 @@ impl From<TxPayload> for RequestedTx {
     }
 }
 
-/// The canonical form, as it was understood: a request with this payload is the same request.
+/// The canonical form of a validated payload: a request with it is the same request.
 impl From<Payload> for TxPayload {
     fn from(payload: Payload) -> Self {
         let legacy = payload.kind == TxKind::Legacy;
@@ -216,7 +218,7 @@ impl From<Payload> for TxPayload {
             gas_price: price.clone().filter(|_| legacy),
             max_fee_per_gas: price.filter(|_| !legacy),
             max_priority_fee_per_gas: payload.max_priority_fee_per_gas.map(|tip| tip.to_string()),
-            // Normal is what a request without a speed asks for, and a priced request may not name one.
+            // `normal` is the default, and a request with a price must not have a speed.
             speed: match payload.speed {
                 Speed::Slow => Some(TxSpeed::Slow),
                 Speed::Normal => None,
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_canonical_form_means_the_same_payload() {
+    fn the_canonical_form_is_the_same_payload() {
         for payload in [
             RequestedTx::from(CreateTx::example().payload),
             RequestedTx {
@@ -289,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_exactly_is_refused_by_name() {
-        for (request, words) in [
+    fn unknown_fields_and_wrong_types_are_refused_with_their_path() {
+        for (request, message) in [
             (item(json!({"nonce": "5"})).to_string(), "payload.nonce: unknown field `nonce`"),
             (
                 item(json!({"value": 5})).to_string(),
@@ -305,12 +307,12 @@ mod tests {
             (String::new(), "EOF"),
         ] {
             let refusal = refusal(&request);
-            assert!(refusal.contains(words), "{request}: {refusal}");
+            assert!(refusal.contains(message), "{request}: {refusal}");
         }
     }
 
     #[test]
-    fn a_malformed_item_spoils_only_itself() {
+    fn a_malformed_item_does_not_affect_other_items() {
         let batch = json!({"items": [item(json!({"nonce": "5"})), item(json!({})), 7]}).to_string();
         let items = parse::<BatchRequest>(batch.as_bytes()).unwrap().items;
         assert!(items[0].0.as_ref().unwrap_err().contains("nonce"));

@@ -1,4 +1,4 @@
-//! What a transaction would cost and do, as clients see it.
+//! Simulation results.
 
 use gapless::domain::Failure;
 use poem_openapi::types::Example;
@@ -6,20 +6,20 @@ use poem_openapi::{Enum, Object};
 
 use super::tx_error::Revert;
 
-/// What would happen to the transaction now. Amounts are decimal; prices are wei per gas.
+/// The result of a simulation against the current chain state. Amounts are decimal; prices are in wei per gas.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct Simulation {
     pub(crate) outcome: Outcome,
-    /// Why it would not succeed: the decoded revert reason, or the node's words.
+    /// Why it would not succeed: the decoded revert reason, or the node's error message.
     pub(crate) reason: Option<String>,
-    /// What the contract returned when it reverted.
+    /// The decoded revert data.
     pub(crate) revert: Option<Revert>,
-    /// Gas it would use.
+    /// Estimated gas.
     pub(crate) gas: Option<String>,
-    /// Gas limit it would be sent with: the request's own, or the estimate with a margin.
+    /// Gas limit it would be sent with: that of the request, or the estimate plus a margin.
     pub(crate) gas_limit: Option<String>,
-    /// Base fee of the next block, where the chain has one.
+    /// Base fee of the next block, if the chain has one.
     pub(crate) base_fee_per_gas: Option<String>,
     /// `eip1559` only.
     pub(crate) max_fee_per_gas: Option<String>,
@@ -27,34 +27,35 @@ pub(crate) struct Simulation {
     pub(crate) max_priority_fee_per_gas: Option<String>,
     /// `legacy` only.
     pub(crate) gas_price: Option<String>,
-    /// Wei for `gas` at the price of the next block, without the value.
+    /// Wei: `gas` at the price of the next block, without the value.
     pub(crate) expected_fee: Option<String>,
-    /// Wei for `gasLimit` at the highest price, without the value.
+    /// Wei: `gasLimit` at the highest price, without the value.
     pub(crate) max_fee: Option<String>,
-    /// Wei the sender must own: `maxFee` and the value.
+    /// Wei the sender's balance must cover: `maxFee` plus the value.
     pub(crate) max_cost: Option<String>,
 }
 
+/// The outcome of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "snake_case")]
 pub(crate) enum Outcome {
     /// It would succeed.
     Success,
-    /// It would be executed and revert. Sent, it would end as `FAILED` before it used anything.
+    /// It would revert. If submitted, it would become `FAILED` without using a nonce or gas.
     Reverted,
-    /// The sender cannot pay for it. Sent, it would wait for funds.
+    /// The sender's balance is too low. If submitted, it would wait for funds.
     InsufficientFunds,
-    /// Its price is below the base fee. Sent, it would wait for the base fee to fall.
+    /// Its price is below the base fee. If submitted, it would wait until the base fee falls.
     Underpriced,
-    /// The chain would never take it.
+    /// The chain would never accept it.
     Invalid,
 }
 
 impl Simulation {
-    /// `errors`: those of the contract, as the request gave them.
+    /// `errors`: the contract's custom errors, from the request.
     pub(crate) fn reverted(failure: &Failure, errors: &[String]) -> Simulation {
         let revert = failure.revert.as_ref().map(|revert| Revert::new(revert, errors));
-        Simulation { revert, ..Simulation::of(Outcome::Reverted, Some(failure.in_words(errors))) }
+        Simulation { revert, ..Simulation::of(Outcome::Reverted, Some(failure.describe(errors))) }
     }
 
     pub(crate) fn of(outcome: Outcome, reason: Option<String>) -> Simulation {

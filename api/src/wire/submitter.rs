@@ -1,4 +1,4 @@
-//! Submitters as clients and operators see them.
+//! Submitters in responses.
 
 use chrono::{DateTime, Utc};
 use gapless::store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
@@ -6,79 +6,80 @@ use poem_openapi::{Enum, Object};
 
 use super::redact_nonces;
 
-/// Whether a submitter takes new transactions and sends them.
+/// Whether a submitter accepts new transactions and sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum SubmitterState {
-    /// Works.
+    /// Accepts and sends transactions.
     Active,
-    /// Takes new transactions; the first of its queue cannot be sent, because funds, fee, node or signer are missing.
+    /// Accepts new transactions. The first in its queue cannot be sent: it waits for funds, fee, node or signer.
     Blocked,
-    /// Takes new transactions but sends none until it is resumed.
+    /// Accepts new transactions but sends none until it is resumed.
     Paused,
-    /// A nonce is consumed, and no node shows by what: takes new transactions, sends none of them until that is explained.
+    /// A nonce was consumed by an unknown transaction. Accepts new transactions but sends none until it is found.
     Suspect,
-    /// Its key was used elsewhere: takes nothing new until an operator releases it.
+    /// Its key was used externally. Refuses new transactions until an operator releases it.
     Protect,
 }
 
-/// One address on one chain.
+/// A sending address on one chain.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Submitter {
     pub(crate) chain_id: u64,
-    /// In lower case.
+    /// Lower case.
     pub(crate) address: String,
     pub(crate) state: SubmitterState,
     /// Why it is paused.
     pub(crate) paused_reason: Option<String>,
-    /// What was seen when it stopped.
+    /// Why it is in PROTECT.
     pub(crate) protect_reason: Option<String>,
-    /// What is not explained.
+    /// Why it is in SUSPECT.
     pub(crate) suspect_reason: Option<String>,
-    /// Since when.
+    /// Since when it is in SUSPECT.
     pub(crate) suspect_since: Option<DateTime<Utc>>,
-    /// What the first transaction of its queue waits for: `funds`, `fee`, `node` or `signer`.
+    /// What the first transaction in the queue waits for: `funds`, `fee`, `node` or `signer`.
     pub(crate) blocked_by: Option<String>,
-    /// The same in words.
+    /// Error message for `blockedBy`.
     pub(crate) blocked_reason: Option<String>,
-    /// Since when.
+    /// Since when it is blocked.
     pub(crate) blocked_since: Option<DateTime<Utc>>,
-    /// Transactions that wait for their turn, counted up to 10,000.
+    /// Queued transactions, counted up to 10,000.
     pub(crate) queue_depth: u64,
-    /// True: there are `queueDepth` or more.
+    /// True if the count stopped at the cap: there may be more.
     pub(crate) queue_depth_capped: bool,
-    /// How long the first of them has been waiting.
+    /// Age of the oldest queued transaction, in seconds.
     pub(crate) oldest_queued_age_seconds: Option<f64>,
-    /// Transactions on their way.
+    /// Transactions in flight.
     pub(crate) in_flight: u64,
-    /// Its own window; absent: the configured one.
+    /// The submitter's own limit of transactions in flight. Absent: the configured default.
     pub(crate) max_in_flight: Option<u32>,
-    /// Others use its key as well (`nonce.strict.enabled = false`): their transactions are stepped over.
+    /// Its key is also used externally (`nonce.strict.enabled = false`): nonces consumed externally are skipped.
     pub(crate) shared: bool,
-    /// Its account was seen to run delegated code (EIP-7702), so one transaction is on its way at a time.
+    /// Its account has delegated code (EIP-7702), so only one transaction is in flight at a time.
     pub(crate) delegated: bool,
-    /// Its nonces are given by the low-level hook alone: it takes no requests.
+    /// Its nonces are reserved through the low-level hook only: it accepts no requests.
     pub(crate) low_level: bool,
-    /// What signs for it: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or `gcp_kms`.
+    /// Type of its signer: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or `gcp_kms`.
     pub(crate) signer: String,
-    /// For admins only: the nonce its next transaction gets.
+    /// Next nonce. For admins only.
     pub(crate) next_nonce: Option<u64>,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
 }
 
+/// A page of submitters, by chain and address.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct SubmitterPage {
     pub(crate) items: Vec<Submitter>,
-    /// Give it as `cursor` to read on. Absent on the last page.
+    /// Pass as `cursor` to get the next page. Absent on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
 impl Submitter {
     pub(crate) fn new(view: SubmitterView, for_admin: bool) -> Submitter {
-        let told = |reason: String| if for_admin { reason } else { redact_nonces(&reason) };
+        let shown = |reason: String| if for_admin { reason } else { redact_nonces(&reason) };
         let state = match (&view.protect_reason, &view.suspect_reason, view.status) {
             (Some(_), _, _) => SubmitterState::Protect,
             (None, Some(_), _) => SubmitterState::Suspect,
@@ -91,12 +92,12 @@ impl Submitter {
             address: view.key.address_text(),
             state,
             paused_reason: view.status_reason,
-            protect_reason: view.protect_reason.map(told),
-            suspect_reason: view.suspect_reason.map(told),
+            protect_reason: view.protect_reason.map(shown),
+            suspect_reason: view.suspect_reason.map(shown),
             suspect_since: view.suspect_since,
             blocked_by: view.blocked.as_ref().map(|blocked| blocked.reason.as_str().to_owned()),
             blocked_since: view.blocked.as_ref().map(|blocked| blocked.since),
-            blocked_reason: view.blocked.and_then(|blocked| blocked.error).map(told),
+            blocked_reason: view.blocked.and_then(|blocked| blocked.error).map(shown),
             queue_depth: view.queue_depth,
             queue_depth_capped: view.queue_depth >= QUEUE_DEPTH_CAP,
             oldest_queued_age_seconds: view.oldest_queued_age_seconds,
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_admins_see_a_nonce() {
+    fn only_admins_see_nonces() {
         let view = SubmitterView {
             key: SubmitterKey { chain_id: ChainId(1), address: Address::zero() },
             signer: "keystore".into(),

@@ -1,4 +1,4 @@
-//! Transactions as clients see them: states, hashes, receipts, and never a nonce.
+//! Transactions in responses. They never contain a nonce.
 
 use chrono::{DateTime, Utc};
 use gapless::domain::{self, Confirmation, Finality, H256};
@@ -13,34 +13,34 @@ use super::redact_nonces;
 use super::request::TxPayload;
 use super::tx_error::TxError;
 
-/// The transaction of an accepted request.
+/// An accepted request.
 #[derive(Clone, Copy, Debug, Object)]
 #[oai(rename_all = "camelCase", example)]
 pub(crate) struct Accepted {
     pub(crate) tx_id: Uuid,
 }
 
-/// Where a transaction stands. `CONFIRMED`, `FAILED` and `CANCELLED` are final.
+/// State of a transaction. `CONFIRMED`, `FAILED` and `CANCELLED` are final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum TxState {
-    /// Accepted, waits for its turn.
+    /// Accepted; waits in the submitter's queue.
     Queued,
-    /// Signed and recorded, about to be sent.
+    /// Signed and recorded; about to be sent.
     InFlight,
-    /// A node took it.
+    /// Accepted by a node.
     Submitted,
-    /// Mined, waits for depth.
+    /// Mined; waits for confirmations.
     Tracking,
-    /// Unmined for too long; still worked on.
+    /// Unmined for too long; processing continues.
     Stuck,
-    /// The submitter's key was used elsewhere; waits for an operator.
+    /// The submitter's key was used externally; waits for an operator.
     Protect,
-    /// Final: on chain, deep enough.
+    /// Final: mined, with enough confirmations.
     Confirmed,
-    /// Final: refused before sending, reverted on chain, or replaced because no node would take it. `lastError` says why.
+    /// Final: refused before sending, reverted on chain, or replaced because no node accepts it. See `lastError`.
     Failed,
-    /// Final: it will never have an effect.
+    /// Final: it has no effect on chain.
     Cancelled,
 }
 
@@ -50,36 +50,35 @@ pub(crate) enum TxState {
 pub(crate) struct Tx {
     pub(crate) tx_id: Uuid,
     pub(crate) chain_id: u64,
-    /// In lower case.
+    /// Lower case.
     pub(crate) submitter: String,
     pub(crate) request_id: String,
     pub(crate) state: TxState,
     /// Why it waits, for example `waiting_funds`.
     pub(crate) sub_state: Option<String>,
-    /// The hash on chain. May change until the transaction is mined.
+    /// Transaction hash. May change until the transaction is mined.
     pub(crate) tx_hash: Option<String>,
-    /// The hash of the transaction that took its place.
+    /// Hash of the mined transaction, if it is not the first attempt.
     pub(crate) replaced_by_hash: Option<String>,
-    /// Blocks that confirm it, its own included. Of a final transaction: as many as were counted when it became final.
+    /// Confirming blocks, including its own. For a final transaction: the count when it became final.
     pub(crate) confirmations: Option<u64>,
-    /// Confirmations that make it final, or that did. Absent where the chain itself says so (`finalityTag`).
+    /// Confirmations required to become final. Absent if the rule is a `finalityTag`.
     pub(crate) confirmations_required: Option<u64>,
-    /// It is final when the chain calls its block so.
+    /// It becomes final when the chain marks its block with this tag.
     pub(crate) finality_tag: Option<FinalityTag>,
-    /// The blocks that confirm it, its own first: at most as many as are required, and 64. Those of a final transaction stay.
-    /// Absent in lists, while it is in no block, and while the server does not know them: keep what you have.
+    /// The confirming blocks, its own first: at most as many as required, and at most 64. Kept for final transactions.
+    /// Absent in lists, while it is in no block, and while the server does not have them; then keep your current list.
     pub(crate) confirmation_blocks: Option<Vec<ConfirmationBlock>>,
-    /// How to take `confirmationBlocks`: true, they replace what you have; false, they come on top of it (see the parameter
-    /// `after`).
+    /// True: `confirmationBlocks` replaces your list. False: append it (see the parameter `after`).
     pub(crate) new_fork: Option<bool>,
-    /// How often it was sent.
+    /// Number of sends.
     pub(crate) submit_attempts: u64,
     pub(crate) last_submit_at: Option<DateTime<Utc>>,
-    /// The last complaint of the node or the signer, or why it failed.
+    /// Last node or signer error, or why it failed.
     pub(crate) last_error: Option<String>,
-    /// Where it seems to be while it is unmined. Only where the operators have that asked (`mempool.diagnose.enabled`).
+    /// Mempool diagnosis while it is unmined. Only if enabled (`mempool.diagnose.enabled`).
     pub(crate) mempool: Option<Mempool>,
-    /// The same for programs: why it waits or how it ended.
+    /// `lastError` in machine-readable form.
     pub(crate) error: Option<TxError>,
     pub(crate) receipt: Option<Receipt>,
     pub(crate) created_at: DateTime<Utc>,
@@ -87,11 +86,11 @@ pub(crate) struct Tx {
     pub(crate) confirmed_at: Option<DateTime<Utc>>,
     /// When it reached a final state.
     pub(crate) finished_at: Option<DateTime<Utc>>,
-    /// What was asked for, in canonical form. Absent in lists.
+    /// The requested payload in canonical form. Absent in lists.
     pub(crate) payload: Option<TxPayload>,
 }
 
-/// What the chain calls a block that will stay.
+/// Block tag of the chain that marks a block as final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "lowercase")]
 pub(crate) enum FinalityTag {
@@ -99,7 +98,7 @@ pub(crate) enum FinalityTag {
     Finalized,
 }
 
-/// A block that confirms a transaction.
+/// A confirming block.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase")]
 pub(crate) struct ConfirmationBlock {
@@ -107,7 +106,7 @@ pub(crate) struct ConfirmationBlock {
     pub(crate) hash: String,
 }
 
-/// What the chain says of a mined transaction.
+/// Receipt of a mined transaction.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Receipt {
@@ -115,44 +114,44 @@ pub(crate) struct Receipt {
     pub(crate) block_number: u64,
     pub(crate) block_hash: String,
     pub(crate) transaction_index: u64,
-    /// False: mined, and reverted.
+    /// False: reverted.
     pub(crate) succeeded: bool,
     /// Decimal.
     pub(crate) gas_used: String,
     /// Wei per gas, decimal.
     pub(crate) effective_gas_price: Option<String>,
-    /// The deployed contract.
+    /// Address of the deployed contract.
     pub(crate) contract_address: Option<String>,
 }
 
-/// Transactions, newest first.
+/// A page of transactions, newest first.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct TxPage {
     pub(crate) items: Vec<Tx>,
-    /// Give it as `cursor` to read on. Absent on the last page.
+    /// Pass as `cursor` to get the next page. Absent on the last page.
     pub(crate) next_cursor: Option<String>,
 }
 
-/// Results in the order of the request's items.
+/// Results of a batch, in the order of its items.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase")]
 pub(crate) struct BatchResponse {
     pub(crate) results: Vec<BatchResult>,
 }
 
-/// What became of one item: `txId`, or `problem`.
+/// Result of one item: `txId` or `problem`.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct BatchResult {
-    /// The status the item would have had on its own: 202 new, 200 known before, else an error.
+    /// HTTP status of the item as a single request: 202 new, 200 accepted before, otherwise an error.
     pub(crate) status: u16,
     pub(crate) tx_id: Option<Uuid>,
     pub(crate) problem: Option<Problem>,
 }
 
 impl Tx {
-    /// `required`: unknown for a chain that is no longer configured; its finished transactions can still be read.
+    /// `required`: `None` for a chain that is no longer configured; its final transactions can still be read.
     pub(crate) fn new(view: TxView, required: Option<Finality>) -> Tx {
         let rule = view.rule(required);
         Tx {
@@ -187,34 +186,34 @@ impl Tx {
         }
     }
 
-    /// Adds the blocks that confirm it. Whoever names the last block they know of hears only what came on top of it; if it
-    /// is not among them the chain has changed, and they hear all. What is not kept is no evidence of a change: then they hear
-    /// nothing, and keep what they have.
-    pub(crate) fn with_confirmations(self, kept: &ConfirmingBlocks, after: Option<H256>) -> Tx {
-        let (blocks, whole): (&[Confirmation], bool) = match kept {
+    /// Adds the confirming blocks. If `after` is among them, only the blocks on top of it. If it is not, the chain
+    /// was reorganised, and all blocks are returned. If the blocks are not stored, nothing is added: the client keeps
+    /// its list.
+    pub(crate) fn with_confirmations(self, stored: &ConfirmingBlocks, after: Option<H256>) -> Tx {
+        let (blocks, whole): (&[Confirmation], bool) = match stored {
             ConfirmingBlocks::Listed { blocks, whole } => (blocks, *whole),
             ConfirmingBlocks::Replaced => (&[], true),
-            ConfirmingBlocks::NotKept => return self,
+            ConfirmingBlocks::NotStored => return self,
         };
         let known = after.and_then(|hash| blocks.iter().position(|block| block.hash == hash));
         if known.is_none() && after.is_some() && !whole {
             return self;
         }
-        let news = known.map_or(blocks, |index| &blocks[index + 1..]);
+        let new = known.map_or(blocks, |index| &blocks[index + 1..]);
         let block = |block: &Confirmation| ConfirmationBlock {
             number: block.number,
             hash: format!("{:#x}", block.hash),
         };
         Tx {
-            // Read a moment later than the count: it can only have grown.
+            // The blocks were read after the count, which can only have grown since.
             confirmations: self.confirmations.map(|count| count.max(blocks.len() as u64)),
-            confirmation_blocks: Some(news.iter().map(block).collect()),
+            confirmation_blocks: Some(new.iter().map(block).collect()),
             new_fork: Some(known.is_none()),
             ..self
         }
     }
 
-    /// For lists: call data can be long, and a page of it longer.
+    /// For lists: call data can be long.
     pub(crate) fn without_payload(self) -> Tx {
         Tx { payload: None, ..self }
     }
@@ -324,33 +323,35 @@ mod tests {
         Confirmation { number, hash: H256::from_low_u64_be(number) }
     }
 
-    /// What an answer says to somebody who has the blocks up to one of them: their numbers, and whether they replace.
-    fn told(kept: ConfirmingBlocks) -> impl Fn(Option<u64>) -> Option<(Vec<u64>, bool)> {
+    /// The response for `after`: the block numbers and `newFork`.
+    fn response_to(stored: ConfirmingBlocks) -> impl Fn(Option<u64>) -> Option<(Vec<u64>, bool)> {
         move |after| {
-            let tx = Tx::example().with_confirmations(&kept, after.map(H256::from_low_u64_be));
+            let tx = Tx::example().with_confirmations(&stored, after.map(H256::from_low_u64_be));
             let numbers = |blocks: Vec<ConfirmationBlock>| blocks.iter().map(|block| block.number).collect();
             tx.confirmation_blocks.map(numbers).zip(tx.new_fork)
         }
     }
 
     #[test]
-    fn whoever_knows_a_block_hears_what_came_on_top_of_it_and_after_a_fork_all() {
-        let told = told(ConfirmingBlocks::Listed { blocks: vec![block(7), block(8), block(9)], whole: true });
-        assert_eq!(told(None), Some((vec![7, 8, 9], true)));
-        assert_eq!(told(Some(8)), Some((vec![9], false)));
-        assert_eq!(told(Some(9)), Some((vec![], false)));
-        assert_eq!(told(Some(1)), Some((vec![7, 8, 9], true)));
+    fn blocks_after_a_known_block_are_appended_and_after_a_fork_all_are_returned() {
+        let blocks = vec![block(7), block(8), block(9)];
+        let response = response_to(ConfirmingBlocks::Listed { blocks, whole: true });
+        assert_eq!(response(None), Some((vec![7, 8, 9], true)));
+        assert_eq!(response(Some(8)), Some((vec![9], false)));
+        assert_eq!(response(Some(9)), Some((vec![], false)));
+        assert_eq!(response(Some(1)), Some((vec![7, 8, 9], true)));
     }
 
     #[test]
-    fn what_is_not_kept_is_no_fork_and_what_is_replaced_is() {
-        let pruned = told(ConfirmingBlocks::NotKept);
+    fn blocks_that_are_not_stored_are_no_fork_but_replaced_blocks_are() {
+        let pruned = response_to(ConfirmingBlocks::NotStored);
         assert_eq!((pruned(None), pruned(Some(7))), (None, None));
-        let beginning = told(ConfirmingBlocks::Listed { blocks: vec![block(7), block(8)], whole: false });
-        assert_eq!(beginning(Some(9)), None, "it may be one of those that are missing");
+        let blocks = vec![block(7), block(8)];
+        let beginning = response_to(ConfirmingBlocks::Listed { blocks, whole: false });
+        assert_eq!(beginning(Some(9)), None, "it may be one of the blocks that are not stored");
         assert_eq!(beginning(Some(7)), Some((vec![8], false)));
         assert_eq!(beginning(None), Some((vec![7, 8], true)));
-        let replaced = told(ConfirmingBlocks::Replaced);
+        let replaced = response_to(ConfirmingBlocks::Replaced);
         assert_eq!((replaced(None), replaced(Some(7))), (Some((vec![], true)), Some((vec![], true))));
     }
 }

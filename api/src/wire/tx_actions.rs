@@ -1,45 +1,49 @@
-//! What is asked about a transaction, and what came of it.
+//! Actions on a transaction and their results.
 
 use poem_openapi::{Enum, Object};
 use serde::Deserialize;
 use uuid::Uuid;
 
-/// Why. May be left out.
+/// The reason of an action. Optional.
 #[derive(Clone, Debug, Default, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct TxActionReason {
-    /// 1 to 1000 characters, kept with the request.
+    /// 1 to 1000 characters, stored with the request.
     #[oai(validator(min_length = 1, max_length = 1000))]
     #[serde(default)]
     pub(crate) reason: Option<String>,
 }
 
-/// What to do about a stuck transaction.
+/// Action on a stuck transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum, Deserialize)]
 #[oai(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ResolveAction {
+    /// Send the same bytes again.
     Rebroadcast,
+    /// Raise the price once.
     Bump,
+    /// Replace it with an empty transaction.
     Cancel,
 }
 
+/// How to resolve a stuck transaction.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Resolution {
     pub(crate) action: ResolveAction,
-    /// 1 to 1000 characters, kept with the request.
+    /// 1 to 1000 characters, stored with the request.
     #[oai(validator(min_length = 1, max_length = 1000))]
     pub(crate) reason: String,
 }
 
-/// What came of it so far.
+/// The result of an action on a transaction.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct TxActionResult {
     pub(crate) tx_id: Uuid,
-    /// Absent while the worker has not dealt with it.
+    /// Absent while the worker has not handled it.
     pub(crate) outcome: Option<String>,
 }

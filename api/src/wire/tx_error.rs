@@ -1,4 +1,4 @@
-//! Why a transaction waits or how it ended, as clients see it; and what a contract returned when it reverted.
+//! Errors of transactions and decoded revert data.
 
 use gapless::domain::abi::Argument;
 use gapless::domain::{self, RevertData};
@@ -8,51 +8,52 @@ use serde_json::Value;
 
 use super::redact_nonces;
 
-/// Why a transaction waits or how it ended.
+/// Why a transaction waits, failed or was cancelled.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct TxError {
-    /// Stable; decide by this. New codes may be added.
+    /// Stable error code. New codes may be added.
     pub(crate) code: String,
-    /// For people.
+    /// Error message.
     pub(crate) message: String,
-    /// What the contract returned.
+    /// The revert data, if a contract reverted.
     pub(crate) revert: Option<Revert>,
 }
 
-/// What a contract returned when it reverted.
+/// Revert data of a contract.
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
 pub(crate) struct Revert {
     pub(crate) kind: RevertKind,
-    /// The text of an `error`, the meaning of a `panic`.
+    /// Text of an `error`, or meaning of a `panic`.
     pub(crate) reason: Option<String>,
-    /// Of a `panic`, 0x hex.
+    /// Code of a `panic`, 0x hex.
     pub(crate) panic_code: Option<String>,
-    /// Of a `custom` error.
+    /// Name of a `custom` error.
     pub(crate) name: Option<String>,
-    /// Of a `custom` error, for example `InsufficientBalance(uint256,uint256)`.
+    /// Signature of a `custom` error, for example `InsufficientBalance(uint256,uint256)`.
     pub(crate) signature: Option<String>,
-    /// Of a `custom` error.
+    /// Arguments of a `custom` error.
     pub(crate) arguments: Option<Vec<ErrorArgument>>,
-    /// The bytes themselves, 0x hex; at most the first 1024.
+    /// The returned bytes, 0x hex; at most the first 1024.
     pub(crate) data: String,
-    /// How many bytes there were, where `data` does not have them all.
+    /// Number of returned bytes, if `data` is truncated.
     pub(crate) size: Option<u64>,
 }
 
+/// The kind of revert data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
 #[oai(rename_all = "snake_case")]
 pub(crate) enum RevertKind {
-    /// `Error(string)`: a text.
+    /// `Error(string)`: a message.
     Error,
-    /// `Panic(uint256)`: a check of the compiler.
+    /// `Panic(uint256)`: a check inserted by the Solidity compiler failed.
     Panic,
-    /// One of the errors that came with the request.
+    /// One of the `errors` in the request.
     Custom,
-    /// Nothing was returned.
+    /// No data was returned.
     Empty,
-    /// Bytes that are none of these.
+    /// Unrecognised data.
     Unknown,
 }
 
@@ -60,16 +61,16 @@ pub(crate) enum RevertKind {
 #[derive(Clone, Debug, Object)]
 #[oai(rename_all = "camelCase")]
 pub(crate) struct ErrorArgument {
-    /// Empty where the signature has none.
+    /// Empty if the signature has no name.
     pub(crate) name: String,
     #[oai(rename = "type")]
     pub(crate) kind: String,
-    /// As in `args`: integers are decimal strings, bytes 0x hex, tuples objects by name or arrays.
+    /// As in `args`: integers as decimal strings, bytes as 0x hex, tuples as objects by component name or as arrays.
     pub(crate) value: Any<Value>,
 }
 
 impl TxError {
-    /// `errors`: those of the contract, as the request gave them.
+    /// `errors`: the contract's custom errors, from the request.
     pub(crate) fn new(error: &domain::TxError, errors: &[String]) -> TxError {
         TxError {
             code: error.code.to_string(),
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_the_shape_that_is_documented() {
+    fn an_error_has_the_documented_json_form() {
         let mut data = vec![0x4e, 0x48, 0x7b, 0x71];
         data.extend([[0; 31].as_slice(), &[0x12]].concat());
         let error = domain::TxError {
@@ -145,25 +146,25 @@ mod tests {
     }
 
     #[test]
-    fn arguments_keep_their_names_and_types_and_what_was_cut_says_so() {
+    fn arguments_have_names_and_types_and_truncated_data_has_its_size() {
         let errors = vec!["Short(uint256 have,(bool,int8)[1])".to_owned()];
-        let selector = ethers_selector();
+        let selector = short_selector();
         let mut data = selector.to_vec();
         data.extend([[0; 31].as_slice(), &[7], &[0; 31], &[1], &[0xff; 32]].concat());
         data.resize(3_000, 0);
-        let told = Revert::new(&RevertData::new(&data), &errors).to_json().unwrap();
-        assert_eq!((&told["kind"], &told["name"]), (&json!("custom"), &json!("Short")));
-        assert_eq!(told["signature"], "Short(uint256,(bool,int8)[1])");
+        let revert = Revert::new(&RevertData::new(&data), &errors).to_json().unwrap();
+        assert_eq!((&revert["kind"], &revert["name"]), (&json!("custom"), &json!("Short")));
+        assert_eq!(revert["signature"], "Short(uint256,(bool,int8)[1])");
         let expected = json!([
             { "name": "have", "type": "uint256", "value": "7" },
             { "name": "", "type": "(bool,int8)[1]", "value": [[true, "-1"]] },
         ]);
-        assert_eq!(told["arguments"], expected);
-        assert_eq!((told["data"].as_str().unwrap().len(), &told["size"]), (2 + 2 * 1024, &json!(3_000)));
+        assert_eq!(revert["arguments"], expected);
+        assert_eq!((revert["data"].as_str().unwrap().len(), &revert["size"]), (2 + 2 * 1024, &json!(3_000)));
     }
 
-    /// Of `Short(uint256,(bool,int8)[1])`, by way of a call with the same signature.
-    fn ethers_selector() -> [u8; 4] {
+    /// Selector of `Short(uint256,(bool,int8)[1])`, taken from an encoded call with the same signature.
+    fn short_selector() -> [u8; 4] {
         let method = json!("Short(uint256,(bool,int8)[1])");
         let data = gapless::domain::abi::encode_call(&method, &[json!("7"), json!([[true, "-1"]])]).unwrap();
         data[..4].try_into().unwrap()

@@ -1,4 +1,4 @@
-//! Keys of the benchmarks: the same in every run, and worth nothing anywhere else.
+//! Deterministic keys of the benchmarks.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, Eip1559TransactionRequest, H256, Signature, U256};
@@ -9,7 +9,7 @@ use gapless::signer::is_signature_of;
 
 use super::run::CHAIN_ID;
 
-/// Gas of a plain transfer. Given with every request, so that nothing is estimated.
+/// Gas of a plain transfer. Set in every request, so that there are no estimates.
 pub(crate) const GAS: u64 = 21_000;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Key {
     secret: [u8; 32],
 }
 
-/// Some hundred microseconds each.
+/// Takes a few hundred microseconds per key.
 pub(crate) fn keys(count: usize) -> Vec<Key> {
     let key = |index: usize| {
         let secret = keccak256(format!("gapless benchmark key {index}"));
@@ -33,7 +33,7 @@ impl Key {
         self.wallet.address()
     }
 
-    /// As stored: lower-case.
+    /// The address as stored: lower-case hex.
     pub(crate) fn text(&self) -> String {
         format!("{:#x}", self.address())
     }
@@ -46,12 +46,12 @@ impl Key {
         hex::encode(self.secret)
     }
 
-    /// What every benchmark sends: one wei from a submitter to itself. The in-process chain relies on that.
+    /// The payload of all benchmarks: one wei from a submitter to itself. The in-process chain depends on that.
     pub(crate) fn payload(&self) -> Payload {
         Payload { gas_limit: Some(GAS.into()), ..Payload::transfer(self.address(), U256::one()) }
     }
 
-    /// The same as a client writes it.
+    /// The same as a request body.
     pub(crate) fn request(&self, request_id: &str) -> String {
         let address = self.text();
         format!(
@@ -59,7 +59,7 @@ impl Key {
         )
     }
 
-    /// The same without Gapless: signed at a nonce of choice.
+    /// The same as a signed transaction with this nonce.
     pub(crate) fn sign(&self, nonce: u64) -> (H256, Bytes) {
         let request = Eip1559TransactionRequest::new()
             .from(self.address())
@@ -76,13 +76,13 @@ impl Key {
         (H256(keccak256(&raw)), raw)
     }
 
-    /// The first half of what a worker's signer does for one transaction.
+    /// Signs a digest, as the worker's signer does.
     pub(crate) fn signature(&self, digest: H256) -> Signature {
         let signature = self.wallet.sign_hash(digest).expect("any hash can be signed");
         Signature { v: signature.v - 27, ..signature }
     }
 
-    /// The other half: is it a signature of this key?
+    /// Verifies a signature, as the worker's signer does.
     pub(crate) fn check(&self, digest: H256, signature: &Signature) -> bool {
         is_signature_of(self.address(), digest, signature)
     }

@@ -1,4 +1,4 @@
-//! How the transactions of a run fared in time, from their rows.
+//! Latencies and rates of the transactions of a run, from their rows.
 
 use crate::measure::Latencies;
 
@@ -43,7 +43,7 @@ impl Lifetimes {
         self.0.last().map_or(0.0, |last| self.count() / (last.confirmed - first).max(1e-3))
     }
 
-    /// Per second, while the tenth to the ninetieth percent were confirmed: without getting under way and running dry.
+    /// Per second, between the 10th and the 90th percentile of confirmations, i.e. without ramp-up and end.
     pub(crate) fn sustained_rate(&self) -> f64 {
         let (from, to) = (self.0.len() / 10, self.0.len() * 9 / 10);
         match (self.0.get(from), self.0.get(to)) {

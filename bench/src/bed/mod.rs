@@ -1,4 +1,4 @@
-//! The test bed: a durable PostgreSQL, the product's programs, and a database for each run.
+//! The test bed: a durable PostgreSQL, the product's binaries, and a database per run.
 
 mod keys;
 mod lifetimes;
@@ -21,8 +21,8 @@ pub(crate) use service::{Service, launched};
 use crate::args::Args;
 use crate::measure::Monitor;
 
-/// As somebody would run it who must not lose anything. No checkpoint falls into a run: the page images after one
-/// would be counted as somebody's log.
+/// Durable settings. No checkpoint occurs during a run: the full-page images after it
+/// would distort the WAL volume.
 const SETTINGS: [&str; 8] = [
     "fsync=on",
     "synchronous_commit=on",
@@ -50,11 +50,14 @@ impl Bed {
     pub(crate) async fn start(args: &Args) -> Result<Bed> {
         let bin_dir = match &args.bin_dir {
             Some(dir) => dir.clone(),
-            None => std::env::current_exe()?.parent().context("this program is nowhere")?.to_owned(),
+            None => std::env::current_exe()?
+                .parent()
+                .context("the path of this program has no directory")?
+                .to_owned(),
         };
         for program in ["gapless", "gapless-api", "gapless-worker"] {
             if !bin_dir.join(program).is_file() {
-                bail!("there is no {program} in {}; `make bench-build` makes it", bin_dir.display());
+                bail!("there is no {program} in {}; run `make bench-build`", bin_dir.display());
             }
         }
         let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
@@ -71,7 +74,7 @@ impl Bed {
         self.bin_dir.join(name)
     }
 
-    /// `None`: this PostgreSQL came without it.
+    /// `None`: not part of this PostgreSQL installation.
     pub(crate) fn pgbench(&self) -> Option<PathBuf> {
         self.binaries.beside("pgbench")
     }
@@ -80,7 +83,7 @@ impl Bed {
         tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await?
     }
 
-    /// Configuration and logs.
+    /// Directory of configuration and logs.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -93,7 +96,7 @@ impl Bed {
         self.postgres.pid()
     }
 
-    /// A new database with the schema, and settings that name it and the chain.
+    /// Creates a database with the schema, and the settings of its processes.
     pub(crate) async fn run(&self, name: &str, chain_url: &str) -> Result<Run<'_>> {
         let database = format!("bench_{}", self.next.fetch_add(1, Ordering::Relaxed));
         self.postgres.create_database(&database).await?;

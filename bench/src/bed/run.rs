@@ -1,4 +1,4 @@
-//! One run: a database of its own, the settings of its processes, and the audit at its end.
+//! One run: its database, the settings of its processes, and the final audit.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use super::{Bed, Key, Lifetimes, Service, launched};
 use crate::measure::{Meter, Monitor, Parties};
 
 pub(crate) const CHAIN_ID: u64 = 31337;
-/// What `gapless verify` may take at the most, with a million rows.
+/// Time limit of `gapless verify`, for a million rows.
 const VERIFY_LIMIT: Duration = Duration::from_secs(600);
-/// Rows that one statement inserts.
+/// Rows per INSERT.
 const GROUP: usize = 500;
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// A configuration key for the processes that are started from now on.
+    /// Sets a configuration key for processes that are started later.
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.settings.set(key, value);
     }
@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
         self.bed.url(&self.database)
     }
 
-    /// Makes the submitters known as a worker would. Paused, nothing of theirs is begun.
+    /// Announces the submitters, as a worker does; optionally paused.
     pub(crate) async fn announce(&self, keys: &[Key], paused: bool) -> Result<()> {
         let announced = |key: &Key| Announced {
             key: key.submitter(),
@@ -83,14 +83,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets everybody begin.
+    /// Resumes all submitters.
     pub(crate) async fn activate(&self) -> Result<()> {
         sqlx::query("UPDATE submitter SET status = 'ACTIVE'").execute(&self.db).await?;
         self.store.notify_work().await?;
         Ok(())
     }
 
-    /// Queues so many transactions of each, in turn.
+    /// Queues `each` transactions per submitter, round-robin.
     pub(crate) async fn fill(&self, keys: &[Key], each: usize) -> Result<()> {
         let mut group = Vec::with_capacity(GROUP);
         for number in 0..each {
@@ -126,7 +126,7 @@ impl<'a> Run<'a> {
         let port = Port::claim()?;
         let mut settings = self.settings.clone();
         settings.set("api.bind", format!("127.0.0.1:{}", port.number()));
-        // Queues are watched as in production, and longer than any benchmark makes them.
+        // The queue limit is enforced as in production, but never reached.
         settings.set("api.queue_limit", 1_000_000_000_u64);
         let launch = self.launch("gapless-api", &settings)?;
         launched(launch, port, "the API is listening").await
@@ -136,13 +136,13 @@ impl<'a> Run<'a> {
         self.start_worker_named(keys, "").await
     }
 
-    /// `node` is its name in leases; empty: any.
-    pub(crate) async fn start_worker_named(&self, keys: &[Key], node: &str) -> Result<Service> {
+    /// `worker_id` is its worker id; empty: generated.
+    pub(crate) async fn start_worker_named(&self, keys: &[Key], worker_id: &str) -> Result<Service> {
         let port = Port::claim()?;
         let names: Vec<String> = (0..keys.len()).map(|index| format!("BENCH_KEY_{index}")).collect();
         let mut settings = self.settings.clone();
         settings.set("worker.metrics_bind", format!("127.0.0.1:{}", port.number()));
-        settings.set("worker.id", node);
+        settings.set("worker.id", worker_id);
         settings.set("signer.raw_key_env", names.clone());
         let mut launch = self.launch("gapless-worker", &settings)?;
         launch.env = names.into_iter().zip(keys.iter().map(Key::secret_hex)).collect();
@@ -164,8 +164,8 @@ impl<'a> Run<'a> {
         Meter::begin(&self.monitor, parties).await
     }
 
-    /// Until nothing waits and nothing is open. Two looks into partial indexes, whatever is finished; the second, which passes
-    /// over what has just left the queues, only after the first found nothing.
+    /// Waits until nothing is queued or open. Two queries on partial indexes, independent of finished rows; the
+    /// second, which has to skip recently dequeued entries, runs only after the first has found nothing.
     pub(crate) async fn wait_settled(&self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Of everything that is confirmed, which must be so many at least.
+    /// Lifetimes of all confirmed transactions, which must be at least `count`.
     pub(crate) async fn lifetimes(&self, count: usize) -> Result<Lifetimes> {
         let rows: Vec<(f64, f64, f64)> = sqlx::query_as(
             "SELECT extract(epoch FROM created_at)::FLOAT8, extract(epoch FROM prepared_at)::FLOAT8,
@@ -209,22 +209,22 @@ impl<'a> Run<'a> {
         Ok(now.fetch_one(&self.db).await?)
     }
 
-    /// The audit, by the program an operator would use. A run that is not sound has no figures.
+    /// Runs the audit with the CLI. A run that does not pass has no figures.
     async fn verify(&self) -> Result<()> {
         let config = self.settings.write(&self.bed.dir().join(format!("{}-verify.toml", self.name)))?;
         let mut command = tokio::process::Command::new(self.bed.program("gapless"));
         command.arg("--config").arg(config).arg("verify").stdin(Stdio::null()).kill_on_drop(true);
         let output = tokio::time::timeout(VERIFY_LIMIT, command.output()).await;
-        let output = output.context("gapless verify takes too long")?.context("gapless verify")?;
+        let output = output.context("gapless verify timed out")?.context("gapless verify")?;
         if !output.status.success() {
             let (out, err) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            bail!("{}: gapless verify is not content:\n{out}{err}", self.name);
+            bail!("{}: gapless verify failed:\n{out}{err}", self.name);
         }
         Ok(())
     }
 
-    /// The end of every run: the audit; then the database goes. The chain must still be there.
+    /// Ends a run: runs the audit, for which the chain must still exist, and drops the database.
     pub(crate) async fn finish(self) -> Result<()> {
         self.verify().await?;
         self.store.close().await;

@@ -1,4 +1,4 @@
-//! A process of the product, started as an operator would.
+//! A process of the product.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,25 +9,25 @@ use nix::sys::signal::Signal;
 
 use crate::load::Connection;
 
-/// Ten thousand keys are read before a worker has started, and builds may be slow.
+/// A worker loads ten thousand keys before it has started, and debug builds are slow.
 const START_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Service {
     process: Process,
-    /// Where an API serves, or a worker its metrics.
+    /// Port of an API, or of a worker's metrics.
     port: Port,
 }
 
-/// Starts it and waits until its log holds `ready`.
+/// Starts it and waits until its log contains `ready`.
 pub(crate) async fn launched(launch: Launch, port: Port, ready: &str) -> Result<Service> {
     let log = launch.log.clone();
     let mut process = launch.spawn()?;
     let deadline = Instant::now() + START_LIMIT;
     while !read(&log).contains(ready) {
         if process.exited()?.is_some() {
-            bail!("{} ended at its start:\n{}", process.name(), process.log_tail(20));
+            bail!("{} exited during its start:\n{}", process.name(), process.log_tail(20));
         }
         if Instant::now() > deadline {
             bail!("{} has not started:\n{}", process.name(), process.log_tail(20));
@@ -50,7 +50,7 @@ impl Service {
         self.port.number()
     }
 
-    /// Until its port takes connections.
+    /// Waits until its port accepts connections.
     pub(crate) async fn reachable(&self) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         while let Err(error) = Connection::open(self.port()).await {
@@ -70,7 +70,7 @@ impl Service {
         self.process.signal(Signal::SIGTERM)
     }
 
-    /// In good order. Its sessions with the database end, and report what they did.
+    /// Stops it gracefully. Its database sessions end and report their statistics.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         if !self.process.stop(STOP_LIMIT).await? {
             bail!("{} did not stop:\n{}", self.process.name(), self.process.log_tail(20));
@@ -78,7 +78,7 @@ impl Service {
         self.check_log()
     }
 
-    /// A figure of a process that panicked is worth nothing.
+    /// Fails if the process panicked.
     pub(crate) fn check_log(&self) -> Result<()> {
         let log = read(self.process.log());
         match log.lines().find(|line| line.contains("panicked at")) {
@@ -87,13 +87,13 @@ impl Service {
         }
     }
 
-    /// JSON-RPC calls so far, as a worker counts them: from its first one on.
+    /// Number of JSON-RPC calls so far, from the worker's metrics.
     pub(crate) async fn rpc_calls(&self) -> Result<f64> {
         let mut connection = Connection::open(self.port()).await?;
         let (_, body) = connection.get("/metrics").await?;
         let body = String::from_utf8_lossy(&body).into_owned();
         let sum = body.lines().find_map(|line| line.strip_prefix("gapless_rpc_batch_size_sum"));
         let Some(value) = sum.and_then(|rest| rest.rsplit(' ').next()) else { return Ok(0.0) };
-        value.parse().context("the worker's count of its calls is no number")
+        value.parse().context("the worker's call count is not a number")
     }
 }

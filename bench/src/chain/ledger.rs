@@ -1,4 +1,4 @@
-//! What the chain knows: blocks, who sent what, and what waits for the next block.
+//! State of the chain: blocks, transactions by sender, and the mempool.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub(super) struct Block {
     pub(super) transactions: Vec<Transaction>,
 }
 
-/// Where a transaction is.
+/// Block and index of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) block: usize,
@@ -29,10 +29,10 @@ pub(super) struct Ledger {
     blocks: Vec<Block>,
     by_hash: HashMap<H256, usize>,
     places: HashMap<H256, Place>,
-    /// Of each sender, the block of each nonce; nonces begin at 0 and none is missing.
+    /// By sender, the block of each nonce; nonces start at 0 without gaps.
     mined_in: HashMap<Address, Vec<u64>>,
     pool: Vec<Transaction>,
-    /// How many of each sender wait.
+    /// Number of pending transactions by sender.
     pooled: HashMap<Address, u64>,
     sends: Vec<(Instant, Address)>,
     refused: Option<String>,
@@ -55,7 +55,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a transaction that has the next nonce of its sender; answers a node's words otherwise.
+    /// Accepts a transaction with the next nonce of its sender; otherwise returns the error message of a node.
     pub(super) fn take(&mut self, transaction: Transaction) -> Result<(), &'static str> {
         self.sends.push((Instant::now(), transaction.from));
         let next = self.count(&transaction.from) + self.pooled.get(&transaction.from).copied().unwrap_or(0);
@@ -65,7 +65,7 @@ impl Ledger {
             return Err(if known { "already known" } else { "nonce too low" });
         }
         if transaction.nonce > next {
-            // Nothing is sent ahead of a nonce that no node took: a benchmark that sees this has found a defect.
+            // Workers never send ahead of an unsent nonce: this is a defect.
             self.refuse(format!("nonce {} of {:#x}, {next} is next", transaction.nonce, transaction.from));
             return Err("nonce too high");
         }
@@ -78,7 +78,7 @@ impl Ledger {
         self.refused.get_or_insert(why);
     }
 
-    /// What should never have been sent, if anything.
+    /// A transaction that should never have been sent, if any.
     pub(super) fn refused(&self) -> Option<&String> {
         self.refused.as_ref()
     }
@@ -87,7 +87,7 @@ impl Ledger {
         !self.pool.is_empty()
     }
 
-    /// One block of everything that waits.
+    /// Mines all pending transactions in one block.
     pub(super) fn mine(&mut self) {
         let (number, parent) = (self.blocks.len(), self.head().hash);
         let hash = block_hash(number as u64, parent);
@@ -134,7 +134,7 @@ impl Ledger {
         self.places.len()
     }
 
-    /// Everything that came in, with its time.
+    /// All sends with their times.
     pub(super) fn sends(&self) -> &[(Instant, Address)] {
         &self.sends
     }

@@ -1,5 +1,5 @@
-//! A chain inside this program: real JSON-RPC over loopback, real signatures, and no execution. It takes every
-//! transaction that has the next nonce and mines at once, so that what is measured is the worker.
+//! An in-process chain: real JSON-RPC over loopback, real signatures, no execution. It accepts every
+//! transaction with the next nonce and mines instantly, so that the worker is what is measured.
 
 mod ledger;
 mod rpc;
@@ -19,12 +19,12 @@ use tokio::task::JoinHandle;
 
 use ledger::Ledger;
 
-/// When blocks are made.
+/// When blocks are mined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mining {
-    /// At the end of every request that brought transactions.
+    /// After every request with transactions.
     AtOnce,
-    /// By the clock, empty ones too.
+    /// At an interval, also empty blocks.
     Every(Duration),
 }
 
@@ -32,11 +32,11 @@ pub(crate) enum Mining {
 struct Shared {
     ledger: Mutex<Ledger>,
     mining: Mining,
-    /// JSON-RPC calls by method, each of a batch counted.
+    /// Number of JSON-RPC calls by method; each call of a batch counts.
     calls: Mutex<Calls>,
 }
 
-/// How often each method was called.
+/// Number of calls by method.
 pub(crate) type Calls = BTreeMap<String, u64>;
 
 impl Shared {
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// A running chain. Dropping it ends it.
+/// A running chain. Stops when dropped.
 #[derive(Debug)]
 pub(crate) struct Chain {
     shared: Arc<Shared>,
@@ -59,10 +59,10 @@ impl Chain {
         let shared = Arc::new(Shared { ledger, mining, calls: Mutex::default() });
         let acceptor = TcpListener::bind("127.0.0.1:0").into_acceptor().await?;
         let address = acceptor.local_addr().into_iter().find_map(|found| found.as_socket_addr().copied());
-        let url = format!("http://{}", address.context("the chain listens nowhere")?);
+        let url = format!("http://{}", address.context("the chain has no listening address")?);
         let app = Route::new().at("/", post(answer)).data(shared.clone());
         let serving = tokio::spawn(async move {
-            // Ends with the task; there is nobody to tell.
+            // Ends with the task; errors are ignored.
             let _ = Server::new_with_acceptor(acceptor).run(app).await;
         });
         let mut tasks = vec![serving];
@@ -90,7 +90,7 @@ impl Chain {
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until so many transactions are mined. Costs the database nothing.
+    /// Waits until `count` transactions are mined, without database queries.
     pub(crate) async fn wait_mined(&self, count: usize, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
@@ -115,7 +115,7 @@ impl Chain {
         self.shared.ledger().mined()
     }
 
-    /// Puts signed transactions into one block without anybody asking; answers its number and hash.
+    /// Mines signed transactions in one block without RPC. Returns its number and hash.
     pub(crate) fn plant(&self, raws: &[Bytes]) -> Result<(u64, H256)> {
         let mut ledger = self.shared.ledger();
         for raw in raws {
@@ -126,7 +126,7 @@ impl Chain {
         Ok((ledger.head().number, ledger.head().hash))
     }
 
-    /// For each of `senders`, when a transaction of theirs first came in after `since`.
+    /// By sender, the time from `since` to its first transaction.
     pub(crate) fn next_sends(&self, senders: &[Address], since: Instant) -> HashMap<Address, Duration> {
         let ledger = self.shared.ledger();
         let mut first: HashMap<Address, Duration> = HashMap::new();

@@ -1,4 +1,4 @@
-//! JSON-RPC as text: requests in, answers out. Answers are written by hand, because thousands a second are made.
+//! JSON-RPC as text. Responses are formatted manually, for thousands per second.
 
 use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ struct Call<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// The answer to one HTTP request, whose calls are counted.
+/// The response to one HTTP request. Counts its calls.
 pub(super) fn answer(ledger: &Mutex<Ledger>, counts: &Mutex<Calls>, mining: Mining, body: &[u8]) -> String {
     let locked = || ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let is_batch = body.first() == Some(&b'[');
@@ -46,7 +46,7 @@ pub(super) fn answer(ledger: &Mutex<Ledger>, counts: &Mutex<Calls>, mining: Mini
             out.push(',');
         }
         let (id, params) = (call.id.get(), call.params.map_or("[]", RawValue::get));
-        // A send is decoded before the ledger is locked: that is where the time goes.
+        // Decode a send before locking the ledger, because decoding is the expensive part.
         let result = match call.method {
             "eth_sendRawTransaction" => send(params, locked),
             method => read(&locked(), method, params),
@@ -152,7 +152,7 @@ fn quantity(number: u64) -> String {
     format!("\"{number:#x}\"")
 }
 
-/// Everything is final here as soon as it is mined.
+/// Mined blocks are final immediately.
 fn height(ledger: &Ledger, tag: &str) -> Result<u64, (i64, String)> {
     match tag {
         "latest" | "pending" | "safe" | "finalized" => Ok(ledger.head().number),

@@ -1,11 +1,11 @@
-//! Raw bytes to what the ledger keeps of a transaction.
+//! Decodes raw transactions.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, H256};
 use ethers_core::utils::{keccak256, rlp::Rlp};
 
-/// One signature in so many is recovered. All of them would cost more than everything else here, and a worker's
-/// signer has checked each.
+/// One in this many signatures is verified. Verifying all would dominate the CPU time, and the worker's
+/// signer has verified each.
 const RECOVERED_ONE_IN: u8 = 64;
 const EIP_1559: u8 = 2;
 
@@ -16,7 +16,7 @@ pub(super) struct Transaction {
     pub(super) nonce: u64,
 }
 
-/// The benchmarks send from a submitter to itself, so the sender is known without the signature.
+/// The benchmarks send from a submitter to itself, so the sender is known without recovering the signature.
 pub(super) fn decode(raw: &[u8], chain_id: u64) -> Result<Transaction, String> {
     let Some((&EIP_1559, fields)) = raw.split_first() else { return Err("not of EIP-1559".to_owned()) };
     let fields = Rlp::new(fields);

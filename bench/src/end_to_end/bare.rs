@@ -1,4 +1,4 @@
-//! A sender with keys and a node and nothing else: it forgets everything if it dies.
+//! A bare sender: keys and a node, no persistence.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,17 @@ use tokio::task::JoinSet;
 use crate::bed::Key;
 use crate::load::Rpc;
 
-/// As a worker sends: so many calls in a request, so many requests at once.
+/// As in a worker: calls per request, and concurrent requests.
 const BATCH: usize = 100;
-/// Anvil's automine collapses with hundreds pending: there a request holds so many, and one more is sent while they are mined.
+/// Anvil's automine is very slow with hundreds pending: with it a request has this many calls, and one more is in
+/// progress.
 const AUTOMINED: usize = 50;
 const SENDERS: usize = 2;
-/// A block of a second holds hundreds: what is not mined by then, anvil has forgotten.
+/// A block per second has room for hundreds: a transaction that is not mined by then was lost by anvil.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(1);
 
-/// Signs and sends everything as fast as it can, then waits until all of it is mined. Per second.
+/// Signs and sends everything as fast as possible, then waits until all is mined. Returns the rate per second.
 pub(super) async fn send_all(port: u16, keys: &[Key], each: usize, automine: bool) -> Result<f64> {
     let begun = Instant::now();
     let mut senders = JoinSet::new();
@@ -42,7 +43,7 @@ async fn send_part(port: u16, keys: Vec<Key>, each: usize, automine: bool) -> Re
             let (hash, raw) = key.sign(nonce);
             batch.push(json!([raw]));
             left -= 1;
-            // The last nonce of a sender is mined after all of its others; in automine, the last of a batch.
+            // Only the last nonce of a sender needs a receipt; with automine, the last of each batch.
             if nonce + 1 == each as u64 || (automine && (batch.len() == most || left == 0)) {
                 sent.push(hash);
             }
@@ -81,7 +82,7 @@ async fn until_mined(rpc: &mut Rpc, mut hashes: Vec<H256>) -> Result<()> {
     Ok(())
 }
 
-/// One at a time: the next is sent when the receipt of the one before is there. Per second.
+/// Sends one at a time and waits for each receipt. Returns the rate per second.
 pub(super) async fn send_and_wait(port: u16, key: &Key, each: usize) -> Result<f64> {
     let mut rpc = Rpc::open(port).await?;
     let begun = Instant::now();
@@ -92,7 +93,7 @@ pub(super) async fn send_and_wait(port: u16, key: &Key, each: usize) -> Result<f
     Ok(each as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// The two round trips of a transaction at the least: send it, read its receipt.
+/// The minimum of two round trips per transaction: send it, read its receipt.
 pub(crate) async fn send_and_see(rpc: &mut Rpc, hash: H256, raw: &Bytes) -> Result<()> {
     rpc.call("eth_sendRawTransaction", json!([raw])).await?;
     let deadline = Instant::now() + LIMIT;

@@ -1,4 +1,4 @@
-//! End to end on anvil: from the first POST to the last confirmation, beside a sender that has only keys and a node.
+//! End to end on anvil: from the first POST to the last confirmation, compared with a bare sender.
 
 mod bare;
 
@@ -16,13 +16,13 @@ use crate::bed::{Bed, CHAIN_ID, Key, Lifetimes, keys};
 use crate::load::{self, Rpc, Until};
 use crate::machine::cores;
 use crate::measure::{Usage, cpu_seconds};
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const NAME: &str = "anvil";
 const LIMIT: Duration = Duration::from_secs(900);
-/// Clients that post at once.
+/// Concurrent clients.
 const CLIENTS: usize = 64;
-/// So often the bare sender may begin anew.
+/// Maximum tries of the bare sender.
 const BARE_TRIES: u32 = 3;
 const GOAL_OF_BARE: f64 = 0.7;
 const GOAL_OF_WAITING: f64 = 0.5;
@@ -46,7 +46,7 @@ fn by_second(submitters: usize, each: usize, gas_limit: Option<u64>, judged: boo
 }
 
 fn cases(args: &Args) -> Vec<Case> {
-    /// What holds ten thousand transfers in one block.
+    /// Room for ten thousand transfers in a block.
     const WIDE: Option<u64> = Some(300_000_000);
     if args.has_size() {
         let (submitters, each) = args.size(50, 20);
@@ -79,7 +79,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         };
         let ours = gapless(bed, &case, &keys).await?;
         table.rows.push(row(&case, &ours, &bare, waiting));
-        judge(report, &case, &ours, &bare, waiting);
+        evaluate(report, &case, &ours, &bare, waiting);
     }
     report.table(NAME, table);
     Ok(())
@@ -101,7 +101,7 @@ fn row(case: &Case, ours: &Ours, bare: &Bare, waiting: Option<f64>) -> Row {
     ours.usage.columns(ours.lifetimes.whole().columns(row), count)
 }
 
-fn judge(report: &mut Report, case: &Case, ours: &Ours, bare: &Bare, waiting: Option<f64>) {
+fn evaluate(report: &mut Report, case: &Case, ours: &Ours, bare: &Bare, waiting: Option<f64>) {
     let (rate, what) = (ours.rate(), format!("end to end, {}", describe(case)));
     if case.judged {
         let share = rate / bare.rate;
@@ -115,14 +115,14 @@ fn judge(report: &mut Report, case: &Case, ours: &Ours, bare: &Bare, waiting: Op
             &what,
             format!("≥ {GOAL_OF_BARE} × the bare sender"),
             measured,
-            Verdict::of(share >= GOAL_OF_BARE),
+            GoalResult::of(share >= GOAL_OF_BARE),
         );
         report.headline(format!("{} {share:.2} × bare", describe(case)));
     }
     if let Some(waiting) = waiting {
         let share = rate / waiting;
         let goal = format!("≥ {GOAL_OF_WAITING} × a bare sender that waits for each receipt");
-        report.goal(what, goal, format!("{share:.2} ×"), Verdict::of(share >= GOAL_OF_WAITING));
+        report.goal(what, goal, format!("{share:.2} ×"), GoalResult::of(share >= GOAL_OF_WAITING));
     }
 }
 
@@ -150,13 +150,13 @@ struct Bare {
     anvil_ms: f64,
 }
 
-/// Anvil decides whether a transaction waits for a lower nonce before it adds it; if that one is mined in between, it waits for ever.
-/// Such a run says nothing, and is done again.
+/// Because of a race in anvil, a transaction may stay queued forever if the nonce before it is mined while it is
+/// added. Such a run is repeated.
 async fn bare(case: &Case, keys: &[Key]) -> Result<Bare> {
     let mut tries = 1;
     loop {
         match bare_once(case, keys).await {
-            Err(error) if tries < BARE_TRIES => eprintln!("the bare sender, once more: {error:#}"),
+            Err(error) if tries < BARE_TRIES => eprintln!("the bare sender is retried: {error:#}"),
             measured => return measured,
         }
         tries += 1;
@@ -183,8 +183,8 @@ impl Ours {
         self.lifetimes.rate_from_request()
     }
 
-    /// What these cores could do at the most, never idle: everybody's processor time for one transaction, and of anvil's only
-    /// what sending it costs.
+    /// Upper bound of the rate on these cores without idle time: CPU time of all processes per transaction, of
+    /// anvil's only the part for sending.
     fn most_on(&self, cores: usize, bare: &Bare) -> f64 {
         let own = self.usage.cpu_ms_per(self.lifetimes.count())
             + self.usage.bench_cpu * 1000.0 / self.lifetimes.count();

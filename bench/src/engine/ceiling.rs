@@ -1,6 +1,6 @@
-//! The ceiling: the statements of a worker at their best, and nothing else. Leases are claimed, queues are read ahead,
-//! and one fenced write per transaction confirms the one before and gives the next its nonce. What is written was
-//! signed and mined before the clock started, so that the audit agrees.
+//! The upper bound: only the SQL of a worker. Leases are claimed, queues are prefetched,
+//! and one fenced write per transaction confirms the previous one and assigns the next nonce. The transactions were
+//! signed and mined before the measurement, so that the audit passes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::chain::{Chain, Mining};
 use crate::measure::Usage;
 use crate::report::Row;
 
-/// As in a worker: concurrent transactions, writes in one, intents read ahead.
+/// As in a worker: concurrent transactions, writes per transaction, prefetched intents.
 const WRITERS: usize = 3;
 const BATCH: usize = 500;
 const READ_AHEAD: u32 = 16;
@@ -46,7 +46,7 @@ impl Ceiling {
     }
 }
 
-/// What is on chain for one submitter: by nonce, its bytes and where they were mined.
+/// Mined transactions of one submitter by nonce: hash, raw bytes and receipt.
 type Signed = Vec<(H256, Bytes, Receipt)>;
 
 pub(super) async fn measure(bed: &Bed, keys: &[Key], each: usize) -> Result<Ceiling> {
@@ -79,7 +79,7 @@ pub(super) async fn measure(bed: &Bed, keys: &[Key], each: usize) -> Result<Ceil
     }
     let elapsed = begun.elapsed();
     let usage = meter.stop();
-    // Sessions report what they did when they end.
+    // Sessions report their statistics when they end.
     run.store.close().await;
     let count = (keys.len() * each) as f64;
     let usage = usage.usage(&run.monitor).await?;
@@ -88,7 +88,7 @@ pub(super) async fn measure(bed: &Bed, keys: &[Key], each: usize) -> Result<Ceil
     Ok(Ceiling { rate: count / elapsed.as_secs_f64(), usage, count })
 }
 
-/// A block for each nonce.
+/// One block per nonce.
 fn sign_and_mine(chain: &Chain, keys: &[Key], each: usize) -> Result<Vec<Signed>> {
     let mut signed: Vec<Signed> = keys.iter().map(|_| Vec::with_capacity(each)).collect();
     for nonce in 0..each as u64 {
@@ -112,7 +112,7 @@ fn sign_and_mine(chain: &Chain, keys: &[Key], each: usize) -> Result<Vec<Signed>
     Ok(signed)
 }
 
-/// A submitter as its owner remembers it.
+/// In-memory state of a submitter.
 struct Lane {
     lease: Lease,
     signed: Signed,
@@ -131,7 +131,7 @@ impl Lane {
         self.open.is_none() && self.queue.is_empty() && !self.more_queued
     }
 
-    /// What a lane with a window of one writes each time: the one before is confirmed, the next gets its nonce.
+    /// The write of a lane with a window of one: confirms the previous intent and assigns a nonce to the next.
     fn write(&mut self) -> Result<FencedWrite> {
         let mut write = FencedWrite::new(&self.lease);
         if let Some(attempt) = self.open.take() {
@@ -179,7 +179,7 @@ fn draft(nonce: Nonce, tx_hash: H256, raw: Bytes) -> SignedDraft {
     SignedDraft { nonce, raw, tx_hash, gas_limit: GAS.into(), fees, max_cost }
 }
 
-/// One writer: its lanes in batches, round by round.
+/// One writer: writes its lanes in batches, round by round.
 async fn write_all(store: Store, mut lanes: Vec<Lane>) -> Result<()> {
     while !lanes.is_empty() {
         for batch in lanes.chunks_mut(BATCH) {

@@ -1,4 +1,4 @@
-//! One drive of the engine: a full queue, worker processes, and a clock from the first nonce to the last confirmation.
+//! One engine run: a full queue and worker processes, measured from the first nonce to the last confirmation.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::measure::{Statement, Usage};
 use crate::report::Row;
 use crate::scale::Ballast;
 
-/// Generous: a debug build on a loaded machine should end in order, too.
+/// Generous, for debug builds on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Drive<'a> {
     pub(crate) each: usize,
     pub(crate) window: u32,
     pub(crate) workers: usize,
-    /// Rows that are there besides the work.
+    /// Additional rows in the tables.
     pub(crate) ballast: Ballast,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Driven {
 }
 
 impl<'a> Drive<'a> {
-    /// One worker, the default window, nothing besides.
+    /// One worker, the default window, no additional rows.
     pub(crate) fn new(name: &'a str, keys: &'a [Key], each: usize) -> Drive<'a> {
         Drive { name, keys, each, window: 1, workers: 1, ballast: Ballast::None }
     }
@@ -44,7 +44,7 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     let chain = Chain::start(CHAIN_ID, Mining::AtOnce).await?;
     let mut run = bed.run(drive.name, chain.url()).await?;
     configure(&mut run, &drive);
-    // Paused until the workers have started: reading thousands of keys is no part of the work.
+    // Paused until the workers have started: loading thousands of keys is not measured.
     run.announce(drive.keys, true).await?;
     run.fill(drive.keys, drive.each).await?;
     drive.ballast.put(&run.db, drive.keys).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn drive(bed: &Bed, drive: Drive<'_>) -> Result<Driven> {
     for _ in 0..drive.workers {
         workers.push(run.start_worker(drive.keys).await?);
     }
-    run.monitor.forget_statements().await?;
+    run.monitor.reset_statements().await?;
     let calls_before = chain.calls_by_method();
     let meter = run.meter(&[], &workers.iter().collect::<Vec<_>>()).await?;
     run.activate().await?;
@@ -87,13 +87,13 @@ fn configure(run: &mut Run<'_>, drive: &Drive<'_>) {
 }
 
 impl Driven {
-    /// Per second, without getting under way and running dry.
+    /// Per second, without the ramp-up and the end.
     pub(crate) fn rate(&self) -> f64 {
         self.lifetimes.sustained_rate()
     }
 
-    /// What the rate would be if signing and the chain took no time from these cores: the same processor seconds, spent
-    /// on the rest.
+    /// Estimated rate if signing and the chain ran on other cores: the same CPU seconds, spent on
+    /// the rest.
     pub(super) fn with_own_cores(&self, signing_ms: f64) -> f64 {
         let product = self.usage.worker_cpu + self.usage.postgres_cpu;
         let signing = (signing_ms * self.count / 1000.0).min(self.usage.worker_cpu * 0.95);

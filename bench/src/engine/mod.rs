@@ -1,4 +1,4 @@
-//! The engine: worker processes on a chain that mines at once, beside the same SQL without signing and RPC.
+//! The engine: worker processes on a chain with instant mining, compared with the same SQL without signing and RPC.
 
 mod ceiling;
 mod drive;
@@ -12,12 +12,12 @@ use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
 use crate::chain::Calls;
 use crate::measure::{own_cpu_seconds, statements_table};
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 use ceiling::Ceiling;
 
 const NAME: &str = "engine";
-/// From so many submitters on the goals apply.
-const JUDGED_FROM: usize = 1_000;
+/// The goals apply from this many submitters on.
+const GOALS_FROM: usize = 1_000;
 const GOAL_RATE: f64 = 3_000.0;
 const GOAL_CPU_MS: f64 = 0.4;
 const GOAL_OF_CEILING: f64 = 0.6;
@@ -42,8 +42,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         let row = driven.row(submitters, each).number("× SQL only", driven.rate() / ceiling.rate, 2);
         table.rows.push(row.number("× with own cores", estimate / ceiling.rate, 2));
         table.rows.push(ceiling.row(submitters, each));
-        if submitters >= JUDGED_FROM || args.has_size() {
-            judge(report, submitters, &driven, &ceiling, estimate);
+        if submitters >= GOALS_FROM || args.has_size() {
+            evaluate(report, submitters, &driven, &ceiling, estimate);
         }
         top = Some((driven.count, driven.top, driven.calls));
     }
@@ -60,33 +60,33 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     Ok(())
 }
 
-fn judge(report: &mut Report, submitters: usize, driven: &Driven, ceiling: &Ceiling, estimate: f64) {
+fn evaluate(report: &mut Report, submitters: usize, driven: &Driven, ceiling: &Ceiling, estimate: f64) {
     let what = format!("engine, submitters: {submitters}");
     let rate = driven.rate();
     report.goal(
         &what,
         format!("≥ {GOAL_RATE} tx/s on two cores"),
         format!("{rate:.0} tx/s on {} cores", crate::machine::cores()),
-        Verdict::of(rate >= GOAL_RATE),
+        GoalResult::of(rate >= GOAL_RATE),
     );
     let cpu = driven.usage.cpu_ms_per(driven.count);
     report.goal(
         format!("{what}: worker and PostgreSQL"),
         format!("≤ {GOAL_CPU_MS} ms CPU per tx"),
         format!("{cpu:.3} ms (PostgreSQL for the SQL alone: {:.3} ms)", ceiling.postgres_ms()),
-        Verdict::of(cpu <= GOAL_CPU_MS),
+        GoalResult::of(cpu <= GOAL_CPU_MS),
     );
     let share = estimate / ceiling.rate;
     report.goal(
         format!("{what}: signing and chain on cores of their own"),
         format!("≥ {GOAL_OF_CEILING} × the SQL alone"),
         format!("{share:.2} × (estimated from the CPU split)"),
-        Verdict::of(share >= GOAL_OF_CEILING),
+        GoalResult::of(share >= GOAL_OF_CEILING),
     );
     report.headline(format!("engine {submitters}: {rate:.0} tx/s at {cpu:.2} ms"));
 }
 
-/// Processor time of one signature as a worker makes it, and of its check.
+/// CPU time of one signature of a worker, and of its verification.
 fn signing_ms(key: &Key) -> (f64, f64) {
     let digest = |number: u32| H256::from_low_u64_be(u64::from(number) + 1);
     let sign_ms = cpu_ms(|number| key.signature(digest(number)).s.is_zero());
@@ -95,15 +95,15 @@ fn signing_ms(key: &Key) -> (f64, f64) {
     (sign_ms, check_ms)
 }
 
-/// Processor time of one call. `true` would be a failure, and keeps the call from being left out.
+/// CPU time of one call. `true` means failure; returning it keeps the compiler from removing the call.
 fn cpu_ms(mut call: impl FnMut(u32) -> bool) -> f64 {
-    /// Many ticks of the clock that counts it.
+    /// Long compared with a tick of the CPU clock.
     const SECONDS: f64 = 0.3;
     let (begun, mut count) = (own_cpu_seconds(), 0u32);
-    // Ends where processor time cannot be read, too.
+    // The count also ends the loop where CPU time cannot be read.
     while own_cpu_seconds() - begun < SECONDS && count < 50_000 {
         let failed = (count..count + 20).filter(|number| call(*number)).count();
-        assert_eq!(failed, 0, "a signature of one's own is one's own");
+        assert_eq!(failed, 0, "own signatures must verify");
         count += 20;
     }
     (own_cpu_seconds() - begun) * 1000.0 / f64::from(count)

@@ -1,4 +1,4 @@
-//! What the HTTP server alone can do: a handler that does nothing, in a process of its own.
+//! The HTTP server alone: an empty handler in a separate process.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn nothing() -> StatusCode {
     StatusCode::ACCEPTED
 }
 
-/// The child's part.
+/// Runs in the child process.
 pub(crate) async fn serve_nothing(port: u16) -> Result<()> {
     let server = Server::new(TcpListener::bind(("127.0.0.1", port)));
     line(READY);
@@ -29,7 +29,7 @@ pub(crate) async fn serve_nothing(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// The same requests as the API gets.
+/// Posts the same requests as to the API.
 pub(super) async fn run(bed: &Bed, clients: usize, time: Duration) -> Result<Taken> {
     let port = Port::claim()?;
     let log = bed.dir().join(format!("empty-{clients}-{}.log", port.number()));

@@ -1,5 +1,5 @@
-//! What PostgreSQL alone can do: prepared single-row INSERTs into the same table, one commit each. By pgbench; by
-//! connections of our own where PostgreSQL came without it.
+//! PostgreSQL alone: prepared single-row INSERTs into the same table, one commit each. With pgbench, or with
+//! our own connections if pgbench is not installed.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -41,10 +41,10 @@ fn payload() -> String {
     format!(r#"{{"to":"{address}","value":"0x1","data":"0x","gasLimit":"{GAS:#x}","type":"eip1559"}}"#)
 }
 
-/// Ids grow with each client's counter, so that they lie as close together in the index as ours do.
+/// Ids increase with each client's counter, so that they have the same locality in the index as ours.
 fn script(submitters: usize) -> String {
     let (payload, most, hash) = (payload(), submitters - 1, "ab".repeat(32));
-    // A colon before a word is a variable to pgbench: the JSON is taken apart where it has one.
+    // A colon before a name is a variable in pgbench, so colons in the JSON are replaced by chr(58).
     let payload = payload.replace(':', "' || chr(58) || '");
     format!(
         "\\set n :n + 1\n\
@@ -91,10 +91,10 @@ async fn by_pgbench(
         bail!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr));
     }
     let latencies = logged(&dir)?;
-    // Its own figure leaves out the time for connecting, as ours does.
+    // pgbench's figure excludes the time for connecting, as ours does.
     let rate =
         text.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse::<f64>().ok());
-    let rate = rate.with_context(|| format!("pgbench does not say how fast it was: {text}"))?;
+    let rate = rate.with_context(|| format!("no rate in the output of pgbench: {text}"))?;
     let elapsed = Duration::from_secs_f64(latencies.len() as f64 / rate);
     Ok((latencies, elapsed))
 }

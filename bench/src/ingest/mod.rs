@@ -1,4 +1,4 @@
-//! Ingest: what `POST /api/v1/tx` takes, beside what PostgreSQL takes row by row and what an empty handler answers.
+//! Ingest: rate of `POST /api/v1/tx`, compared with single-row INSERTs and an empty handler.
 
 mod empty;
 mod inserts;
@@ -14,13 +14,13 @@ use crate::bed::{Bed, CHAIN_ID, Key, Run, keys};
 use crate::chain::{Chain, Mining};
 use crate::load::{self, Loaded, Until};
 use crate::measure::{Latencies, Usage};
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const NAME: &str = "ingest";
-/// Where the goals are judged.
-const JUDGED_AT: usize = 64;
+/// Concurrency at which the goals are evaluated.
+const GOALS_AT: usize = 64;
 
-/// One line: how many a second, and how long each took.
+/// Rate and latencies of one line.
 #[derive(Debug)]
 struct Taken {
     rate: f64,
@@ -38,7 +38,7 @@ impl Taken {
 }
 
 pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
-    let levels: &[usize] = if args.quick { &[JUDGED_AT] } else { &[1, 16, JUDGED_AT, 256] };
+    let levels: &[usize] = if args.quick { &[GOALS_AT] } else { &[1, 16, GOALS_AT, 256] };
     let time = Duration::from_secs(if args.quick { 2 } else { 3 });
     let all = keys(500);
     let mut empties = Vec::new();
@@ -65,8 +65,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
             if index == 0 {
                 table.rows.push(empty.row("empty handler", clients, 0));
             }
-            if clients == JUDGED_AT {
-                judge(report, submitters, &mut gapless, &mut bare, empty);
+            if clients == GOALS_AT {
+                evaluate(report, submitters, &mut gapless, &mut bare, empty);
             }
         }
         ours.finish().await?;
@@ -76,34 +76,34 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     Ok(())
 }
 
-fn judge(report: &mut Report, submitters: usize, gapless: &mut Taken, bare: &mut Taken, empty: &Taken) {
-    let what = format!("ingest at {JUDGED_AT}, submitters: {submitters}");
+fn evaluate(report: &mut Report, submitters: usize, gapless: &mut Taken, bare: &mut Taken, empty: &Taken) {
+    let what = format!("ingest at {GOALS_AT}, submitters: {submitters}");
     let (of_bare, of_empty) = (gapless.rate / bare.rate, gapless.rate / empty.rate);
     report.goal(
         &what,
         "≥ 1.0 × single-row INSERTs, ≥ 0.5 × the empty handler",
         format!("{of_bare:.2} ×, {of_empty:.2} × ({:.0}/s)", gapless.rate),
-        Verdict::of(of_bare >= 1.0 && of_empty >= 0.5),
+        GoalResult::of(of_bare >= 1.0 && of_empty >= 0.5),
     );
     let (p99, bare_p99) = (gapless.latencies.percentile(0.99), bare.latencies.percentile(0.99));
     report.goal(
         format!("{what}: p99"),
         "≤ 2 × that of the INSERTs",
         format!("{:.2} × ({p99:.1} ms, {bare_p99:.1} ms)", p99 / bare_p99),
-        Verdict::of(p99 <= 2.0 * bare_p99),
+        GoalResult::of(p99 <= 2.0 * bare_p99),
     );
     if submitters > 1 {
         report.headline(format!("ingest {:.0}/s = {of_bare:.2} × INSERT", gapless.rate));
     }
 }
 
-/// A new API for each level, so that its sessions have reported what they did.
+/// A new API process per level, so that its sessions report their statistics.
 async fn post(run: &Run<'_>, keys: &[Key], clients: usize, time: Duration) -> Result<Taken> {
     let mut api = run.start_api().await?;
     let loaded = {
         let keys = keys.to_vec();
         let body = move |number: usize| keys[number % keys.len()].request(&format!("c{clients}-{number}"));
-        // Connections to the database are opened at the first requests.
+        // Warm-up: database connections are opened by the first requests.
         load::post(api.port(), clients, Until::Elapsed(time / 10), {
             let body = body.clone();
             move |number| body(number + 1_000_000_000)

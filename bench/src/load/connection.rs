@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection that stays open. Knows what the benchmarks need: bodies with a length, both ways.
+//! A minimal HTTP/1.1 keep-alive connection; bodies need a `content-length`.
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -12,7 +12,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) async fn open(port: u16) -> Result<Connection> {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await.context("the server is not there")?;
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.context("cannot connect to the server")?;
         stream.set_nodelay(true)?;
         Ok(Connection { stream: BufReader::new(stream), line: String::new() })
     }
@@ -27,7 +27,7 @@ impl Connection {
         self.ask(&format!("POST {path} HTTP/1.1\r\nhost: bench\r\n{head}: {length}\r\n\r\n{json}")).await
     }
 
-    /// In one write, so that it is one segment.
+    /// Sends the request in one write, so that it is one TCP segment.
     async fn ask(&mut self, request: &str) -> Result<(u16, Vec<u8>)> {
         self.stream.write_all(request.as_bytes()).await?;
         let status = self.read_line().await?;
@@ -42,7 +42,7 @@ impl Connection {
                 length = Some(value.trim().parse()?);
             }
         }
-        let mut body = vec![0; length.context("an answer without a length")?];
+        let mut body = vec![0; length.context("a response without content-length")?];
         self.stream.read_exact(&mut body).await?;
         Ok((status, body))
     }

@@ -1,4 +1,4 @@
-//! Load on an HTTP server: closed loops over connections that stay open, cheap enough to leave the server its cores.
+//! HTTP load generator: closed loops over keep-alive connections, with little CPU usage of its own.
 
 mod connection;
 mod rpc;
@@ -19,7 +19,7 @@ use crate::measure::Latencies;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Elapsed(Duration),
-    /// After so many requests.
+    /// After this many requests.
     Count(usize),
 }
 
@@ -39,7 +39,7 @@ impl Loaded {
     }
 }
 
-/// `at_once` clients post what `body` makes of a running number; each waits for its answer. Only 202 is one.
+/// `at_once` clients post `body(n)` with a running number and wait for each response, which must be 202.
 pub(crate) async fn post<B>(port: u16, at_once: usize, until: Until, body: B) -> Result<Loaded>
 where
     B: Fn(usize) -> String + Send + Sync + 'static,

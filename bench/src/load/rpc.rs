@@ -1,4 +1,4 @@
-//! JSON-RPC to a node over one connection, for whoever has no worker.
+//! A JSON-RPC client over one connection.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -19,19 +19,19 @@ impl Rpc {
         self.batch(method, &[params]).await?.pop().context("no answer")
     }
 
-    /// One method with many parameters, in one request. An error answer is an error.
+    /// A batch of calls of one method. An error response is an `Err`.
     pub(crate) async fn batch(&mut self, method: &str, params: &[Value]) -> Result<Vec<Value>> {
         let call = |(id, params): (usize, &Value)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         let calls: Vec<Value> = params.iter().enumerate().map(call).collect();
         let (_, body) = self.connection.post("/", &serde_json::to_string(&calls)?).await?;
-        let answers: Vec<Value> = serde_json::from_slice(&body).context("no batch of answers")?;
+        let answers: Vec<Value> = serde_json::from_slice(&body).context("not a batch response")?;
         let mut results = vec![Value::Null; params.len()];
         for mut answer in answers {
             if let Some(error) = answer.get("error") {
                 bail!("{method}: {error}");
             }
             let slot = answer["id"].as_u64().and_then(|id| results.get_mut(usize::try_from(id).ok()?));
-            *slot.context("an answer to no question")? = answer["result"].take();
+            *slot.context("a response with an unknown id")? = answer["result"].take();
         }
         Ok(results)
     }

@@ -1,11 +1,11 @@
-//! What the server counts by itself. Asked from another database, so that the question is not counted.
+//! Statistics of PostgreSQL. Queried from another database, so that the queries are not counted.
 
 use anyhow::{Context, Result};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use crate::report::{Row, Table};
 
-/// Statements in a table of them.
+/// Maximum number of statements in a table.
 const TOP: i64 = 12;
 
 /// The counters of one database.
@@ -18,9 +18,9 @@ pub(crate) struct Monitor {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters {
-    /// Transactions, read-only ones included.
+    /// Transactions, including read-only ones.
     pub(crate) commits: f64,
-    /// Those of the whole server that wrote something: only they are given an id, and wait for the disk.
+    /// Writing transactions of the whole server: only these get a transaction id and wait for the disk.
     pub(crate) writes: f64,
     /// `None`: the server has no pg_stat_statements.
     pub(crate) statements: Option<f64>,
@@ -28,7 +28,7 @@ pub(crate) struct Counters {
     pub(crate) wal_bytes: f64,
 }
 
-/// A statement by the name it begins with.
+/// A statement, identified by its leading comment.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub(crate) name: String,
@@ -82,8 +82,8 @@ impl Monitor {
         Ok(version.split(' ').next().unwrap_or_default().to_owned())
     }
 
-    /// Counts statements from here on: what preparing took is nobody's cost.
-    pub(crate) async fn forget_statements(&self) -> Result<()> {
+    /// Resets the statement statistics, so that the preparation is not counted.
+    pub(crate) async fn reset_statements(&self) -> Result<()> {
         if self.has_statements {
             let forget =
                 "SELECT pg_stat_statements_reset(0, d.oid, 0) FROM pg_database d WHERE d.datname = $1";
@@ -122,7 +122,7 @@ impl Monitor {
         Ok(rows.into_iter().map(named).collect())
     }
 
-    /// The database is no longer needed. Its name is one of ours, a plain identifier.
+    /// Drops the database. Its name is a plain identifier.
     pub(crate) async fn drop_database(self, database: &str) -> Result<()> {
         let statement = format!("DROP DATABASE {database} WITH (FORCE)");
         sqlx::query(sqlx::AssertSqlSafe(statement)).execute(&self.pool).await?;
@@ -131,7 +131,7 @@ impl Monitor {
     }
 }
 
-/// What each statement cost, for one of `count` transactions.
+/// Cost of each statement, per transaction.
 pub(crate) fn statements_table(title: &str, statements: &[Statement], count: f64) -> Table {
     let mut table = Table::new(title);
     for statement in statements {

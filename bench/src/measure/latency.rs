@@ -1,4 +1,4 @@
-//! Percentiles of many durations.
+//! Percentiles of durations.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Latencies {
         self.micros.len()
     }
 
-    /// Milliseconds; the smallest that `share` of them do not exceed. Zero when there is none.
+    /// In milliseconds; the smallest value that is not exceeded by `share` of them. Zero if empty.
     pub(crate) fn percentile(&mut self, share: f64) -> f64 {
         if !self.sorted {
             self.micros.sort_unstable();

@@ -1,4 +1,4 @@
-//! What a run costs: processor time of each party, memory, and what the database and the chain had to do.
+//! Cost of a run: CPU time and memory of each process, and work of the database and the chain.
 
 mod database;
 mod latency;
@@ -15,7 +15,7 @@ pub(crate) use process::{cpu_seconds, own_cpu_seconds};
 
 use crate::report::Row;
 
-/// The processes of each party.
+/// Processes by kind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parties {
     pub(crate) api: Vec<u32>,
@@ -23,13 +23,13 @@ pub(crate) struct Parties {
     pub(crate) postgres: u32,
 }
 
-/// Processor seconds of each party so far.
+/// CPU seconds by kind so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpu {
     api: f64,
     worker: f64,
     postgres: f64,
-    /// This program: the in-process chain and whoever makes the load.
+    /// This program: the in-process chain and the load generator.
     bench: f64,
 }
 
@@ -44,7 +44,7 @@ impl Parties {
     }
 }
 
-/// A measurement under way.
+/// A running measurement.
 #[derive(Debug)]
 pub(crate) struct Meter {
     parties: Parties,
@@ -53,8 +53,8 @@ pub(crate) struct Meter {
     counters: Counters,
 }
 
-/// A measurement whose clock has stopped. The database's counters are read when its clients are gone: sessions report
-/// theirs when they end.
+/// A stopped measurement. The database statistics are read after its clients have disconnected: sessions report
+/// them when they end.
 #[derive(Debug)]
 pub(crate) struct Stopped {
     meter: Meter,
@@ -64,7 +64,7 @@ pub(crate) struct Stopped {
     worker_mb: f64,
 }
 
-/// What it came to.
+/// The result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) wall: Duration,
@@ -78,7 +78,7 @@ pub(crate) struct Usage {
     pub(crate) writes: f64,
     pub(crate) statements: Option<f64>,
     pub(crate) wal_bytes: f64,
-    /// Set by whoever counted them.
+    /// Set by the benchmark, if it counts them.
     pub(crate) rpc_calls: Option<f64>,
 }
 
@@ -122,7 +122,7 @@ impl Stopped {
 }
 
 impl Usage {
-    /// Milliseconds of processor time of the product and its database, for each of `count`.
+    /// CPU milliseconds of the product and its database, per transaction.
     pub(crate) fn cpu_ms_per(&self, count: f64) -> f64 {
         (self.api_cpu + self.worker_cpu + self.postgres_cpu) * 1000.0 / count
     }
@@ -139,7 +139,7 @@ impl Usage {
         self.rpc_calls.map(|calls| calls / count)
     }
 
-    /// The columns every benchmark has, for each of `count` transactions.
+    /// The common columns of all benchmarks, per transaction.
     pub(crate) fn columns(&self, row: Row, count: f64) -> Row {
         let ms = |seconds: f64| seconds * 1000.0 / count;
         let mut row = row;

@@ -1,17 +1,17 @@
-//! Processor time and memory of processes, from /proc. Zero where there is no /proc.
+//! CPU time and memory of processes, from /proc. Zero on systems without it.
 
 use std::collections::HashMap;
 
-/// Ticks of /proc in a second. The kernel's own rate differs; the one shown to programs is this on every platform.
+/// Ticks per second in /proc (USER_HZ), which is 100 on every platform.
 const TICKS: f64 = 100.0;
 
 struct Stat {
     parent: u32,
-    /// Own time, and that of children that have ended and were waited for.
+    /// Its own time, and that of reaped children.
     ticks: u64,
 }
 
-/// `pid (name) state ppid …`, and a name may hold anything. Fields 14 to 17 are the times.
+/// `pid (name) state ppid …`; the name may contain any character. Fields 14 to 17 are the times.
 fn parse(stat: &str) -> Option<Stat> {
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
     let ticks = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
@@ -22,7 +22,7 @@ fn read(pid: &str) -> Option<Stat> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Of a process and everything below it, ended ones included.
+/// CPU time of a process and its descendants, including exited ones.
 pub(crate) fn cpu_seconds(root: u32) -> f64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok()));
@@ -42,7 +42,7 @@ pub(crate) fn cpu_seconds(root: u32) -> f64 {
     ticks as f64 / TICKS
 }
 
-/// Of this process alone, without its children.
+/// CPU time of this process without its children.
 pub(crate) fn own_cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit(')').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Rows that are merely there.
+//! Additional rows that are not part of the measured work.
 
 use anyhow::Result;
 use sqlx::PgPool;
@@ -8,9 +8,9 @@ use crate::bed::{CHAIN_ID, Key};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ballast {
     None,
-    /// So many intents wait behind the work, in the same queues.
+    /// This many queued intents behind the measured ones, in the same queues.
     Queued(u64),
-    /// So many intents are done, with their attempts. Of another chain, which the audit does not ask for.
+    /// This many finished intents with their attempts, on another chain, which the audit does not check.
     Finished(u64),
 }
 

@@ -1,4 +1,4 @@
-//! What it costs to be there: an API and a worker with many submitters, and nothing to do.
+//! Idle cost of an API and a worker with many submitters.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use anyhow::Result;
 use crate::args::Args;
 use crate::bed::{Bed, CHAIN_ID, Key};
 use crate::chain::{Chain, Mining};
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const GOAL_CORE: f64 = 0.02;
 const GOAL_MB: f64 = 150.0;
-/// A block a second: the chain goes on when nobody sends.
+/// A block per second: the chain also grows without transactions.
 const BLOCKS: Duration = Duration::from_secs(1);
-/// What starting leaves behind is over by then.
+/// Time after which the start has no more effects.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(super) async fn run(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key]) -> Result<()> {
@@ -26,7 +26,7 @@ pub(super) async fn run(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key
     let (meter, calls) = (run.meter(&[&api], &[&worker]).await?, chain.calls());
     tokio::time::sleep(time).await;
     let (stopped, calls) = (meter.stop(), chain.calls() - calls);
-    // The counters are read before the processes end: ending costs statements, too.
+    // Read before the shutdown, which executes statements, too.
     let usage = stopped.usage(&run.monitor).await?;
     worker.stop().await?;
     api.stop().await?;
@@ -51,7 +51,7 @@ pub(super) async fn run(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key
         format!("idle, submitters: {}", keys.len()),
         format!("≤ {:.0} % of a core, worker ≤ {GOAL_MB} MB", GOAL_CORE * 100.0),
         format!("{:.1} %, {:.0} MB", core * 100.0, usage.worker_mb),
-        Verdict::of(core <= GOAL_CORE && usage.worker_mb <= GOAL_MB),
+        GoalResult::of(core <= GOAL_CORE && usage.worker_mb <= GOAL_MB),
     );
     Ok(())
 }

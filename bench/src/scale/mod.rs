@@ -1,4 +1,4 @@
-//! Scale: what a transaction costs as everything around it grows, and what doing nothing costs.
+//! Scale: cost of a transaction by table size and number of submitters and workers, and cost when idle.
 
 mod ballast;
 mod idle;
@@ -10,11 +10,11 @@ pub(crate) use ballast::Ballast;
 use crate::args::Args;
 use crate::bed::{Bed, Key, keys};
 use crate::engine::{Drive, Driven, drive};
-use crate::report::{Report, Row, Table, Verdict};
+use crate::report::{GoalResult, Report, Row, Table};
 
 const NAME: &str = "scale";
 const GOAL_GROWTH: f64 = 1.3;
-/// Wide enough that few submitters keep the worker as busy as many.
+/// Large enough that few submitters keep the worker busy.
 const WINDOW: u32 = 32;
 
 pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<()> {
@@ -39,10 +39,10 @@ fn growth(driven: &Driven, base: &Driven) -> f64 {
     driven.usage.cpu_ms_per(driven.count) / base.usage.cpu_ms_per(base.count)
 }
 
-fn judge(report: &mut Report, what: String, driven: &Driven, base: &Driven) {
+fn evaluate(report: &mut Report, what: String, driven: &Driven, base: &Driven) {
     let grown = growth(driven, base);
     let goal = format!("CPU per tx ≤ {GOAL_GROWTH} × the smallest");
-    report.goal(what, goal, format!("{grown:.2} ×"), Verdict::of(grown <= GOAL_GROWTH));
+    report.goal(what, goal, format!("{grown:.2} ×"), GoalResult::of(grown <= GOAL_GROWTH));
 }
 
 async fn submitters(bed: &Bed, args: &Args, report: &mut Report, all: &[Key]) -> Result<()> {
@@ -61,7 +61,7 @@ async fn submitters(bed: &Bed, args: &Args, report: &mut Report, all: &[Key]) ->
         match &base {
             None => base = Some(driven),
             Some(base) if (submitters, each) == sizes[sizes.len() - 1] => {
-                judge(report, format!("growth: 10 to {submitters} submitters"), &driven, base);
+                evaluate(report, format!("growth: 10 to {submitters} submitters"), &driven, base);
             }
             Some(_) => {}
         }
@@ -78,7 +78,7 @@ async fn rows(bed: &Bed, args: &Args, report: &mut Report, keys: &[Key]) -> Resu
     for (what, ballast) in [("queued", Ballast::Queued(rows)), ("finished", Ballast::Finished(rows))] {
         let driven = drive(bed, Drive { ballast, ..Drive::new(&format!("rows-{what}"), keys, each) }).await?;
         table.rows.push(row(format!("{rows} rows {what}"), &driven, Some(&base)));
-        judge(report, format!("growth: {rows} rows {what}"), &driven, &base);
+        evaluate(report, format!("growth: {rows} rows {what}"), &driven, &base);
     }
     report.table(NAME, table);
     Ok(())

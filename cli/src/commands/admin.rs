@@ -1,4 +1,4 @@
-//! `gapless pause|resume|release|adopt`: an operator's word, with its reason.
+//! `gapless pause|resume|release|adopt`: admin actions on a submitter, with a reason.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::args::{Admin, Adopt};
 use crate::output;
 
 pub async fn run(api: &Api, action: &str, args: &Admin, json: bool) -> Result<ExitCode> {
-    ask(api, action, args, &json!({ "reason": args.reason }), json).await
+    send(api, action, args, &json!({ "reason": args.reason }), json).await
 }
 
 pub async fn adopt(api: &Api, args: &Adopt, json: bool) -> Result<ExitCode> {
@@ -18,10 +18,10 @@ pub async fn adopt(api: &Api, args: &Adopt, json: bool) -> Result<ExitCode> {
     if let (Some(hash), Some(block)) = (&args.taken_by, args.block) {
         body["takenBy"] = json!({ "txHash": hash, "block": block });
     }
-    ask(api, "adopt", &args.admin, &body, json).await
+    send(api, "adopt", &args.admin, &body, json).await
 }
 
-async fn ask(api: &Api, action: &str, args: &Admin, body: &Value, json: bool) -> Result<ExitCode> {
+async fn send(api: &Api, action: &str, args: &Admin, body: &Value, json: bool) -> Result<ExitCode> {
     let answer = api.administer(&args.address, action, args.chain, body).await?;
     if json {
         output::json(&answer);

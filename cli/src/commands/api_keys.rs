@@ -1,5 +1,5 @@
-//! `gapless api-keys`: keys of the API's clients, in the database. A key is printed once, when it is made, and to standard
-//! output alone; what is kept is its hash.
+//! `gapless api-keys`: creates, lists and revokes API keys in the database. A new key is printed once, to standard
+//! output only; the database stores its hash.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -34,10 +34,10 @@ async fn create(store: &Store, args: &args::NewApiKey, json: bool) -> Result<Exi
         bail!("--rate must be above 0");
     }
     if args.submitters.len() > 100 {
-        bail!("a key is for 100 submitters at the most, or for all");
+        bail!("a key can be restricted to at most 100 submitters");
     }
-    let secret = ApiKeySecret::random().context("the system has no random bytes")?;
-    let key = PresentedKey::parse(secret.expose()).context("a new key is not spelled like one")?;
+    let secret = ApiKeySecret::random().context("cannot read random bytes from the system")?;
+    let key = PresentedKey::parse(secret.expose()).context("the generated key has an invalid format")?;
     let submitters = (!args.submitters.is_empty()).then(|| args.submitters.iter().copied().collect());
     let new = NewApiKey {
         name: name.to_owned(),
@@ -46,12 +46,12 @@ async fn create(store: &Store, args: &args::NewApiKey, json: bool) -> Result<Exi
         limit: RateLimit { rate: args.rate, burst: args.burst },
         expires_in: args.expires_in,
     };
-    store.create_api_key(&new).await.context("cannot make the key")?;
+    store.create_api_key(&new).await.context("cannot create the key")?;
     if json {
         output::json(&json!({ "keyId": secret.id().as_str(), "key": secret.expose() }));
     } else {
         output::line(secret.expose());
-        output::say("This is the only time the key is shown.");
+        output::say("This key is shown only once.");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -85,7 +85,7 @@ async fn revoke(store: &Store, args: &args::RevokeApiKey, json: bool) -> Result<
     let outcome = match store.revoke_api_key(id).await.context("cannot revoke the key")? {
         RevokeOutcome::Revoked => "revoked",
         RevokeOutcome::Already => "revoked before",
-        RevokeOutcome::Unknown => bail!("there is no key {id}"),
+        RevokeOutcome::Unknown => bail!("API key {id} does not exist"),
     };
     if json {
         output::json(&json!({ "keyId": id.as_str(), "outcome": outcome }));
@@ -95,7 +95,7 @@ async fn revoke(store: &Store, args: &args::RevokeApiKey, json: bool) -> Result<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything but the hash, which is of no use to anybody.
+/// All fields except the hash.
 fn shown(key: &ApiKeyRow) -> Value {
     let state = match (key.usable, key.revoked_at) {
         (true, _) => "usable",

@@ -1,4 +1,4 @@
-//! `gapless audit`: what policies of submitters decided, from the database itself. Only reads.
+//! `gapless audit`: lists policy decisions from the database; read-only.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ pub async fn run(config: Option<&Path>, args: &Audit, json: bool) -> Result<Exit
     };
     let entries = entries.await.context("cannot read the audit trail");
     store.close().await;
-    // Oldest first, as a log is read.
+    // Oldest first, like a log.
     let shown: Vec<Value> = entries?.iter().rev().map(shown).collect();
     if json {
         shown.iter().for_each(output::json);
@@ -67,7 +67,7 @@ fn shown(entry: &PolicyEntry) -> Value {
         "limit": entry.limit,
         "day": entry.day.to_string(),
         "dayTotal": entry.day_total,
-        "worker": entry.node,
+        "worker": entry.worker_id,
         "fencingToken": entry.fencing_token,
     })
 }

@@ -1,4 +1,4 @@
-//! `gapless keys`: keystore files for the worker. The key itself is never printed.
+//! `gapless keys`: creates keystore files for the worker. The private key is never printed.
 
 use std::io::Read;
 use std::path::Path;
@@ -38,17 +38,17 @@ fn prepare(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
 }
 
-/// The worker ignores the newline at the end of the file too.
+/// Trailing newlines are removed, as the worker does.
 fn password(args: &Keystore) -> Result<Secret> {
     let text = match (&args.password_file, &args.password_env) {
         (Some(path), _) => Secret::new(
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
         ),
-        // Without its name: it may be the password itself.
+        // The message omits the variable's name: a user may have typed the password there by mistake.
         (None, Some(name)) => {
             Secret::new(std::env::var(name).ok().context("the variable of --password-env is not set")?)
         }
-        (None, None) => bail!("give --password-file or --password-env"),
+        (None, None) => bail!("--password-file or --password-env is required"),
     };
     let password = Secret::new(text.expose().trim_end_matches(['\r', '\n']));
     if password.is_empty() {
@@ -57,7 +57,7 @@ fn password(args: &Keystore) -> Result<Secret> {
     Ok(password)
 }
 
-/// Not an argument: those are visible to everyone on the machine and stay in the history of the shell.
+/// Not an argument: arguments are visible to all users of the machine and stay in the shell history.
 fn secret_from_stdin() -> Result<Secret> {
     let mut text = String::new();
     let read = std::io::stdin().read_to_string(&mut text);
@@ -65,7 +65,7 @@ fn secret_from_stdin() -> Result<Secret> {
     read.context("cannot read the key from standard input")?;
     let secret = Secret::new(text.expose().trim());
     if secret.is_empty() {
-        bail!("standard input holds no key");
+        bail!("standard input contains no key");
     }
     Ok(secret)
 }

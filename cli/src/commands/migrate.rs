@@ -1,4 +1,4 @@
-//! `gapless migrate`: the schema, from the configuration or from DATABASE_URL alone.
+//! `gapless migrate`: migrates the schema of the database given by the configuration or by DATABASE_URL.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gapless::config::{Config, Secret};
-use gapless::store::{Store, Timeouts, database_remarks};
+use gapless::store::{Store, Timeouts, database_warnings};
 use serde_json::json;
 
 use crate::output;
@@ -19,26 +19,26 @@ pub async fn run(config: Option<&Path>, json: bool) -> Result<ExitCode> {
     if json {
         output::json(&json!({ "schema": "current" }));
     } else {
-        output::line("the schema is current");
+        output::line("the database schema is up to date");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// For commands that need the database and nothing else.
+/// Database URL for commands that need nothing else from the configuration.
 pub(super) fn database_url(config: Option<&Path>) -> Result<Secret> {
     let url = match (config, std::env::var("DATABASE_URL")) {
         (Some(path), _) => Config::load(Some(path))?.database.url,
         (None, Ok(url)) => Secret::new(url),
-        (None, Err(_)) => Config::load(None).context("give --config or DATABASE_URL")?.database.url,
+        (None, Err(_)) => Config::load(None).context("--config or DATABASE_URL is required")?.database.url,
     };
     log_security_warnings(&url);
     Ok(url)
 }
 
-/// What about the way to the database is not as it should be.
+/// Prints a warning for each insecure setting of the database connection.
 pub(crate) fn log_security_warnings(url: &Secret) {
-    for log_security_warnings in database_remarks(url) {
-        output::say(&format!("not secure: {log_security_warnings}"));
+    for warning in database_warnings(url) {
+        output::say(&format!("not secure: {warning}"));
     }
 }
 
@@ -46,7 +46,7 @@ pub async fn migrate(url: &Secret) -> Result<()> {
     let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
     let store = Store::new(url, "gapless-migrate", 1, timeouts)?;
     let outcome = async {
-        // Migrations are kept apart by a lock that belongs to a session.
+        // An advisory lock serialises migrations; it needs a session, not a transaction-pooled connection.
         store.check_session().await?;
         store.migrate().await
     };

@@ -1,4 +1,4 @@
-//! The commands that ask somebody else and print the answer.
+//! Commands that send one request to the API or the database and print the result.
 
 pub mod admin;
 pub mod api_keys;

@@ -1,20 +1,20 @@
-//! What a contract returned when it reverted, for people to read.
+//! Formats revert data as text.
 
 use serde_json::Value;
 
 use crate::output;
 
-/// A line for what it is and one for each argument; none if there was no revert. Contracts choose these texts, so control
-/// characters never reach the terminal.
+/// One line for the error and one for each argument; empty if there was no revert. Contracts control these texts, so
+/// control characters are removed.
 pub fn lines(revert: &Value) -> Vec<String> {
     let Some(kind) = revert["kind"].as_str() else { return Vec::new() };
     let shown = |field: &str| plain(&output::cell(&revert[field]));
     let what = match kind {
-        "error" => format!("reverted with the text: {}", shown("reason")),
+        "error" => format!("reverted with reason: {}", shown("reason")),
         "panic" => format!("panicked: {} ({})", shown("reason"), shown("panicCode")),
         "custom" => format!("reverted with {}", shown("signature")),
-        "empty" => "reverted and returned nothing".to_owned(),
-        _ => format!("returned what no known error means: {}", shown("data")),
+        "empty" => "reverted without data".to_owned(),
+        _ => format!("reverted with unrecognised data: {}", shown("data")),
     };
     let arguments = revert["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
     let width = arguments.iter().filter_map(|argument| argument["name"].as_str()).map(str::len).max();
@@ -42,13 +42,13 @@ mod tests {
         for (revert, expected) in [
             (
                 json!({"kind": "error", "reason": "not\u{1b}[31m the owner", "data": "0x08"}),
-                "text: not [31m the owner",
+                "reason: not [31m the owner",
             ),
             (
                 json!({"kind": "panic", "reason": "division by zero", "panicCode": "0x12"}),
                 "panicked: division by zero (0x12)",
             ),
-            (json!({"kind": "empty", "data": "0x"}), "returned nothing"),
+            (json!({"kind": "empty", "data": "0x"}), "without data"),
             (json!({"kind": "unknown", "data": "0xdead"}), "0xdead"),
         ] {
             let lines = lines(&revert);

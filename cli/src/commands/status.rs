@@ -1,26 +1,54 @@
-//! `gapless status`: one transaction as it is now, and with `--attempts` how it came to be so.
+//! `gapless status`: shows one transaction, and with `--attempts` its attempts and state changes.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::Api;
 use crate::args::Status;
 use crate::output;
 
+/// State, why it waits or failed, hash, block and confirmations, identifiers, times, payload.
+const FIELD_ORDER: [&str; 24] = [
+    "state",
+    "subState",
+    "error",
+    "lastError",
+    "mempool",
+    "txHash",
+    "replacedByHash",
+    "receipt",
+    "confirmations",
+    "confirmationsRequired",
+    "finalityTag",
+    "confirmationBlocks",
+    "newFork",
+    "txId",
+    "requestId",
+    "chainId",
+    "submitter",
+    "createdAt",
+    "updatedAt",
+    "lastSubmitAt",
+    "submitAttempts",
+    "confirmedAt",
+    "finishedAt",
+    "payload",
+];
+
 pub async fn run(api: &Api, args: &Status, json: bool) -> Result<ExitCode> {
     let mut answer = match (&args.tx_id, &args.request_id) {
         (Some(tx_id), _) => api.transaction(tx_id).await?,
         (None, request_id) => {
-            let submitter = args.from.as_deref().context("--from is needed with --request-id")?;
-            let request_id = request_id.as_deref().context("a txId or --request-id is needed")?;
+            let submitter = args.from.as_deref().context("--from is required with --request-id")?;
+            let request_id = request_id.as_deref().context("a TX_ID or --request-id is required")?;
             api.transaction_by_request(submitter, request_id, args.chain).await?
         }
     };
     let history = match args.attempts {
         true => {
-            let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
+            let tx_id = answer["txId"].as_str().context("the response has no txId")?;
             Some(api.attempts(tx_id).await?)
         }
         false => None,
@@ -37,13 +65,21 @@ pub async fn run(api: &Api, args: &Status, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every field the API gives, in its order; nested ones as they are.
+/// One line for each field that is not null; nested values as JSON.
 fn show(answer: &Value) {
     let Some(fields) = answer.as_object() else { return output::json(answer) };
     let width = fields.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+    for (name, value) in in_order(fields) {
         output::line(format!("{name:width$}  {}", output::cell(value)));
     }
+}
+
+/// The fields that are not null, in `FIELD_ORDER`; fields missing there come last.
+fn in_order(fields: &Map<String, Value>) -> Vec<(&str, &Value)> {
+    let listed = FIELD_ORDER.iter().filter_map(|name| fields.get_key_value(*name));
+    let others = fields.iter().filter(|(name, _)| !FIELD_ORDER.contains(&name.as_str()));
+    let all = listed.chain(others).filter(|(_, value)| !value.is_null());
+    all.map(|(name, value)| (name.as_str(), value)).collect()
 }
 
 fn show_history(history: &Value) {
@@ -82,7 +118,6 @@ fn attempt_cells(attempt: &Value) -> Vec<String> {
         Some(price) => price.to_owned(),
         None => format!("{}/{}", cell("maxFeePerGas"), cell("maxPriorityFeePerGas")),
     };
-    // What was mined needs no other word; the node's words say more than their class.
     let mut answer = vec![cell("lastAnswerClass")];
     answer.extend(attempt["lastAnswer"].as_str().map(str::to_owned));
     answer.extend((attempt["mined"] == true).then(|| "(mined)".to_owned()));
@@ -99,6 +134,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn fields_are_shown_in_a_fixed_order() {
+        let answer = json!({
+            "chainId": 1, "createdAt": "t", "lastError": "no funds", "newField": 5, "receipt": null,
+            "state": "QUEUED", "subState": "waiting_funds", "txHash": "0xab", "txId": "id"
+        });
+        let names: Vec<&str> = in_order(answer.as_object().unwrap()).iter().map(|(name, _)| *name).collect();
+        assert_eq!(
+            names,
+            ["state", "subState", "lastError", "txHash", "txId", "chainId", "createdAt", "newField"]
+        );
+    }
 
     #[test]
     fn an_attempt_is_one_line() {

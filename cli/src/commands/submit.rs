@@ -1,4 +1,4 @@
-//! `gapless submit`: a request from words on the command line.
+//! `gapless submit`: builds a request from the command line and sends it.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
         return simulate(api, &request, json).await;
     }
     let answer = api.submit(&request).await?;
-    let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
+    let tx_id = answer["txId"].as_str().context("the response has no txId")?;
     if args.watch {
         output::say(&format!("txId {tx_id}, requestId {}", output::cell(&request["requestId"])));
         return watch::run(api, tx_id, json).await;
@@ -30,13 +30,13 @@ pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Success only if the transaction would have it.
+/// Exits with success only if the simulated transaction succeeds.
 async fn simulate(api: &Api, request: &Value, json: bool) -> Result<ExitCode> {
     let answer = api.simulate(request).await?;
     if json {
         output::json(&answer);
     } else {
-        let fields = answer.as_object().context("the answer is no object")?;
+        let fields = answer.as_object().context("the response is not a JSON object")?;
         for (name, value) in fields.iter().filter(|(name, _)| *name != "revert") {
             output::line(format!("{name:<22}{}", output::cell(value)));
         }
@@ -45,7 +45,7 @@ async fn simulate(api: &Api, request: &Value, json: bool) -> Result<ExitCode> {
     Ok(if answer["outcome"] == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Amounts stay strings all the way: the API reads decimal and 0x, and no number is ever rounded.
+/// Amounts stay strings, so no number is rounded; the API parses decimal and 0x hex.
 fn request(args: &Submit) -> Result<Value> {
     let mut payload = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -67,7 +67,7 @@ fn request(args: &Submit) -> Result<Value> {
     put("notBefore", text(&args.not_before));
     put("deadline", text(&args.deadline));
     if let Some(list) = &args.access_list {
-        put("accessList", Some(serde_json::from_str(list).context("--access-list is no JSON")?));
+        put("accessList", Some(serde_json::from_str(list).context("--access-list is not valid JSON")?));
     }
     let mut request = json!({
         "submitter": args.from,
@@ -87,7 +87,7 @@ fn type_name(kind: TxType) -> Value {
     })
 }
 
-/// Arrays, tuples and truth values are JSON; everything else is a string, numbers too.
+/// Arrays, tuples and booleans are parsed as JSON; everything else, including numbers, stays a string.
 fn argument(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Array(_) | Value::Bool(_))) => value,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_said_is_sent() {
+    fn only_given_options_are_sent() {
         let request = parse(&["--to", "0xbb", "--value", "5", "--request-id", "r1", "--chain", "7"]);
         let expected = json!({
             "submitter": "0xaa", "requestId": "r1", "chainId": 7, "payload": { "to": "0xbb", "value": "5" },
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_contract_go_along() {
+    fn contract_errors_are_sent() {
         let request = parse(&["--to", "0xbb", "--error", "A(uint256 x)", "--error", "B()"]);
         assert_eq!(request["payload"]["errors"], json!(["A(uint256 x)", "B()"]));
     }
 
     #[test]
-    fn a_missing_request_id_is_made_up_anew_each_time() {
+    fn a_missing_request_id_is_generated_each_time() {
         assert_ne!(parse(&["--data", "0x00"])["requestId"], parse(&["--data", "0x00"])["requestId"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `gapless submitters`: who there is and how they do.
+//! `gapless submitters`: lists submitters and their state.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ pub async fn run(api: &Api, args: &Submitters, json: bool) -> Result<ExitCode> {
         output::json(&json!({ "items": items }));
         return Ok(ExitCode::SUCCESS);
     }
-    // Nonces come only to those who may see them.
+    // The API returns nonces only to admins.
     let with_nonce = items.iter().any(|item| !item["nextNonce"].is_null());
     let mut head = vec!["CHAIN", "ADDRESS", "STATE", "QUEUED", "OLDEST", "IN FLIGHT", "REASON"];
     if with_nonce {
@@ -51,7 +51,7 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
     row
 }
 
-/// Of what keeps it from sending, the gravest.
+/// The most severe reason that prevents it from sending.
 fn reason(item: &Value) -> &Value {
     let reasons = ["protectReason", "suspectReason", "pausedReason", "blockedReason"].map(|name| &item[name]);
     reasons.into_iter().find(|reason| !reason.is_null()).unwrap_or(&Value::Null)

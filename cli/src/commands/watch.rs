@@ -1,4 +1,4 @@
-//! `gapless watch`: follows a transaction until it is final and prints what changes.
+//! `gapless watch`: polls a transaction until it is final and prints each change.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,7 +11,6 @@ use super::revert;
 use crate::api::{Api, Problem};
 use crate::output;
 
-/// Often enough that nobody waits for the news, seldom enough that nobody notices the load.
 const POLL: Duration = Duration::from_millis(400);
 
 pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
@@ -28,8 +27,8 @@ pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
     Ok(if last == TxState::Confirmed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Calls `changed` with the first answer and with each that differs from the one before, until the state is final.
-/// An API that is away for a while is waited for: the transaction goes on without it.
+/// Calls `changed` with the first response and with each one that differs from the previous, until the state is final.
+/// Retries while the API is unreachable, because the transaction continues without it.
 pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> Result<TxState> {
     let mut shown = String::new();
     let mut away = false;
@@ -38,7 +37,7 @@ pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> 
             Ok(answer) => {
                 away = false;
                 let state =
-                    answer["state"].as_str().context("the answer has no state")?.parse::<TxState>()?;
+                    answer["state"].as_str().context("the response has no state")?.parse::<TxState>()?;
                 let now = describe(&answer);
                 if now != shown {
                     changed(&answer);
@@ -51,7 +50,7 @@ pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> 
             Err(error) if is_refusal(&error) => return Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut away, true) {
-                    output::say(&format!("{error:#}; trying again"));
+                    output::say(&format!("{error:#}; retrying"));
                 }
             }
         }
@@ -59,7 +58,7 @@ pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> 
     }
 }
 
-/// 4xx will not get better by asking again; 429 will.
+/// A 4xx other than 429 is permanent; retrying does not help.
 fn is_refusal(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Problem>()
@@ -73,7 +72,7 @@ pub fn describe(answer: &Value) -> String {
         parts.push(format!("({sub_state})"));
     }
     match (answer["confirmations"].as_u64(), answer["confirmationsRequired"].as_u64()) {
-        // Depth goes on growing after the end; the news is that it is enough.
+        // Confirmations may exceed the required number.
         (Some(have), Some(need)) => parts.push(format!("{}/{need} confirmations", have.min(need))),
         (Some(have), None) => parts.push(format!("{have} confirmations")),
         (None, _) => {}

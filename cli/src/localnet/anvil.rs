@@ -1,4 +1,4 @@
-//! One anvil node, from this machine or else from an npm package.
+//! An anvil node, installed on this machine or from an npm package.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,14 +18,14 @@ mod state;
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// Writing the state of a long chain takes a while.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// A path to another anvil. Absent: the PATH, else npm.
+/// Path of the anvil program, or `npm`. Default: the PATH, else npm.
 const CHOICE_VAR: &str = "GAPLESS_ANVIL";
-/// What it prints once it listens.
+/// Log line that anvil prints when it listens.
 const LISTENING: &str = "Listening on 127.0.0.1:";
-/// A server of somebody else's may take the chosen port before we bind it.
+/// Another program may take the chosen port before anvil binds it.
 const PORT_ATTEMPTS: u32 = 5;
 
-/// Where the program is.
+/// Path of the anvil program.
 #[derive(Clone, Debug)]
 pub struct AnvilProgram(PathBuf);
 
@@ -47,9 +47,9 @@ impl AnvilProgram {
             ("linux", "aarch64") => "linux-arm64",
             ("macos", "x86_64") => "darwin-amd64",
             ("macos", "aarch64") => "darwin-arm64",
-            (os, arch) => bail!("there is no anvil on the PATH and none on npm for {os} on {arch}"),
+            (os, arch) => bail!("anvil is not on the PATH and npm has no package for {os} on {arch}"),
         };
-        // `@foundry-rs/anvil` is a script around the program that its platform package holds.
+        // `@foundry-rs/anvil` is only a wrapper; the platform package contains the program.
         let package = npm::package(&format!("@foundry-rs/anvil-{platform}"), say)?;
         Ok(AnvilProgram(package.join("bin/anvil")))
     }
@@ -59,7 +59,7 @@ impl AnvilProgram {
 pub enum Mining {
     /// A block for every transaction.
     Instant,
-    /// A block every so many seconds.
+    /// A block at this interval in seconds.
     Interval(f64),
     /// Only on `evm_mine`.
     Manual,
@@ -72,10 +72,10 @@ pub struct AnvilOptions {
     pub port: Option<u16>,
     pub mining: Mining,
     pub state: Option<StateFile>,
-    /// Funded development accounts whose keys the world knows.
+    /// Number of funded development accounts with publicly known keys.
     pub accounts: u32,
     pub gas_limit: Option<u64>,
-    /// More arguments, as on the command line: `--order fifo`, `--hardfork london`, …
+    /// Extra command line arguments: `--order fifo`, `--hardfork london`, …
     pub extra: Vec<String>,
     /// `None`: a temporary file.
     pub log: Option<PathBuf>,
@@ -112,8 +112,8 @@ impl AnvilOptions {
                 state.path.to_str().context("the path of the state file is not UTF-8")?.to_owned(),
             );
             pair("--state-interval", state.every_secs.to_string());
-            // Anvil makes block 0 anew at each start and adds it to those of the file unless it is the same one; which
-            // of several it serves then is chance. The only thing that differs between them is the time.
+            // Anvil creates block 0 at each start and adds it to the blocks of the file unless both are equal; with
+            // several it serves any of them. They differ only in the timestamp, so reuse the timestamp of the file.
             let genesis = state.genesis_time()?;
             pair("--timestamp", genesis.map_or_else(unix_time, Ok)?.to_string());
         }
@@ -180,38 +180,38 @@ impl Anvil {
         url(&self.port)
     }
 
-    /// One JSON-RPC call; an error answer is an error.
+    /// One JSON-RPC call; an error response is an error.
     pub async fn rpc(&self, method: &str, params: Value) -> Result<Value> {
         self.rpc.call(method, params).await
     }
 
-    /// For whoever asks while others own the node.
+    /// An RPC client that can outlive a borrow of the node.
     pub fn client(&self) -> AnvilRpc {
         self.rpc.clone()
     }
 
     async fn prepare(&self) -> Result<()> {
-        // It logs every call otherwise.
+        // By default anvil logs every call.
         self.rpc("anvil_setLoggingEnabled", json!([false])).await?;
         if self.options.state.is_none() {
             return Ok(());
         }
-        // Its clock stands where `--timestamp` said, so new blocks would be as old as block 0. The time of a chain that
-        // was moved into the future goes on from there.
+        // `--timestamp` also sets anvil's clock, so new blocks would be as old as block 0. Set the clock to now, or to
+        // after the newest block if that is in the future.
         let head = self.rpc("eth_getBlockByNumber", json!(["latest", false])).await?;
         let head = head["timestamp"]
             .as_str()
             .and_then(|hex| u64::from_str_radix(hex.trim_start_matches("0x"), 16).ok());
-        let now = unix_time()?.max(head.context("anvil: its newest block has no time")? + 1);
+        let now = unix_time()?.max(head.context("anvil: the newest block has no timestamp")? + 1);
         self.rpc("evm_setTime", json!([now * 1000])).await.map(drop)
     }
 
-    /// Ends the node as a crash would: what is not in the state file is lost.
+    /// Simulates a crash: everything that is not in the state file is lost.
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
 
-    /// Starts the node again on the same port, from its state file if it has one; stops it first if it runs.
+    /// Restarts the node on the same port, from its state file if it has one.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
         self.process =
@@ -219,7 +219,7 @@ impl Anvil {
         self.prepare().await
     }
 
-    /// Ends the node in good order; it writes its state file.
+    /// Shuts the node down gracefully; it writes its state file.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.stop(STOP_LIMIT).await?;
         Ok(())
@@ -230,7 +230,7 @@ fn url(port: &Port) -> String {
     format!("http://127.0.0.1:{}", port.number())
 }
 
-/// The way to ask a node.
+/// JSON-RPC client of an anvil node.
 #[derive(Clone, Debug)]
 pub struct AnvilRpc {
     url: String,
@@ -240,12 +240,12 @@ pub struct AnvilRpc {
 impl AnvilRpc {
     pub async fn call(&self, method: &str, params: Value) -> Result<Value> {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answer = self.http.post(&self.url).json(&body).send().await;
-        let answer = answer.with_context(|| format!("anvil: {method}"))?;
-        let mut answer: Value = answer.json().await.with_context(|| format!("anvil: {method}"))?;
-        match answer.get("error") {
+        let response = self.http.post(&self.url).json(&body).send().await;
+        let response = response.with_context(|| format!("anvil: {method}"))?;
+        let mut response: Value = response.json().await.with_context(|| format!("anvil: {method}"))?;
+        match response.get("error") {
             Some(error) => bail!("anvil: {method}: {error}"),
-            None => Ok(answer["result"].take()),
+            None => Ok(response["result"].take()),
         }
     }
 }
@@ -257,7 +257,7 @@ async fn launch(
     log: &Path,
     temporary: Option<&TempDir>,
 ) -> Result<Process> {
-    // Emptied, so that what is found in it is of this start.
+    // Truncate the log, so that it contains only output of this start.
     std::fs::write(log, "").with_context(|| format!("cannot write {}", log.display()))?;
     let mut launch = Launch::new("anvil", &program.0, log).args(options.args(port.number())?);
     launch.stop_signal = Signal::SIGINT;
@@ -270,7 +270,7 @@ async fn launch(
             return Ok(process);
         }
         if process.exited()?.is_some() {
-            bail!("anvil ended at its start:\n{}", process.log_tail(20));
+            bail!("anvil exited during startup:\n{}", process.log_tail(20));
         }
         if Instant::now() > deadline {
             bail!("anvil does not listen after {START_LIMIT:?}:\n{}", process.log_tail(20));
@@ -279,7 +279,7 @@ async fn launch(
     }
 }
 
-/// Seconds of the wall clock.
+/// Unix time in seconds.
 fn unix_time() -> Result<u64> {
-    Ok(SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?.as_secs())
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH).context("the system clock is before 1970")?.as_secs())
 }

@@ -1,9 +1,8 @@
-//! Ports for servers that may be stopped and started again on the same one.
+//! Ports for servers that may be restarted on the same port.
 //!
-//! A port of the range from which the system serves `bind(0)` and outgoing connections can be gone between the choice
-//! and the use, or while a server restarts. So ports are chosen below that range, and a locked file tells the other
-//! processes of this program that one is taken, until the `Port` is dropped. A server of somebody else's can still
-//! take one: whoever starts a server tries another.
+//! A port of the ephemeral range (`bind(0)`, outgoing connections) can be taken between choice and use, or while a
+//! server restarts. So ports are chosen below that range, and a file lock reserves a port among the processes of this
+//! program until the `Port` is dropped. Other programs can still take it, so starting a server retries with another.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -13,23 +12,22 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use anyhow::{Context, Result, bail};
 use rand::Rng;
 
-/// Below are the ports of well-known services.
+/// Lower ports belong to well-known services.
 const LOWEST: u16 = 10_240;
-/// Linux serves outgoing connections from 32768 on, other systems from 49152 on.
+/// The ephemeral range starts at 32768 on Linux, at 49152 on other systems.
 const USUAL_END: u16 = 32_768;
-/// Enough to find one among thousands, of which a few dozen are taken.
 const TRIES: u32 = 200;
 
 /// A port on 127.0.0.1 that no other process of this program uses.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// Locked as long as it is open. `None`: somebody chose the port by hand.
+    /// Locked while it is open. `None`: the port was configured explicitly.
     _claim: Option<File>,
 }
 
 impl Port {
-    /// Any port that nobody listens on.
+    /// Any unused port.
     pub fn claim() -> Result<Port> {
         for _ in 0..TRIES {
             let number = rand::rng().random_range(LOWEST..end_of_range());
@@ -38,10 +36,10 @@ impl Port {
                 return Ok(Port { number, _claim: Some(claim) });
             }
         }
-        bail!("no free port on 127.0.0.1 among {TRIES}");
+        bail!("no free port on 127.0.0.1 after {TRIES} attempts");
     }
 
-    /// The port people expect, if it is free.
+    /// The given port if it is free, otherwise any unused port.
     pub fn preferred(number: u16) -> Result<Port> {
         match lock(number)? {
             Some(claim) if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() => {
@@ -51,7 +49,7 @@ impl Port {
         }
     }
 
-    /// The one somebody chose, free or not.
+    /// The given port, without a check.
     pub fn chosen(number: u16) -> Port {
         Port { number, _claim: None }
     }
@@ -61,28 +59,28 @@ impl Port {
     }
 }
 
-/// The first port that the system hands out by itself.
+/// First port of the ephemeral range.
 fn end_of_range() -> u16 {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let first = range.split_whitespace().next().and_then(|first| first.parse().ok());
-    // A system that hands out nearly everything leaves nothing to choose from below.
+    // Ignore a range that leaves too few ports below it.
     first.filter(|first| *first > 2 * LOWEST).unwrap_or(USUAL_END)
 }
 
-/// `None`: another process has it. The system drops the lock with the last handle of the file, however we end.
+/// `None`: another process holds the lock. The kernel releases it when the file is closed.
 fn lock(number: u16) -> Result<Option<File>> {
     let dir = std::env::temp_dir().join("gapless-ports");
-    // Shared by all accounts of the machine, like the directory it is in.
+    // Shared by all accounts of the machine, like the temporary directory itself.
     match DirBuilder::new().mode(0o1777).create(&dir) {
         Ok(()) => std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777))
-            .with_context(|| format!("cannot open {} to others", dir.display()))?,
+            .with_context(|| format!("cannot set the permissions of {}", dir.display()))?,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error).with_context(|| format!("cannot create {}", dir.display())),
     }
     let path = dir.join(number.to_string());
     let file = match OpenOptions::new().create(true).append(true).mode(0o600).open(&path) {
         Ok(file) => file,
-        // Another account's.
+        // Owned by another account.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot open {}", path.display())),
     };
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claimed_port_is_given_to_nobody_else_until_it_is_dropped() {
+    fn a_claimed_port_is_reserved_until_it_is_dropped() {
         let port = Port::claim().unwrap();
         assert!(lock(port.number()).unwrap().is_none());
         let number = port.number();
@@ -115,7 +113,7 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let taken = listener.local_addr().unwrap().port();
         assert_ne!(Port::preferred(taken).unwrap().number(), taken);
-        // Nobody listens on this one, but another process is about to.
+        // Nothing listens on this port, but it is reserved.
         let claimed = Port::claim().unwrap();
         assert_ne!(Port::preferred(claimed.number()).unwrap().number(), claimed.number());
     }

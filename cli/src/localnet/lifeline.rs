@@ -1,10 +1,10 @@
-//! Child processes that do not outlive us.
+//! Child processes that stop when this process ends.
 //!
-//! Each child is started through `sh`, which first forks a watcher and then becomes the child by `exec`; so the pid
-//! is the child's own and can be stopped, continued and killed. The watcher reads a pipe whose only writer we hold.
-//! When we end in whatever way, even by `kill -9`, the pipe closes and the watcher ends the child. The child leads a
-//! process group of its own: a Ctrl-C in the terminal reaches only us, and while the watcher lives the number
-//! of that group cannot be given to a stranger, so the watcher never signals one.
+//! Each child is started through `sh`, which forks a watcher and then replaces itself with the child (`exec`), so the
+//! pid is the child's own. The watcher reads a pipe whose only writer is this process. When this process ends, even by
+//! `kill -9`, the pipe closes and the watcher stops the child. The child leads its own process group: a Ctrl-C in the
+//! terminal does not reach it, and the group id cannot be reused while the watcher lives, so the watcher never signals
+//! an unrelated process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,8 +19,8 @@ use nix::unistd::Pid;
 
 use super::unprivileged::Account;
 
-/// `$1` is the signal for an orphan, `$2` a directory to remove after it (or nothing), the rest is the command.
-/// `read` comes back when the pipe closes. The orphan gets ten seconds to end in good order.
+/// `$1` is the stop signal for an orphan, `$2` a directory to remove afterwards (or empty), the rest is the command.
+/// `read` returns when the pipe closes. The orphan has ten seconds to shut down before SIGKILL.
 const WATCHED: &str = r#"
 exec 3<&0
 signal=$1 remove=$2
@@ -39,7 +39,7 @@ exec "$@" 3<&- </dev/null
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// What to start and how.
+/// Options of a child process.
 #[derive(Debug)]
 pub struct Launch {
     /// For messages.
@@ -47,13 +47,13 @@ pub struct Launch {
     pub program: PathBuf,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
-    /// Another account to run as; only root can ask for that.
+    /// Account to run as; only root can set it.
     pub account: Option<Account>,
     /// Standard output and error are appended here.
     pub log: PathBuf,
-    /// How to end the child in good order.
+    /// Signal for a graceful shutdown.
     pub stop_signal: Signal,
-    /// Removed when we end without stopping the child ourselves.
+    /// Removed if this process ends without stopping the child.
     pub remove_when_orphaned: Option<PathBuf>,
 }
 
@@ -110,17 +110,17 @@ fn open_log(path: &Path) -> Result<File> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// `kill -s` of a POSIX shell wants the name without its prefix.
+/// `kill -s` of a POSIX shell expects the name without `SIG`.
 fn short_name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
 }
 
-/// A running child. Dropping it kills it; `stop` ends it in good order.
+/// A running child. Dropping it kills it; `stop` shuts it down gracefully.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
-    /// Held open and never written to.
+    /// Write end of the watcher's pipe; kept open, never written.
     lifeline: Option<ChildStdin>,
     log: PathBuf,
     stop_signal: Signal,
@@ -140,10 +140,10 @@ impl Process {
     }
 
     fn raw_pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).expect("Linux keeps process ids below 2^22"))
+        Pid::from_raw(i32::try_from(self.child.id()).expect("process ids fit in i32"))
     }
 
-    /// Any signal, for example SIGSTOP and SIGCONT. A child that has ended is no error.
+    /// Sends a signal, for example SIGSTOP or SIGCONT. Does nothing if the child has exited.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if self.exited()?.is_none() {
             kill(self.raw_pid(), signal).with_context(|| format!("cannot send {signal} to {}", self.name))?;
@@ -151,12 +151,12 @@ impl Process {
         Ok(())
     }
 
-    /// The status, once the child has ended.
+    /// The exit status; `None` while the child runs.
     pub fn exited(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits up to `limit`; `None`: it still runs.
+    /// Waits up to `limit`; `None`: it is still running.
     pub async fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {
@@ -170,7 +170,7 @@ impl Process {
         }
     }
 
-    /// Ends the child in good order, or by force after `limit`. Answers whether it ended by itself.
+    /// Shuts the child down, or kills it after `limit`. Returns whether it exited within `limit`.
     pub async fn stop(&mut self, limit: Duration) -> Result<bool> {
         self.signal(self.stop_signal)?;
         let in_time = self.wait(limit).await?.is_some();
@@ -178,11 +178,10 @@ impl Process {
         Ok(in_time)
     }
 
-    /// `kill -9`, as a crash would end it; returns when it is gone.
+    /// Sends SIGKILL and waits for the exit.
     pub fn kill9(&mut self) {
-        // The group holds the watcher too: it has nothing left to watch. Once it is gone the number of the group may
-        // belong to others, so this happens once.
-        // The pipe is closed after that: a watcher that heard of it first would remove the directory of what is stopped.
+        // The group includes the watcher, which is no longer needed. After that the group id may be reused, so this is
+        // done once. The pipe is closed only afterwards: otherwise the watcher could remove the directory first.
         if let Some(lifeline) = self.lifeline.take() {
             let _ = killpg(self.raw_pid(), Signal::SIGKILL);
             drop(lifeline);
@@ -190,7 +189,7 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// The end of its log, for messages about an unexpected end.
+    /// The last lines of its log, for error messages.
     pub fn log_tail(&self, lines: usize) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -243,7 +242,7 @@ mod tests {
         let mut process = launch.spawn().unwrap();
         process.lifeline = None;
         let status = process.wait(Duration::from_secs(5)).await.unwrap();
-        assert!(status.is_some(), "the child still runs");
+        assert!(status.is_some(), "the child is still running");
         let deadline = Instant::now() + Duration::from_secs(5);
         while data.exists() {
             assert!(Instant::now() < deadline, "the directory is still there");
@@ -251,7 +250,7 @@ mod tests {
         }
     }
 
-    /// A server that is stopped may be started again on its data.
+    /// A stopped server can be restarted on the same data.
     #[tokio::test]
     async fn a_child_that_is_stopped_keeps_its_directory() {
         let dir = tempfile::tempdir().unwrap();

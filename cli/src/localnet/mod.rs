@@ -1,7 +1,7 @@
 //! A PostgreSQL server and an anvil node on this machine, for `gapless up`, the tests and the benchmarks.
 //!
-//! Everything listens on loopback and ends with the process that started it, even when that one is killed. This is
-//! no way to run either of them in production.
+//! Both listen on loopback and stop when the process that started them ends, even if it is killed. Not for
+//! production.
 
 mod anvil;
 mod free_port;

@@ -1,5 +1,5 @@
-//! The fallback for machines without PostgreSQL or anvil: both as npm packages, at the versions in `tools/`. The tests
-//! take other node programs from there in the same way.
+//! Fallback for machines without PostgreSQL or anvil: installs both as npm packages at the versions in `tools/`. The
+//! tests install other node programs in the same way.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,23 +8,23 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Names the directory of `package.json` when the binary runs outside of its repository.
+/// Directory of `package.json`, for a binary that runs outside the repository.
 const TOOLS_DIR_VAR: &str = "GAPLESS_TOOLS";
 
-/// A package of `tools/` itself.
+/// The directory of a package of `tools/`.
 pub(super) fn package(package: &str, say: fn(&str)) -> Result<PathBuf> {
     installed(&tools_dir()?, package, say)
 }
 
-/// The directory of `package`, installed first if it is missing or of another version than the lock file of `project`
-/// says. Install scripts never run: what they would do is done by whoever uses the package.
+/// The directory of `package`; installs it if it is missing or not the version of `project`'s lock file. Install
+/// scripts are disabled; callers do the necessary steps themselves.
 pub fn installed(project: &Path, package: &str, say: fn(&str)) -> Result<PathBuf> {
     let dir = project.join("node_modules").join(package);
     let wanted = locked_version(project, package)?;
     if installed_version(project, package).as_ref() == Some(&wanted) {
         return Ok(dir);
     }
-    // One installer at a time; a second process waits here and then finds the work done.
+    // Only one process installs; others wait for this lock.
     let manifest = project.join("package.json");
     let manifest = File::open(&manifest).with_context(|| format!("cannot open {}", manifest.display()))?;
     manifest.lock().context("cannot lock package.json")?;
@@ -33,12 +33,12 @@ pub fn installed(project: &Path, package: &str, say: fn(&str)) -> Result<PathBuf
         install(project)?;
     }
     if installed_version(project, package).as_ref() != Some(&wanted) {
-        bail!("npm installed no {package} {wanted} for this platform");
+        bail!("npm did not install {package} {wanted} for this platform");
     }
     Ok(dir)
 }
 
-/// Where `tools/` is.
+/// The path of `tools/`.
 pub fn tools_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os(TOOLS_DIR_VAR) {
         return Ok(PathBuf::from(dir));
@@ -50,9 +50,7 @@ pub fn tools_dir() -> Result<PathBuf> {
         .flat_map(|start| start.ancestors())
         .map(|dir| dir.join("tools"))
         .find(|dir| dir.join("package-lock.json").is_file())
-        .with_context(|| {
-            format!("found no tools/package-lock.json above; set {TOOLS_DIR_VAR} to that directory")
-        })
+        .with_context(|| format!("tools/package-lock.json not found; set {TOOLS_DIR_VAR} to its directory"))
 }
 
 fn locked_version(project: &Path, package: &str) -> Result<String> {
@@ -64,10 +62,10 @@ fn locked_version(project: &Path, package: &str) -> Result<String> {
     version.as_str().map(str::to_owned).with_context(|| format!("{} has no {package}", path.display()))
 }
 
-/// `None` as well while npm is at work, or was killed at it.
+/// `None` also during an installation, or after an interrupted one.
 fn installed_version(project: &Path, package: &str) -> Option<String> {
     let modules = project.join("node_modules");
-    // What npm writes last.
+    // npm writes this file last.
     if !modules.join(".package-lock.json").is_file() {
         return None;
     }
@@ -81,7 +79,7 @@ fn install(project: &Path) -> Result<()> {
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
         .current_dir(project)
         .output()
-        .context("cannot run npm; install Node.js 20 or newer, or PostgreSQL 13+ and anvil themselves")?;
+        .context("cannot run npm; install Node.js 20 or newer, or install PostgreSQL 13+ and anvil")?;
     if !output.status.success() {
         bail!(
             "npm ci failed in {}:\n{}",

@@ -1,4 +1,4 @@
-//! One PostgreSQL server with a data directory of its own.
+//! A PostgreSQL server with its own data directory.
 
 mod standby;
 
@@ -20,23 +20,23 @@ use super::unprivileged::{Account, lasting_temp_dir};
 const USER: &str = "gapless";
 const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// A server of somebody else's may take the chosen port before we bind it.
+/// Another program may take the chosen port before the server binds it.
 const PORT_ATTEMPTS: u32 = 5;
-/// In a kept directory, tells where the data really is when it could not be there.
-const ELSEWHERE: &str = "postgres.path";
-/// How the name of a data directory begins until it is whole.
+/// File in a persistent directory with the path of the data, if the data had to be stored elsewhere.
+const POINTER_FILE: &str = "postgres.path";
+/// Name prefix of an incomplete data directory.
 const UNFINISHED: &str = "initdb-";
-/// What a server says that finds another one, or what is left of it, on its data.
-const STILL_THERE: [&str; 2] = ["still in use", "lock file \"postmaster.pid\" already exists"];
+/// Log messages of a server whose data directory is still in use by another server.
+const DATA_IN_USE: [&str; 2] = ["still in use", "lock file \"postmaster.pid\" already exists"];
 
-/// Where the data lives.
+/// Location of the data.
 #[derive(Clone, Debug)]
 pub enum DataDir {
-    /// Removed when the server is dropped, or when we die.
+    /// Removed when the server is dropped or this process ends.
     Temporary,
-    /// `<dir>/postgres`, kept. If the account that runs the server cannot reach it, a directory below the system's
-    /// temporary one, whose path is then kept in `<dir>/postgres.path`.
-    Kept(PathBuf),
+    /// `<dir>/postgres`, persistent. If the server's account has no access to it, a directory below the system's
+    /// temporary directory, whose path is then stored in `<dir>/postgres.path`.
+    Persistent(PathBuf),
 }
 
 #[derive(Clone, Debug)]
@@ -46,14 +46,14 @@ pub struct PostgresOptions {
     pub port: Option<u16>,
     /// `None`: inside the data directory.
     pub log: Option<PathBuf>,
-    /// More settings, as `name=value`.
+    /// Extra settings, as `name=value`.
     pub settings: Vec<String>,
-    /// More environment variables of the server.
+    /// Extra environment variables of the server.
     pub env: Vec<(String, String)>,
 }
 
 impl PostgresOptions {
-    /// Fast and forgetful: survives a crash of the server, not of the machine.
+    /// Fast: data survives a crash of the server, but not of the machine.
     pub fn for_tests() -> PostgresOptions {
         let settings = ["fsync=off", "synchronous_commit=on", "full_page_writes=off", "max_connections=500"];
         PostgresOptions {
@@ -67,7 +67,7 @@ impl PostgresOptions {
 
     pub fn durable(dir: impl Into<PathBuf>) -> PostgresOptions {
         PostgresOptions {
-            data: DataDir::Kept(dir.into()),
+            data: DataDir::Persistent(dir.into()),
             port: None,
             log: None,
             settings: Vec::new(),
@@ -89,7 +89,7 @@ pub struct Postgres {
     place: Place,
 }
 
-/// The data directory, and the temporary one that goes away with us. Dropped after the process.
+/// The data directory, and its temporary parent if there is one. Dropped after the process.
 #[derive(Debug)]
 struct Place {
     data: PathBuf,
@@ -154,16 +154,16 @@ impl Postgres {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port.number())
     }
 
-    /// Creates `name`, which must be a plain identifier.
+    /// Creates `name`, which may contain a-z, 0-9 and underscores.
     pub async fn create_database(&self, name: &str) -> Result<()> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if name.is_empty() || !name.chars().all(plain) {
-            bail!("`{name}` is no plain database name");
+            bail!("invalid database name `{name}`");
         }
         postgres_wire::execute(self.port.number(), USER, &format!("CREATE DATABASE {name}")).await
     }
 
-    /// As `create_database`; a database that is there already is fine.
+    /// Like `create_database`, but succeeds if the database exists.
     pub async fn ensure_database(&self, name: &str) -> Result<()> {
         match self.create_database(name).await {
             Err(error) if error.to_string().contains("already exists") => Ok(()),
@@ -171,7 +171,7 @@ impl Postgres {
         }
     }
 
-    /// Ends the server as a crash would. Its sessions notice by themselves within moments.
+    /// Simulates a crash. Backend processes exit by themselves shortly afterwards.
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
@@ -179,13 +179,13 @@ impl Postgres {
     /// Starts the server again, on the same port and data; stops it first if it runs.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
-        let given = (self.settings.as_slice(), self.env.as_slice());
+        let options = (self.settings.as_slice(), self.env.as_slice());
         self.process =
-            launch(&self.binaries, self.account, given, self.port.number(), &self.log, &self.place).await?;
+            launch(&self.binaries, self.account, options, self.port.number(), &self.log, &self.place).await?;
         Ok(())
     }
 
-    /// Fast shutdown: sessions are ended, everything is written.
+    /// Fast shutdown: closes sessions and writes all data.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.stop(STOP_LIMIT).await?;
         Ok(())
@@ -196,24 +196,24 @@ fn place(data: &DataDir, account: Option<Account>) -> Result<Place> {
     match data {
         DataDir::Temporary => {
             let dir = open_temp_dir(&std::env::temp_dir())?;
-            // Whoever watches over the server runs under its account, and may have to remove this.
+            // The watcher process runs under this account and may have to remove the directory.
             account.map_or(Ok(()), |account| account.own(dir.path()))?;
             Ok(Place { data: dir.path().join("postgres"), temporary: Some(dir) })
         }
-        DataDir::Kept(dir) => {
+        DataDir::Persistent(dir) => {
             std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
             let dir = dir.canonicalize()?;
-            Ok(Place { data: kept_dir(&dir, account)?, temporary: None })
+            Ok(Place { data: persistent_dir(&dir, account)?, temporary: None })
         }
     }
 }
 
-fn kept_dir(dir: &Path, account: Option<Account>) -> Result<PathBuf> {
-    let pointer = dir.join(ELSEWHERE);
+fn persistent_dir(dir: &Path, account: Option<Account>) -> Result<PathBuf> {
+    let pointer = dir.join(POINTER_FILE);
     if let Ok(path) = std::fs::read_to_string(&pointer) {
         let path = PathBuf::from(path.trim_end());
         if !path.is_dir() {
-            bail!("the database was in {} and is gone; `make clean-data` starts over", path.display());
+            bail!("the database directory {} is missing; run `make clean-data` and retry", path.display());
         }
         return Ok(path.join("postgres"));
     }
@@ -226,20 +226,20 @@ fn kept_dir(dir: &Path, account: Option<Account>) -> Result<PathBuf> {
     Ok(elsewhere.join("postgres"))
 }
 
-/// A new directory that other accounts may walk through, but not write to.
+/// A new directory that other accounts can enter but not write to.
 fn open_temp_dir(parent: &Path) -> Result<TempDir> {
     let dir = tempfile::Builder::new().prefix("gapless-").tempdir_in(parent)?;
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
     Ok(dir)
 }
 
-/// Makes the data directory beside its place and moves it there when it is whole: an interrupted `initdb` leaves a
-/// directory that looks like one to start from.
+/// Creates the data directory under a temporary name and renames it when complete, because an interrupted `initdb`
+/// leaves a directory that looks valid.
 async fn initdb(binaries: &PostgresBinaries, place: &Place, account: Option<Account>) -> Result<()> {
     let data = &place.data;
     let parent = data.parent().context("the data directory has no parent")?;
     remove_interrupted(parent)?;
-    // A name of its own: a process that an interrupted run left behind may still write to the earlier one.
+    // A unique name: a process of an interrupted run may still write to the earlier directory.
     let made = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(parent)?;
     std::fs::set_permissions(made.path(), PermissionsExt::from_mode(0o700))?;
     let mut command = tokio::process::Command::new(binaries.initdb());
@@ -265,14 +265,14 @@ async fn initdb(binaries: &PostgresBinaries, place: &Place, account: Option<Acco
 fn remove_interrupted(parent: &Path) -> Result<()> {
     for entry in std::fs::read_dir(parent)?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            // A process of the interrupted run may still add files for a moment; then it is left for the next time.
+            // Fails if a process of the interrupted run still writes files; the next start tries again.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
     Ok(())
 }
 
-/// Starts the server and waits until it takes commands.
+/// Starts the server and waits until it accepts commands.
 async fn launch(
     binaries: &PostgresBinaries,
     account: Option<Account>,
@@ -283,7 +283,7 @@ async fn launch(
 ) -> Result<Process> {
     let data = place.data.to_str().context("the path of the data directory is not UTF-8")?;
     let port_setting = format!("port={port}");
-    // No socket file: its path would be too long in some directories, and loopback is enough.
+    // No Unix socket: its path can be too long, and loopback is sufficient.
     let fixed = ["listen_addresses=127.0.0.1", "unix_socket_directories=", &port_setting];
     let deadline = Instant::now() + START_LIMIT;
     loop {
@@ -304,14 +304,14 @@ async fn launch(
                 break;
             }
             if Instant::now() > deadline {
-                bail!("PostgreSQL does not answer on port {port}:\n{}", process.log_tail(20));
+                bail!("PostgreSQL does not respond on port {port}:\n{}", process.log_tail(20));
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         let tail = process.log_tail(20);
-        // Sessions of a server killed by force hold its shared memory for another moment; and a server whose owner was
-        // killed needs one to end.
-        if Instant::now() > deadline || !STILL_THERE.iter().any(|words| tail.contains(words)) {
+        // Backends of a killed server hold its shared memory for a moment, and an orphaned server needs a moment to
+        // shut down.
+        if Instant::now() > deadline || !DATA_IN_USE.iter().any(|message| tail.contains(message)) {
             bail!("PostgreSQL did not start on port {port}:\n{tail}");
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

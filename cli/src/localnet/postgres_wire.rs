@@ -1,7 +1,7 @@
-//! The three messages of the PostgreSQL protocol that starting a server needs: hello, a command, goodbye.
+//! Minimal PostgreSQL client: startup, simple query, terminate.
 //!
-//! It asks whether a server is ready and creates databases, without a client program on the machine and without a
-//! second SQL library in the tree. It speaks to servers that trust loopback, and reads no rows.
+//! Checks whether a server is ready and creates databases, without a client program or another SQL library. Works with
+//! `trust` authentication only and reads no rows.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ const PROTOCOL_3_0: i32 = 196_608;
 /// Connects and waits for the server to accept commands.
 pub(super) async fn ping(port: u16, user: &str) -> Result<()> {
     let stream = tokio::time::timeout(TIMEOUT, connect(port, user)).await.context("timed out")??;
-    goodbye(stream).await
+    terminate(stream).await
 }
 
 /// Runs one command.
@@ -26,7 +26,7 @@ pub(super) async fn execute(port: u16, user: &str, sql: &str) -> Result<()> {
         let mut stream = connect(port, user).await?;
         stream.write_all(&message(b'Q', &[sql])).await?;
         until_ready(&mut stream).await?;
-        goodbye(stream).await
+        terminate(stream).await
     };
     tokio::time::timeout(TIMEOUT, run).await.context("timed out")?
 }
@@ -43,12 +43,12 @@ async fn connect(port: u16, user: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-async fn goodbye(mut stream: TcpStream) -> Result<()> {
+async fn terminate(mut stream: TcpStream) -> Result<()> {
     stream.write_all(&message(b'X', &[])).await?;
     Ok(())
 }
 
-/// Reads up to ReadyForQuery. An ErrorResponse is returned as an error, without waiting for what follows it.
+/// Reads up to ReadyForQuery. Returns an ErrorResponse as an error at once.
 async fn until_ready(stream: &mut TcpStream) -> Result<()> {
     loop {
         let kind = stream.read_u8().await?;
@@ -66,7 +66,7 @@ async fn until_ready(stream: &mut TcpStream) -> Result<()> {
 /// An ErrorResponse is a list of fields: one letter, then a string. `M` is the message.
 fn error_text(body: &[u8]) -> String {
     let message = body.split(|byte| *byte == 0).find_map(|field| field.strip_prefix(b"M"));
-    String::from_utf8_lossy(message.unwrap_or(b"an error without a message")).into_owned()
+    String::from_utf8_lossy(message.unwrap_or(b"error without a message")).into_owned()
 }
 
 fn message(kind: u8, parts: &[&str]) -> Vec<u8> {
@@ -80,7 +80,7 @@ fn message(kind: u8, parts: &[&str]) -> Vec<u8> {
     message
 }
 
-/// The length counts itself.
+/// The length includes its own four bytes.
 fn with_length(body: &[u8]) -> Vec<u8> {
     let length = i32::try_from(body.len() + 4).expect("commands are short");
     let mut framed = length.to_be_bytes().to_vec();

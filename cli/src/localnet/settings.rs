@@ -1,4 +1,4 @@
-//! Configuration as a tree of keys, written as the TOML file the processes read. For tests and benchmarks.
+//! Builds a TOML configuration file from dotted keys, for tests and benchmarks.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,27 @@ use serde_json::{Map, Value};
 pub struct Settings(Map<String, Value>);
 
 impl Settings {
-    /// `key` as in the documentation: `nonce.max_in_flight`. Later values replace earlier ones.
+    /// `key` is a dotted path such as `nonce.max_in_flight`. Later values replace earlier ones.
     ///
-    /// Panics if a part of `key` is not a table: that is a slip of whoever wrote the key down.
+    /// Panics if a part of `key` is not a table.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
-        let mut words: Vec<&str> = key.split('.').collect();
-        let last = words.pop().expect("split never answers nothing");
+        let mut parts: Vec<&str> = key.split('.').collect();
+        let last = parts.pop().expect("split returns at least one part");
         let mut table = &mut self.0;
-        for word in words {
-            let entry = table.entry(word).or_insert_with(|| Value::Object(Map::new()));
-            table = entry.as_object_mut().unwrap_or_else(|| panic!("`{word}` of `{key}` is no table"));
+        for part in parts {
+            let entry = table.entry(part).or_insert_with(|| Value::Object(Map::new()));
+            table = entry.as_object_mut().unwrap_or_else(|| panic!("`{part}` of `{key}` is not a table"));
         }
         table.insert(last.to_owned(), value.into());
     }
 
     pub fn text(&self, key: &str) -> Option<&str> {
         let (first, rest) = key.split_once('.')?;
-        rest.split('.').try_fold(self.0.get(first)?, |value, word| value.get(word))?.as_str()
+        rest.split('.').try_fold(self.0.get(first)?, |value, part| value.get(part))?.as_str()
     }
 
     pub fn write(&self, path: &Path) -> Result<PathBuf> {
-        let text = toml::to_string(&self.0).context("settings are plain TOML")?;
+        let text = toml::to_string(&self.0).context("cannot serialise the settings")?;
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path.to_owned())
     }
@@ -45,7 +45,7 @@ mod tests {
         settings.set("nonce.max_in_flight", 1);
         settings.set("nonce.max_in_flight", 16);
         settings.set("rpc.urls", vec!["a", "b"]);
-        assert_eq!(settings.text("nonce.max_in_flight"), None, "not a text");
+        assert_eq!(settings.text("nonce.max_in_flight"), None, "not a string");
         let text = toml::to_string(&settings.0).unwrap();
         assert_eq!(text, "[nonce]\nmax_in_flight = 16\n\n[rpc]\nurls = [\"a\", \"b\"]\n");
     }

@@ -1,4 +1,4 @@
-//! PostgreSQL refuses to run as root, so root runs it as `nobody`; what that account cannot reach, it cannot run.
+//! PostgreSQL refuses to run as root, so root runs it as `nobody`, which needs access to programs and data.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::unistd::{Gid, Uid, User, chown, geteuid};
 
-/// Another account to run a child as.
+/// Account to run a child process as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     pub uid: u32,
@@ -14,7 +14,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// The account for servers that refuse root; `None` when we are not root and stay who we are.
+    /// The account for servers that refuse root; `None` if this process is not root.
     pub fn for_servers() -> Result<Option<Account>> {
         if !geteuid().is_root() {
             return Ok(None);
@@ -23,28 +23,28 @@ impl Account {
         match nobody {
             Some(user) => Ok(Some(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw() })),
             None => bail!(
-                "PostgreSQL refuses to run as root and there is no user `nobody`; run as an ordinary user"
+                "PostgreSQL refuses to run as root and there is no user `nobody`; run as a non-root user"
             ),
         }
     }
 
-    /// Whether everybody, and so this account, may walk down to `path`.
+    /// Whether all parent directories of `path` are searchable by every account.
     pub fn reaches(path: &Path) -> bool {
         let Ok(path) = std::path::absolute(path) else { return false };
         path.ancestors().skip(1).all(|dir| match std::fs::metadata(dir) {
             Ok(meta) => meta.mode() & 0o001 != 0,
-            // Not there yet: it will be created with the usual mode.
+            // Does not exist yet: it will be created with the default mode.
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
         })
     }
 
     pub fn own(&self, path: &Path) -> Result<()> {
         chown(path, Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
-            .with_context(|| format!("cannot give {} to the account of PostgreSQL", path.display()))
+            .with_context(|| format!("cannot change the owner of {} for PostgreSQL", path.display()))
     }
 }
 
-/// Where such an account can keep data: a directory that outlives a reboot if there is one.
+/// A directory that this account can use, preferably one that survives a reboot.
 pub(super) fn lasting_temp_dir() -> PathBuf {
     let var_tmp = PathBuf::from("/var/tmp");
     if var_tmp.is_dir() { var_tmp } else { std::env::temp_dir() }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_directory_on_the_way_is_out_of_reach() {
+    fn a_path_below_a_private_directory_is_not_reachable() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("closed/below");
         std::fs::create_dir_all(&below).unwrap();

@@ -1,4 +1,4 @@
-//! The demo submitters: keys made once, in a keystore like the one of a real deployment.
+//! The demo submitters: keys created once, in a keystore like that of a real deployment.
 
 use anyhow::{Context, Result};
 use gapless::config::Secret;
@@ -10,7 +10,7 @@ use super::settings::write_private;
 
 const SUBMITTERS: usize = 3;
 
-/// Their addresses; makes those that are missing.
+/// Returns their addresses; creates missing keys.
 pub(super) fn submitters(home: &Home) -> Result<Vec<String>> {
     let list = home.submitters_file();
     let known = std::fs::read_to_string(&list).unwrap_or_default();
@@ -18,7 +18,8 @@ pub(super) fn submitters(home: &Home) -> Result<Vec<String>> {
     if addresses.len() < SUBMITTERS {
         let password = password(home)?;
         while addresses.len() < SUBMITTERS {
-            let (address, _) = keystore::create(&home.keys(), &password).context("cannot make a demo key")?;
+            let (address, _) =
+                keystore::create(&home.keys(), &password).context("cannot create a demo key")?;
             addresses.push(format!("{address:#x}"));
         }
         write_private(&list, &(addresses.join("\n") + "\n"))?;
@@ -29,7 +30,7 @@ pub(super) fn submitters(home: &Home) -> Result<Vec<String>> {
 fn password(home: &Home) -> Result<Secret> {
     let path = home.password_file();
     if !path.exists() {
-        // Random bytes of a version 4 UUID come from the system; two of them leave no room for guessing.
+        // A version 4 UUID has 122 random bits from the system; two make a strong password.
         write_private(&path, &format!("{}{}\n", Uuid::new_v4().simple(), Uuid::new_v4().simple()))?;
     }
     let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

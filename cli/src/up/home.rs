@@ -1,4 +1,4 @@
-//! The directory that `gapless up` keeps between runs, and the rule that one run at a time uses it.
+//! The data directory of `gapless up`, locked so that only one run uses it at a time.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -11,19 +11,19 @@ use anyhow::{Context, Result, bail};
 use crate::args::DEFAULT_DIR;
 use crate::output::say;
 
-/// What a killed run leaves behind ends by itself, within the ten seconds it is given to end in good order.
+/// Children of a killed run stop by themselves within ten seconds (see `localnet/lifeline.rs`).
 const ORPHANS_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct Home {
     dir: PathBuf,
-    /// Held locked as long as this run lives; the system lets go of it however the run ends.
+    /// File lock; the kernel releases it when the process ends.
     _lock: File,
 }
 
 impl Home {
     pub(super) fn open(dir: &Path) -> Result<Home> {
-        // Other accounts may walk through, because PostgreSQL may have to run as one; keys and logs are closed to them.
+        // Readable by other accounts, because PostgreSQL may run as another user; keys and logs are private.
         DirBuilder::new()
             .recursive(true)
             .mode(0o755)
@@ -67,14 +67,14 @@ impl Home {
         self.dir.join("logs")
     }
 
-    /// An empty log for this run.
+    /// Creates an empty log file for this run.
     pub(super) fn log(&self, name: &str) -> Result<PathBuf> {
         let path = self.logs().join(format!("{name}.log"));
         File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
-    /// How a person throws everything away.
+    /// The command that deletes all data, for messages.
     pub(super) fn clean_data(&self) -> String {
         match self.dir == Path::new(DEFAULT_DIR).canonicalize().unwrap_or_default() {
             true => "`make clean-data`".to_owned(),
@@ -86,7 +86,7 @@ impl Home {
         self.dir.join("children")
     }
 
-    /// Remembers a child, in case this run is killed and the next one has to wait for it.
+    /// Records a child process, so that the next run can wait for it if this run is killed.
     pub(super) fn note_child(&self, name: &str, pid: u32) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.children_file())?;
         writeln!(file, "{pid} {} {name}", start_time(pid).unwrap_or_default())?;
@@ -94,20 +94,20 @@ impl Home {
     }
 
     fn wait_for_orphans(&self) -> Result<()> {
-        let noted = std::fs::read_to_string(self.children_file()).unwrap_or_default();
+        let recorded = std::fs::read_to_string(self.children_file()).unwrap_or_default();
         let deadline = Instant::now() + ORPHANS_LIMIT;
-        for line in noted.lines() {
+        for line in recorded.lines() {
             let mut words = line.splitn(3, ' ');
             let (Some(pid), Some(started)) = (words.next(), words.next()) else { continue };
             let Ok(number) = pid.parse() else { continue };
             let name = words.next().unwrap_or("a process");
-            let mut said = false;
+            let mut reported = false;
             while start_time(number).is_some_and(|now| now == started) {
                 if Instant::now() > deadline {
-                    bail!("{name} of an earlier run does not end; `kill -9 {pid}` ends it");
+                    bail!("{name} of an earlier run is still running; run `kill -9 {pid}`");
                 }
-                if !std::mem::replace(&mut said, true) {
-                    say(&format!("waiting for {name} (process {pid}) of an earlier run to end"));
+                if !std::mem::replace(&mut reported, true) {
+                    say(&format!("waiting for {name} (process {pid}) of an earlier run to exit"));
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -125,7 +125,7 @@ fn lock(dir: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
             file.read_to_string(&mut pid)?;
-            bail!("{} is in use by process {}: Gapless is up already", dir.display(), pid.trim());
+            bail!("{} is in use by process {}: `gapless up` is already running", dir.display(), pid.trim());
         }
         Err(TryLockError::Error(error)) => {
             return Err(error).with_context(|| format!("cannot lock {}", path.display()));
@@ -136,10 +136,10 @@ fn lock(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Tells a process from a later one with the same number. `None`: it does not run, or this system does not say.
+/// Distinguishes a process from a later one with the same pid. `None`: it is not running, or there is no /proc.
 fn start_time(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; the fields after it are plain. State is the 3rd, the start the 22nd.
+    // The process name in parentheses may contain spaces. State is field 3, start time is field 22.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if state == "Z" { None } else { fields.nth(18).map(str::to_owned) }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_run_on_the_same_directory_is_told_who_has_it() {
+    fn a_second_run_on_the_same_directory_fails_with_the_pid_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let first = Home::open(dir.path()).unwrap();
         let error = Home::open(dir.path()).unwrap_err().to_string();

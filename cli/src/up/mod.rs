@@ -1,9 +1,9 @@
-//! `gapless up`: the whole of Gapless on this machine, in one command, without a question.
+//! `gapless up`: starts a local database, chain, API and worker with one command.
 //!
-//! For development and for a first look. It runs one API and one worker against a chain that is nobody else's.
+//! For development and demos: one API and one worker on a private anvil chain.
 
+mod consistency;
 mod demo;
-mod fit;
 mod home;
 mod reason;
 mod settings;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
-use self::fit::Fit;
+use self::consistency::ConsistencyCheck;
 use self::home::Home;
 use self::reason::Reasons;
 use self::stack::Stack;
@@ -35,93 +35,91 @@ use crate::output::{self, say};
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
 const PROBLEMS_EVERY: Duration = Duration::from_secs(1);
-const FIT_LIMIT: Duration = Duration::from_secs(2);
+const CONSISTENCY_LIMIT: Duration = Duration::from_secs(2);
 
 pub async fn run(args: &args::Up, json: bool) -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut asked_to_stop = async || {
+    let mut stop_signal = async || {
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     };
     let home = Home::open(&args.dir)?;
     let mut stack = Stack::default();
     let outcome = tokio::select! {
-        outcome = live(&home, &mut stack, args.once, json) => outcome,
-        () = asked_to_stop() => Ok(()),
+        outcome = run_stack(&home, &mut stack, args.once, json) => outcome,
+        () = stop_signal() => Ok(()),
     };
     say("stopping");
     tokio::select! {
         () = stack.stop() => {}
-        // Asked twice: whatever still runs is killed as the stack is dropped.
-        () = asked_to_stop() => {}
+        // On a second signal, dropping the stack kills the remaining processes.
+        () = stop_signal() => {}
     }
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-async fn live(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Result<()> {
+async fn run_stack(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Result<()> {
     stack.start(home).await.map_err(|error| match error.downcast_ref::<UnusableState>() {
         Some(damage) => start_over(home, damage),
         None => error,
     })?;
     let submitters = demo::submitters(home)?;
-    let fit = stack.fit(&submitters)?;
-    must_fit(home, &fit).await?;
+    let consistency = stack.consistency_check(&submitters)?;
+    must_match(home, &consistency).await?;
     stack.fund(&submitters).await?;
     say(&format!("submitters  {}", submitters.join(" ")));
     stack.start_services(home).await?;
     let api = Api::new(&stack.api_url(), None, None)?;
     let reasons = Reasons::new(&api, &stack.worker_url())?;
-    with_watch(stack, ready(&api, &submitters, &reasons)).await?;
-    let first = with_watch(stack, first_transaction(&api, &submitters, &reasons, home, &fit)).await?;
+    while_running(stack, ready(&api, &submitters, &reasons)).await?;
+    let first = first_transaction(&api, &submitters, &reasons, home, &consistency);
+    let first = while_running(stack, first).await?;
     announce(home, stack, &submitters, &first, json);
     if once {
         return Ok(());
     }
-    say("Ctrl-C stops everything; the data stays for the next time.");
-    with_watch(stack, tell_problems(&reasons, home, &fit)).await
+    say("Press Ctrl-C to stop. The data is kept for the next run.");
+    while_running(stack, report_problems(&reasons, home, &consistency)).await
 }
 
-/// An error, and what to do, if chain and database do not belong together.
-async fn must_fit(home: &Home, fit: &Fit) -> Result<()> {
-    match fit.misfit().await? {
-        Some(misfit) => Err(start_over(home, misfit)),
+/// Fails with instructions if chain and database do not match.
+async fn must_match(home: &Home, consistency: &ConsistencyCheck) -> Result<()> {
+    match consistency.mismatch().await? {
+        Some(mismatch) => Err(start_over(home, mismatch)),
         None => Ok(()),
     }
 }
 
-/// As `must_fit`, for a moment in which one of the two may not answer: that says nothing about its data.
-async fn still_fit(home: &Home, fit: &Fit) -> Result<()> {
-    match tokio::time::timeout(FIT_LIMIT, fit.misfit()).await {
-        Ok(Ok(Some(misfit))) => Err(start_over(home, misfit)),
+/// Like `must_match`, but ignores errors and timeouts: an unreachable server is no evidence of a mismatch.
+async fn must_still_match(home: &Home, consistency: &ConsistencyCheck) -> Result<()> {
+    match tokio::time::timeout(CONSISTENCY_LIMIT, consistency.mismatch()).await {
+        Ok(Ok(Some(mismatch))) => Err(start_over(home, mismatch)),
         _ => Ok(()),
     }
 }
 
-/// A submitter in PROTECT does nothing until a person decides. Here it is the trace of a chain that was killed while it
-/// wrote its data, or of somebody's experiment.
+/// A submitter in PROTECT stops until an operator acts. Here the cause is a chain that was killed while it wrote its
+/// state, or manual use of the key.
 async fn must_not_be_protected(home: &Home, reasons: &Reasons, submitter: &str) -> Result<()> {
     let Some(reason) = reasons.protected(submitter).await else { return Ok(()) };
-    bail!(
-        "the submitter {submitter} waits for an operator ({reason}): run {}, then start again",
-        home.clean_data()
-    )
+    bail!("the submitter {submitter} is in PROTECT ({reason}): run {}, then start again", home.clean_data())
 }
 
 fn start_over(home: &Home, why: impl Display) -> anyhow::Error {
-    // Nothing of ours removes a database that we did not make.
+    // `clean-data` does not delete a database that `gapless up` did not create.
     let database =
-        std::env::var_os("DATABASE_URL").map_or("", |_| " and name an empty database in DATABASE_URL");
+        std::env::var_os("DATABASE_URL").map_or("", |_| " and set DATABASE_URL to an empty database");
     let clean = home.clean_data();
     anyhow::anyhow!(
-        "the data of the chain and of the database no longer fit together ({why}): run {clean}{database}, then start again"
+        "the data of chain and database do not match ({why}): run {clean}{database}, then start again"
     )
 }
 
-/// Does `work` while everything runs; a child that ends is an error that shows what it last said.
-async fn with_watch<T>(stack: &mut Stack, work: impl Future<Output = Result<T>>) -> Result<T> {
-    let casualty = async {
+/// Runs `work`; fails with the end of the log if a child process exits meanwhile.
+async fn while_running<T>(stack: &mut Stack, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let exited = async {
         loop {
-            if let Some(report) = stack.casualty() {
+            if let Some(report) = stack.exited_child() {
                 return report;
             }
             tokio::time::sleep(POLL).await;
@@ -129,11 +127,11 @@ async fn with_watch<T>(stack: &mut Stack, work: impl Future<Output = Result<T>>)
     };
     tokio::select! {
         done = work => done,
-        report = casualty => bail!(report),
+        report = exited => bail!(report),
     }
 }
 
-/// The API serves, and the worker has announced every demo submitter.
+/// Waits until the API is ready and the worker has announced every demo submitter.
 async fn ready(api: &Api, submitters: &[String], reasons: &Reasons) -> Result<()> {
     let begun = Instant::now();
     let mut stall = Stall::new(begun);
@@ -146,8 +144,8 @@ async fn ready(api: &Api, submitters: &[String], reasons: &Reasons) -> Result<()
             Err(what) => format!("the API is not ready ({what})"),
         };
         if stall.lasts(Instant::now()) {
-            let lacks = reasons.worker_lacks().await;
-            missing = std::iter::once(missing).chain(lacks).collect::<Vec<_>>().join("; ");
+            let problems = reasons.worker_problems().await;
+            missing = std::iter::once(missing).chain(problems).collect::<Vec<_>>().join("; ");
         }
         if begun.elapsed() > READY_LIMIT {
             bail!("not ready after {READY_LIMIT:?}: {missing}");
@@ -167,31 +165,31 @@ async fn unknown_submitter<'a>(api: &Api, submitters: &'a [String]) -> Option<&'
     submitters.iter().find(|address| !is_known(address))
 }
 
-/// Sends a transfer and follows it to its end. When it stands still, says why; when it never can
-/// go on, that is an error.
+/// Sends a transfer and follows it until it is final. Reports why it makes no progress, and fails if it cannot
+/// make any.
 async fn first_transaction(
     api: &Api,
     submitters: &[String],
     reasons: &Reasons,
     home: &Home,
-    fit: &Fit,
+    consistency: &ConsistencyCheck,
 ) -> Result<Value> {
-    let [from, to, ..] = submitters else { bail!("two demo submitters are needed") };
-    // New each time: the data of earlier runs is still there.
+    let [from, to, ..] = submitters else { bail!("two demo submitters are required") };
+    // A new id for each run, because the data of earlier runs is retained.
     let request = json!({
         "submitter": from,
         "requestId": format!("up-{}", Uuid::now_v7()),
         "payload": { "to": to, "value": "1000000000000000" },
     });
-    say("a first transaction: 0.001 ETH from one demo submitter to the next");
+    say("test transaction: 0.001 ETH from one demo submitter to the next");
     let answer = match api.submit(&request).await {
         Ok(answer) => answer,
         Err(error) => {
             must_not_be_protected(home, reasons, from).await?;
-            return Err(error.context("the first transaction was refused"));
+            return Err(error.context("the test transaction was rejected"));
         }
     };
-    let tx_id = answer["txId"].as_str().context("the answer has no txId")?;
+    let tx_id = answer["txId"].as_str().context("the response has no txId")?;
     let begun = Instant::now();
     let stall = RefCell::new(Stall::new(begun));
     let mut last = Value::Null;
@@ -206,42 +204,42 @@ async fn first_transaction(
             if stall.borrow().lasts(Instant::now()) {
                 let reason = reasons.of_transaction(tx_id, from).await;
                 if let Some(seconds) = stall.borrow_mut().due(Instant::now(), &reason) {
-                    say(&format!("nothing has changed for {seconds} s: {reason}"));
+                    say(&format!("no progress for {seconds} s: {reason}"));
                 }
-                still_fit(home, fit).await?;
+                must_still_match(home, consistency).await?;
                 must_not_be_protected(home, reasons, from).await?;
             }
         }
     };
     let state = tokio::select! {
         state = follow => state?,
-        misfit = explain => return misfit,
+        failure = explain => return failure,
     };
     match state {
         TxState::Confirmed => Ok(last),
-        other => bail!("the first transaction ended {other}: {}", output::cell(&last["lastError"])),
+        other => bail!("the test transaction is {other}: {}", output::cell(&last["lastError"])),
     }
 }
 
-/// Says what the worker lacks, as long as it lacks something.
-async fn tell_problems(reasons: &Reasons, home: &Home, fit: &Fit) -> Result<()> {
+/// Prints the problems that the worker reports, until it stops.
+async fn report_problems(reasons: &Reasons, home: &Home, consistency: &ConsistencyCheck) -> Result<()> {
     let mut stall = Stall::new(Instant::now());
-    let mut lacking = false;
+    let mut failing = false;
     loop {
         tokio::time::sleep(PROBLEMS_EVERY).await;
-        let lacks = reasons.worker_lacks().await;
-        if lacks.is_empty() {
-            if std::mem::take(&mut lacking) {
-                say("the worker has all it needs again");
+        let problems = reasons.worker_problems().await;
+        if problems.is_empty() {
+            if std::mem::take(&mut failing) {
+                say("the worker is ready again");
             }
             stall.moved(Instant::now());
             continue;
         }
-        let lacks = lacks.join(", ");
-        if let Some(seconds) = stall.due(Instant::now(), &lacks) {
-            lacking = true;
-            say(&format!("for {seconds} s the worker has reported: {lacks}"));
-            still_fit(home, fit).await?;
+        let problems = problems.join(", ");
+        if let Some(seconds) = stall.due(Instant::now(), &problems) {
+            failing = true;
+            say(&format!("the worker has reported for {seconds} s: {problems}"));
+            must_still_match(home, consistency).await?;
         }
     }
 }

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use super::home::Home;
 
 pub(super) const CHAIN_ID: u64 = 31337;
-/// A block a second: a first transaction is final in a few seconds, and one can still watch it happen.
+/// One block per second: a transaction is final within a few seconds, and its progress is visible.
 pub(super) const BLOCK_SECONDS: f64 = 1.0;
 const CONFIRMATIONS: u64 = 3;
-/// A chain that was killed forgets its newest blocks and its mempool; nobody should wait a minute for what was in them.
+/// Short, because a killed anvil loses its newest blocks and its mempool.
 const RESUBMIT: &str = "5s";
 
-/// Where this run's parts listen.
+/// Addresses of this run's processes.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
-    /// `None`: DATABASE_URL is set, reaches the children by itself, and is nothing to write into a file.
+    /// `None`: DATABASE_URL is set. The children inherit it; it may contain a password, so it is not written to a file.
     pub(super) database: Option<String>,
     pub(super) rpc: String,
     pub(super) api: u16,
@@ -28,7 +28,7 @@ pub(super) struct Places {
 }
 
 pub(super) fn write(home: &Home, places: &Places) -> Result<()> {
-    let text = toml::to_string(&settings(home, places)).context("cannot spell the configuration")?;
+    let text = toml::to_string(&settings(home, places)).context("cannot serialise the configuration")?;
     let text = format!("# Written by `gapless up` at each start.\n\n{text}");
     write_private(&home.config(), &text)
 }

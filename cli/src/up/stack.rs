@@ -1,4 +1,4 @@
-//! The processes of one run: started in the order of need, stopped in the reverse.
+//! The processes of one run: started in dependency order, stopped in reverse.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use gapless::config::Secret;
 use serde_json::json;
 
-use super::fit::Fit;
+use super::consistency::ConsistencyCheck;
 use super::home::Home;
-use super::reason::saying;
+use super::reason::with_progress;
 use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
 use crate::commands::migrate;
 use crate::localnet::{
@@ -22,13 +22,13 @@ const DATABASE: &str = "gapless";
 /// 1,000 ether.
 const FUNDS: &str = "0x3635c9adc5dea00000";
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// The ports people expect; any free one if they are taken.
+/// Default ports; a free one is chosen if they are in use.
 const API_PORT: u16 = 8080;
 const WORKER_PORT: u16 = 9090;
 const RPC_PORT: u16 = 8545;
 const DATABASE_PORT: u16 = 54329;
-/// Anvil writes all of its blocks each time. Every second, as long as that is little: what is confirmed is two blocks
-/// deep, so it is in the file even when anvil is killed. Less often as the file grows: a second for each of these.
+/// Anvil writes its whole state each time: every second while the file is small, so that confirmed transactions (two
+/// blocks deep) survive a kill. The interval grows by one second for each of these bytes.
 const STATE_BYTES_PER_SECOND: u64 = 10_000_000;
 
 #[derive(Debug, Default)]
@@ -38,15 +38,15 @@ pub(super) struct Stack {
     anvil: Option<Anvil>,
     postgres: Option<Postgres>,
     places: Option<Places>,
-    /// Kept from other runs on this machine until this one ends.
+    /// Reserved for this run until it ends.
     ports: Vec<Port>,
 }
 
 impl Stack {
-    /// Database and chain, and the configuration that names them.
+    /// Starts database and chain, and writes the configuration.
     pub(super) async fn start(&mut self, home: &Home) -> Result<()> {
-        let database = saying("PostgreSQL is starting", self.start_database(home)).await?;
-        let rpc = saying("anvil is starting", self.start_chain(home)).await?;
+        let database = with_progress("PostgreSQL is starting", self.start_database(home)).await?;
+        let rpc = with_progress("anvil is starting", self.start_chain(home)).await?;
         let (api, worker) = (self.port(API_PORT)?, self.port(WORKER_PORT)?);
         let places = Places { database, rpc, api, worker };
         settings::write(home, &places)?;
@@ -61,7 +61,7 @@ impl Stack {
         Ok(number)
     }
 
-    /// Answers the URL of the node.
+    /// Returns the URL of the node.
     async fn start_chain(&mut self, home: &Home) -> Result<String> {
         let program = tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await??;
         let path = home.chain_state();
@@ -84,10 +84,10 @@ impl Stack {
         Ok(url)
     }
 
-    /// The database named by DATABASE_URL, or one of our own; migrated. Answers the URL of our own.
+    /// Migrates the database of DATABASE_URL, or of a server started here. Returns the URL only in the second case.
     async fn start_database(&mut self, home: &Home) -> Result<Option<String>> {
         if let Ok(url) = std::env::var("DATABASE_URL") {
-            say("PostgreSQL  the one of DATABASE_URL");
+            say("PostgreSQL  from DATABASE_URL");
             migrate::migrate(&Secret::new(url)).await?;
             return Ok(None);
         }
@@ -108,20 +108,19 @@ impl Stack {
     }
 
     fn anvil(&self) -> Result<&Anvil> {
-        self.anvil.as_ref().context("no chain was started")
+        self.anvil.as_ref().context("the chain is not started")
     }
 
-    /// Compares chain and database, also while others own this.
-    pub(super) fn fit(&self, submitters: &[String]) -> Result<Fit> {
+    pub(super) fn consistency_check(&self, submitters: &[String]) -> Result<ConsistencyCheck> {
         let database = match &self.places().database {
             Some(url) => url.clone(),
-            None => std::env::var("DATABASE_URL").context("DATABASE_URL is gone")?,
+            None => std::env::var("DATABASE_URL").context("DATABASE_URL is not set")?,
         };
         let (database, anvil) = (Secret::new(database), self.anvil()?.client());
-        Ok(Fit { database, anvil, submitters: submitters.to_vec() })
+        Ok(ConsistencyCheck { database, anvil, submitters: submitters.to_vec() })
     }
 
-    /// Gives ether to those who have none.
+    /// Funds submitters with a zero balance.
     pub(super) async fn fund(&self, submitters: &[String]) -> Result<()> {
         let anvil = self.anvil()?;
         for address in submitters {
@@ -139,7 +138,7 @@ impl Stack {
     }
 
     fn places(&self) -> &Places {
-        self.places.as_ref().expect("addresses are asked for after the start")
+        self.places.as_ref().expect("the stack is started first")
     }
 
     pub(super) fn api_url(&self) -> String {
@@ -154,13 +153,13 @@ impl Stack {
         &self.places().rpc
     }
 
-    /// For people: a URL from the environment may hold a password.
+    /// For display: a URL from the environment may contain a password.
     pub(super) fn database_shown(&self) -> &str {
         self.places().database.as_deref().unwrap_or("$DATABASE_URL")
     }
 
-    /// A report about the first child that has ended by itself.
-    pub(super) fn casualty(&mut self) -> Option<String> {
+    /// A report about the first child that exited by itself.
+    pub(super) fn exited_child(&mut self) -> Option<String> {
         let processes = [
             self.postgres.as_mut().map(Postgres::process),
             self.anvil.as_mut().map(Anvil::process),
@@ -170,7 +169,7 @@ impl Stack {
         processes.into_iter().flatten().find_map(|process| {
             let status = process.exited().ok().flatten()?;
             Some(format!(
-                "{} ended ({status}); the end of {}:\n{}",
+                "{} exited ({status}); end of {}:\n{}",
                 process.name(),
                 process.log().display(),
                 process.log_tail(25)
@@ -178,7 +177,7 @@ impl Stack {
         })
     }
 
-    /// Worker, API, chain, database: nobody loses what they still need.
+    /// Stops worker, API, chain and database, in this order.
     pub(super) async fn stop(&mut self) {
         for process in [self.worker.take(), self.api.take()].into_iter().flatten() {
             let mut process = process;
@@ -200,7 +199,7 @@ fn report(outcome: Result<()>) {
 }
 
 fn service(home: &Home, name: &str) -> Result<Process> {
-    let program = beside_us(name)?;
+    let program = sibling_binary(name)?;
     let config = home.config().to_str().context("the path of the configuration is not UTF-8")?.to_owned();
     let log = home.log(name)?;
     let process = Launch::new(name, program, log).args(["--config".to_owned(), config]).spawn()?;
@@ -208,11 +207,11 @@ fn service(home: &Home, name: &str) -> Result<Process> {
     Ok(process)
 }
 
-/// The binaries are built together and lie together.
-fn beside_us(name: &str) -> Result<PathBuf> {
+/// The binaries are in the same directory as this program.
+fn sibling_binary(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name(name);
     if !program.is_file() {
-        bail!("{} is missing; `make build` builds it", program.display());
+        bail!("{} is missing; run `make build`", program.display());
     }
     Ok(program)
 }

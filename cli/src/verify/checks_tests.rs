@@ -1,4 +1,4 @@
-//! Each check against damage of its kind.
+//! Tests that each check finds the violations it is for.
 
 use super::super::facts::{InBlock, IntentFacts, Mined, ReservationFacts};
 use super::*;
@@ -29,7 +29,7 @@ fn sound() -> SubmitterFacts {
         address: "0x1".into(),
         cursor: Some(CursorFacts { start: 0, next: 3, open_from: 3, protect: None }),
         shared: false,
-        foreign: Vec::new(),
+        external: Vec::new(),
         intents,
         mined: attempts.iter().map(|attempt| (attempt.tx_hash.clone(), Mined { succeeded: true })).collect(),
         in_blocks: Some(attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect()),
@@ -39,7 +39,7 @@ fn sound() -> SubmitterFacts {
     }
 }
 
-fn held(tx_id: &str, nonce: u64, state: ReservationState) -> ReservationFacts {
+fn reservation(tx_id: &str, nonce: u64, state: ReservationState) -> ReservationFacts {
     ReservationFacts { tx_id: tx_id.into(), nonce, state }
 }
 
@@ -60,7 +60,7 @@ fn breaks(change: impl FnOnce(&mut SubmitterFacts), expected: &str) {
 }
 
 #[test]
-fn a_sound_submitter_passes_and_one_that_never_worked_too() {
+fn a_sound_submitter_and_an_idle_one_pass() {
     assert!(broken(&sound(), Rules::default()).is_empty());
     let mut idle = sound();
     (idle.cursor, idle.chain_count) = (None, 7);
@@ -71,16 +71,16 @@ fn a_sound_submitter_passes_and_one_that_never_worked_too() {
 }
 
 #[test]
-fn each_kind_of_damage_is_found() {
+fn each_kind_of_violation_is_found() {
     breaks(|f| f.chain_count = 4, "contiguous");
     breaks(|f| assert!(f.mined.remove("0xb1").is_some()), "contiguous");
     breaks(|f| assert!(f.mined.remove("0xc2").is_some()), "final states");
-    breaks(|f| f.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3)), "is recorded");
+    breaks(|f| f.in_blocks.as_mut().unwrap().push(in_block("0xexternal", 3)), "is recorded");
     breaks(|f| drop(f.attempts.remove(2)), "is recorded");
-    breaks(|f| f.cursor.as_mut().unwrap().next = 4, "has its bytes");
-    breaks(|f| f.cursor.as_mut().unwrap().next = 2, "has its bytes");
+    breaks(|f| f.cursor.as_mut().unwrap().next = 4, "signed transaction");
+    breaks(|f| f.cursor.as_mut().unwrap().next = 2, "signed transaction");
     breaks(|f| f.attempts.push(attempt("d", 2)), "two intents");
-    breaks(|f| f.attempts.push(attempt("d", 3)), "worked on");
+    breaks(|f| f.attempts.push(attempt("d", 3)), "in progress");
     breaks(|f| f.mined.get_mut("0xa0").unwrap().succeeded = false, "final states");
     breaks(|f| f.intents[0].state = TxState::Failed, "final states");
     breaks(|f| f.attempts[0].fencing_token = 2, "tokens");
@@ -92,8 +92,8 @@ fn each_kind_of_damage_is_found() {
         },
         "numbered",
     );
-    breaks(|f| f.intents[3].state = TxState::Submitted, "worked on");
-    breaks(|f| f.intents[2].state = TxState::Tracking, "worked on");
+    breaks(|f| f.intents[3].state = TxState::Submitted, "in progress");
+    breaks(|f| f.intents[2].state = TxState::Tracking, "in progress");
     breaks(
         |f| {
             let again = AttemptFacts { displaced: true, ..attempt("a", 1) };
@@ -105,72 +105,72 @@ fn each_kind_of_damage_is_found() {
 }
 
 #[test]
-fn a_nonce_that_was_shown_has_its_placeholder_and_a_used_one_its_transaction() {
+fn a_reserved_nonce_needs_a_placeholder_and_a_used_one_its_transaction() {
     let placeholder = AttemptFacts { placeholder: true, tx_hash: "0xp".into(), ..attempt("a", 0) };
     let mut facts = sound();
-    facts.reservations.push(held("a", 0, ReservationState::Used));
+    facts.reservations.push(reservation("a", 0, ReservationState::Used));
     facts.attempts.push(placeholder.clone());
-    assert!(broken(&facts, Rules::default()).is_empty(), "the placeholder was not needed, and is not mined");
-    breaks(|f| f.reservations.push(held("a", 0, ReservationState::Used)), "has its placeholder");
-    breaks(|f| f.reservations.push(held("b", 1, ReservationState::Reserved)), "has its placeholder");
+    assert!(broken(&facts, Rules::default()).is_empty(), "an unused placeholder is not mined");
+    breaks(|f| f.reservations.push(reservation("a", 0, ReservationState::Used)), "has a placeholder");
+    breaks(|f| f.reservations.push(reservation("b", 1, ReservationState::Reserved)), "has a placeholder");
     breaks(
         |f| {
-            f.reservations.push(held("a", 0, ReservationState::Used));
+            f.reservations.push(reservation("a", 0, ReservationState::Used));
             f.attempts[0].placeholder = true;
         },
-        "has its placeholder",
+        "has a placeholder",
     );
     breaks(
         |f| {
-            f.reservations.push(held("a", 0, ReservationState::Reserved));
+            f.reservations.push(reservation("a", 0, ReservationState::Reserved));
             f.attempts.push(placeholder.clone());
             f.intents[0].nonce = None;
         },
-        "has its placeholder",
+        "has a placeholder",
     );
 }
 
 #[test]
-fn a_stranger_is_excused_only_where_the_submitter_has_stopped() {
+fn an_external_transaction_is_accepted_only_in_protect() {
     let mut facts = sound();
     facts.chain_count = 4;
-    facts.in_blocks.as_mut().unwrap().push(in_block("0xstranger", 3));
+    facts.in_blocks.as_mut().unwrap().push(in_block("0xexternal", 3));
     assert!(!broken(&facts, Rules::default()).is_empty());
-    facts.cursor.as_mut().unwrap().protect = Some("nonce 3 was used by somebody else".into());
+    facts.cursor.as_mut().unwrap().protect = Some("nonce 3 was used by an external transaction".into());
     assert!(broken(&facts, Rules::default()).is_empty());
 }
 
-/// A stranger at nonce 3, ours at 4.
+/// An external transaction at nonce 3, a recorded one at 4.
 fn interleaved() -> SubmitterFacts {
     let mut facts = sound();
-    let ours = attempt("d", 4);
-    facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block(&ours.tx_hash, 4)]);
-    facts.mined.insert(ours.tx_hash.clone(), Mined { succeeded: true });
-    facts.attempts.push(ours);
+    let recorded = attempt("d", 4);
+    facts.in_blocks.as_mut().unwrap().extend([in_block("0xexternal", 3), in_block(&recorded.tx_hash, 4)]);
+    facts.mined.insert(recorded.tx_hash.clone(), Mined { succeeded: true });
+    facts.attempts.push(recorded);
     facts.intents[3] = IntentFacts { tx_id: "d".into(), state: TxState::Confirmed, nonce: Some(4) };
     (facts.cursor.as_mut().unwrap().next, facts.chain_count) = (5, 5);
     facts
 }
 
 #[test]
-fn others_of_a_shared_key_are_excused_where_they_are_recorded_and_nowhere_else() {
+fn external_nonces_of_a_shared_key_are_accepted_only_where_recorded() {
     let mut facts = interleaved();
     assert!(!broken(&facts, Rules::default()).is_empty(), "a strict submitter skipped a nonce");
     facts.shared = true;
     let unrecorded = broken(&facts, Rules::default());
-    assert!(unrecorded.iter().any(|name| name.contains("has its bytes")), "{unrecorded:?}");
-    facts.foreign = vec![(3, 3)];
+    assert!(unrecorded.iter().any(|name| name.contains("signed transaction")), "{unrecorded:?}");
+    facts.external = vec![(3, 3)];
     assert!(broken(&facts, Rules::default()).is_empty());
     facts.shared = false;
-    assert!(broken(&facts, Rules::default()).is_empty(), "what was recorded stays right");
-    facts.foreign = vec![(2, 2)];
+    assert!(broken(&facts, Rules::default()).is_empty(), "recorded external nonces stay valid");
+    facts.external = vec![(2, 2)];
     assert!(!broken(&facts, Rules::default()).is_empty());
 }
 
 #[test]
-fn a_shared_key_may_be_ahead_of_its_lane_and_nothing_else_is_excused() {
+fn a_shared_key_may_be_ahead_of_its_lane() {
     let mut facts = interleaved();
-    (facts.shared, facts.foreign) = (true, vec![(3, 3)]);
+    (facts.shared, facts.external) = (true, vec![(3, 3)]);
     facts.chain_count = 6;
     facts.in_blocks.as_mut().unwrap().push(in_block("0xlater", 5));
     assert!(broken(&facts, Rules::default()).is_empty());
@@ -183,7 +183,7 @@ fn an_adopted_sequence_is_checked_from_its_new_start() {
     let mut facts = sound();
     facts.cursor = Some(CursorFacts { start: 5, next: 6, open_from: 6, protect: None });
     facts.chain_count = 6;
-    facts.in_blocks.as_mut().unwrap().extend([in_block("0xstranger", 3), in_block("0xstranger", 4)]);
+    facts.in_blocks.as_mut().unwrap().extend([in_block("0xexternal", 3), in_block("0xexternal", 4)]);
     let fresh = attempt("e", 5);
     facts.mined.insert(fresh.tx_hash.clone(), Mined { succeeded: true });
     facts.attempts.push(fresh);
@@ -215,6 +215,6 @@ fn a_filled_nonce_and_a_reverted_call_are_sound() {
 }
 
 #[test]
-fn unfinished_work_is_a_violation_only_when_asked() {
+fn unfinished_transactions_are_violations_only_with_all_final() {
     assert!(!broken(&sound(), Rules { all_final: true, pruned: false }).is_empty());
 }

@@ -1,4 +1,4 @@
-//! What the audit compares: one submitter as the database has it, and as the chain has it. Plain data.
+//! Data that the audit compares: one submitter in the database and on the chain.
 
 use std::collections::HashMap;
 
@@ -8,29 +8,29 @@ use gapless::domain::{ReservationState, TxState};
 pub(super) struct SubmitterFacts {
     pub(super) address: String,
     pub(super) cursor: Option<CursorFacts>,
-    /// Others use the key as well.
+    /// The key is also used outside Gapless.
     pub(super) shared: bool,
-    /// Nonces that were left to others while it was shared, both ends included.
-    pub(super) foreign: Vec<(u64, u64)>,
+    /// Inclusive ranges of nonces recorded as external.
+    pub(super) external: Vec<(u64, u64)>,
     pub(super) intents: Vec<IntentFacts>,
     pub(super) attempts: Vec<AttemptFacts>,
     pub(super) reservations: Vec<ReservationFacts>,
-    /// The chain's count of the address, read before the database: whatever it counts was committed by then.
+    /// The chain's transaction count, read before the database, so that everything counted is already committed there.
     pub(super) chain_count: u64,
-    /// By transaction hash; read after the database. Attempts that are not in it are not mined.
+    /// Receipts by transaction hash, read after the database. Attempts not listed are not mined.
     pub(super) mined: HashMap<String, Mined>,
-    /// What the blocks hold from this address, read before the database; `None`: the blocks were not read.
+    /// Transactions of this address in the blocks, read before the database; `None`: no block scan.
     pub(super) in_blocks: Option<Vec<InBlock>>,
 }
 
 impl SubmitterFacts {
-    /// Recorded as left to others.
+    /// Whether the nonce is recorded as external.
     pub(super) fn is_external(&self, nonce: u64) -> bool {
-        self.foreign.iter().any(|(first, last)| (*first..=*last).contains(&nonce))
+        self.external.iter().any(|(first, last)| (*first..=*last).contains(&nonce))
     }
 }
 
-/// A transaction from one of our addresses, as found in a block.
+/// A transaction of a submitter, found in a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InBlock {
     pub(super) tx_hash: String,
@@ -42,9 +42,9 @@ pub(super) struct InBlock {
 pub(super) struct CursorFacts {
     pub(super) start: u64,
     pub(super) next: u64,
-    /// Nothing below it should be open.
+    /// No intent below this nonce should be open.
     pub(super) open_from: u64,
-    /// The submitter has stopped and says why.
+    /// Reason, if the submitter is in PROTECT.
     pub(super) protect: Option<String>,
 }
 
@@ -58,18 +58,18 @@ pub(super) struct IntentFacts {
 #[derive(Clone, Debug)]
 pub(super) struct AttemptFacts {
     pub(super) tx_id: String,
-    /// Its place among the attempts of the intent, from 1.
+    /// Position among the attempts of the intent, from 1.
     pub(super) ordinal: u32,
     pub(super) nonce: u64,
-    /// Consumes the nonce and has no other effect.
+    /// Only consumes the nonce.
     pub(super) placeholder: bool,
     pub(super) tx_hash: String,
     pub(super) fencing_token: u64,
-    /// Declared dead, by an operator or on a shared key: the nonce is finally someone else's.
+    /// An external transaction consumed the nonce, as recorded by an operator or for a shared key.
     pub(super) displaced: bool,
 }
 
-/// A nonce that was shown to a caller outside.
+/// A nonce granted to a reserving client.
 #[derive(Clone, Debug)]
 pub(super) struct ReservationFacts {
     pub(super) tx_id: String,

@@ -1,6 +1,6 @@
-//! Brings the facts together, in the one order that makes them comparable while workers go on working: first what
-//! the chain has counted, then the database, then the receipts. Whatever the chain counted had been committed before
-//! it was sent, so a later snapshot has it; whatever the snapshot calls mined had been mined, so later receipts show it.
+//! Reads the facts in an order that makes them comparable while workers run: first the chain's transaction counts, then
+//! the database, then the receipts. Attempts are committed before they are sent, so the snapshot contains everything
+//! counted; and everything mined in the snapshot is in the later receipts.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use super::facts::{
 };
 use super::node::Node;
 
-/// Beyond this many blocks, reading them all takes too long to do unasked.
+/// Longer chains are scanned only with `--scan`.
 const SHORT_CHAIN: u64 = 100_000;
 
-/// Whether the blocks themselves are read.
+/// Whether to scan blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Scan {
     Never,
@@ -25,7 +25,7 @@ pub(super) enum Scan {
 }
 
 impl Scan {
-    /// The first block to read, if any is.
+    /// The first block to scan, if any.
     fn begin(self, head: u64) -> Option<u64> {
         match self {
             Scan::Never => None,
@@ -35,7 +35,7 @@ impl Scan {
     }
 }
 
-/// One chain, and how far its blocks were read.
+/// The facts of one chain, and the first scanned block.
 #[derive(Debug)]
 pub(super) struct Gathered {
     pub(super) chain_id: u64,
@@ -63,7 +63,7 @@ pub(super) async fn gather(store: &Store, node: &Node, chain_id: ChainId, scan: 
     rows.sort_by_key(|(key, _)| *key);
     let facts = |(key, rows): (SubmitterKey, AuditedSubmitter)| {
         let address = key.address_text();
-        // An address that was announced while we read: nothing of it was on chain when we looked.
+        // A submitter announced during the audit: it had no transactions when the counts were read.
         let chain_count = counts.get(address.as_str()).copied().unwrap_or(0);
         let blocks = scanned_from.map(|_| in_blocks.remove(&address).unwrap_or_default());
         submitter_facts(key, rows, chain_count, blocks, &mut mined)
@@ -89,7 +89,7 @@ fn submitter_facts(
             protect: cursor.protect,
         }),
         shared: rows.shared,
-        foreign: rows.foreign.iter().map(|range| (range.first.0, range.last.0)).collect(),
+        external: rows.external.iter().map(|range| (range.first.0, range.last.0)).collect(),
         intents: rows
             .intents
             .iter()
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_chains_are_read_only_when_asked() {
+    fn long_chains_are_scanned_only_on_request() {
         assert_eq!(Scan::IfShort { from: 0 }.begin(99_999), Some(0));
         assert_eq!(Scan::IfShort { from: 0 }.begin(100_000), None);
         assert_eq!(Scan::IfShort { from: 50_000 }.begin(100_000), Some(50_000));

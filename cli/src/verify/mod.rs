@@ -1,6 +1,6 @@
-//! `gapless verify`, the independent audit: what the database claims against what the chain shows.
+//! `gapless verify`: an independent audit that compares the database with the chain.
 //!
-//! It reads and never writes, shares no code with the worker beyond names, and trusts neither side.
+//! Read-only. It shares no logic with the worker.
 
 mod checks;
 mod facts;
@@ -23,7 +23,7 @@ use self::report::{ChainReport, Report};
 use crate::args;
 use crate::commands::migrate::log_security_warnings;
 
-/// A snapshot reads every row of a chain.
+/// The snapshot reads every row of a chain.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(600);
 
 pub async fn run(config: Option<&Path>, args: &args::Verify, json: bool) -> Result<ExitCode> {
@@ -40,7 +40,7 @@ pub async fn run(config: Option<&Path>, args: &args::Verify, json: bool) -> Resu
     }
     store.close().await;
     if chains.is_empty() {
-        bail!("no such chain is configured");
+        bail!("no matching chain is configured");
     }
     let report = Report { chains };
     report.print(json);
@@ -58,7 +58,7 @@ async fn audit(chain: &ChainConfig, store: &Store, args: &args::Verify, rules: R
     Ok(ChainReport::new(chain.name.clone(), gathered, rules))
 }
 
-/// The first node that answers and is of this chain.
+/// Connects to the first node that responds and has this chain id.
 async fn connect(chain: &ChainConfig) -> Result<Node> {
     let mut problem = anyhow::anyhow!("no rpc.urls are configured");
     for url in &chain.urls {
@@ -67,5 +67,5 @@ async fn connect(chain: &ChainConfig) -> Result<Node> {
             Err(error) => problem = error,
         }
     }
-    Err(problem.context("cannot ask the chain"))
+    Err(problem.context("cannot connect to a node"))
 }

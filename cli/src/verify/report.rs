@@ -1,4 +1,4 @@
-//! What the audit found, for people and for programs.
+//! The audit's report, as text and as JSON.
 
 use gapless::domain::TxState;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::facts::SubmitterFacts;
 use super::gather::Gathered;
 use crate::output;
 
-/// A broken sequence breaks every check behind it too; the first lines tell the story. JSON has all of them.
+/// Maximum number of violations printed for each check; JSON lists all.
 const SHOWN: usize = 20;
 
 #[derive(Debug)]
@@ -102,22 +102,22 @@ impl ChainReport {
     fn print(&self) {
         let Totals { submitters, protected, intents, unfinished, attempts, mined } = &self.totals;
         let scan = match self.scanned_from {
-            Some(from) => format!("blocks {from} to {} read", self.head),
-            None => format!("blocks not read, head {}", self.head),
+            Some(from) => format!("blocks {from} to {} scanned", self.head),
+            None => format!("blocks not scanned, head {}", self.head),
         };
         output::line(format!(
             "chain {} ({}): {submitters} submitters, {protected} in PROTECT; {intents} requests, {unfinished} \
              unfinished; {attempts} attempts, {mined} mined; {scan}",
             self.name, self.chain_id
         ));
-        let verdict = |check: &str, violations: &Vec<Violation>| match violations.len() {
+        let result = |check: &str, violations: &Vec<Violation>| match violations.len() {
             0 if check == NEEDS_SCAN && self.scanned_from.is_none() => "not checked".to_owned(),
             0 => "ok".to_owned(),
             count => format!("{count} VIOLATIONS"),
         };
         let checks = CHECKS.iter().zip(&self.violations);
         let rows: Vec<Vec<String>> =
-            checks.map(|((check, _), found)| vec![(*check).to_owned(), verdict(check, found)]).collect();
+            checks.map(|((check, _), found)| vec![(*check).to_owned(), result(check, found)]).collect();
         output::table(&["CHECK", "RESULT"], &rows);
         for ((check, _), violations) in
             CHECKS.iter().zip(&self.violations).filter(|(_, found)| !found.is_empty())
@@ -160,7 +160,7 @@ mod tests {
             address: "0x1".into(),
             cursor: Some(CursorFacts { start: 0, next, open_from: 0, protect: None }),
             shared: false,
-            foreign: Vec::new(),
+            external: Vec::new(),
             intents: vec![intent],
             attempts: Vec::new(),
             reservations: Vec::new(),

@@ -1,7 +1,7 @@
-//! What a node's answer to a send means. One pure function, one table.
+//! Classifies a node's error response to a send: one pure function and one table.
 //!
-//! Nodes name their errors in prose that rots, so the wordings are data: an ordered table here, which a chain's
-//! configuration extends. It decides nothing: a class names what was said, the caller knows what to do about it.
+//! Nodes report errors as text that changes between versions, so the patterns are data: an ordered table, which a
+//! chain's configuration extends. The caller decides how to handle each class.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ pub enum SubmitClass {
     Underpriced,
     InsufficientFunds,
     PoolFull,
-    /// EIP-7702 delegated sender: only so many in flight.
+    /// EIP-7702 delegated sender: in-flight limit reached.
     DelegatedLimit,
     FeeCapExceeded,
     Fatal,
-    /// The node is in trouble (rate limit, syncing, header not found): ask again or elsewhere.
+    /// A problem of the node (rate limit, syncing, header not found): retry, or use another node.
     Unavailable,
     Unknown,
 }
@@ -47,11 +47,11 @@ impl SubmitClass {
     }
 }
 
-/// It answered.
+/// A node's response to a send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubmitOutcome {
     pub class: SubmitClass,
-    /// The node's own words; empty when it accepted.
+    /// The node's message; empty if accepted.
     pub message: String,
     pub code: i64,
 }
@@ -62,16 +62,16 @@ impl SubmitOutcome {
     }
 }
 
-/// How a wording is looked for. All of it is lower-case, as the text is by then.
+/// A pattern and how it is matched. Patterns are lower-case; the text is converted before matching.
 #[derive(Clone, Copy, Debug)]
 enum Wording {
-    /// Anywhere: providers put prefixes and suffixes around what the node said.
+    /// Anywhere: providers add prefixes and suffixes to the node's message.
     Has(&'static str),
-    /// Anywhere, both, in this order: the node puts a value in between.
+    /// Both anywhere, in this order: the node inserts a value in between.
     HasBoth(&'static str, &'static str),
-    /// At the start of a word: `known transaction` must not be found in `unknown transaction`.
+    /// At the start of a word: `known transaction` must not match `unknown transaction`.
     Word(&'static str),
-    /// The whole text: a word too common to be looked for inside others.
+    /// The whole text: for words too common to match as a substring.
     Is(&'static str),
 }
 
@@ -90,12 +90,12 @@ impl Wording {
     }
 }
 
-/// In the order of the search; the first class with a wording in the text wins.
+/// In search order; the first class with a matching pattern wins.
 ///
-/// Fatal comes first because a revert reason can quote any other wording (`execution reverted: nonce too low`),
-/// so its wordings are the narrowest. `replacement transaction underpriced` holds `underpriced`, and pool limits
-/// hold words of the general limits, so the special ones stand above the general ones.
-const WORDINGS: &[(SubmitClass, &[Wording])] = &[
+/// Fatal comes first because a revert reason can contain any other pattern (`execution reverted: nonce too low`), so
+/// its patterns are the most specific. `replacement transaction underpriced` contains `underpriced`, and pool limits
+/// contain the text of general limits, so specific classes precede general ones.
+const PATTERNS: &[(SubmitClass, &[Wording])] = &[
     (
         Fatal,
         &[
@@ -151,8 +151,8 @@ const WORDINGS: &[(SubmitClass, &[Wording])] = &[
         ],
     ),
     (
-        // Arbitrum says `invalid transaction nonce` for a high nonce as well. Too low is the safe reading: its
-        // handling looks everything up before it concludes anything.
+        // Arbitrum also returns `invalid transaction nonce` for a nonce that is too high. Too low is the safe
+        // interpretation: its handling looks up receipts and counts before any decision.
         NonceTooLow,
         &[Has("nonce too low"), Has("oldnonce"), Has("invalid transaction nonce")],
     ),
@@ -263,8 +263,8 @@ const WORDINGS: &[(SubmitClass, &[Wording])] = &[
     (FeeCapExceeded, &[Has("exceeds the configured cap"), Has("transaction fee cap exceeded")]),
 ];
 
-/// Fatal words that are about the transaction itself, whoever executes it. All others may be a limit or a rule of the
-/// node that was asked, or its view of the sender.
+/// Fatal patterns about the transaction itself, independent of the node. All others may be a limit or a rule of the
+/// node, or its view of the sender.
 const ABOUT_PAYLOAD: &[Wording] = &[
     Has("oversized data"),
     Has("rlptoolong"),
@@ -274,19 +274,19 @@ const ABOUT_PAYLOAD: &[Wording] = &[
     Has("transaction whose init code length is"),
 ];
 
-/// Whether a fatal answer to an execution (estimate, call) is about the transaction and not about the node. What a
-/// chain's configuration calls fatal is so by its operator's word.
+/// Whether a fatal error of an execution (estimate, call) is about the transaction and not about the node. Patterns
+/// configured as fatal always are.
 pub fn is_about_payload(message: &str, extra: &ErrorPatterns) -> bool {
     let text = message.to_lowercase();
     extra.class_of(&text) == Some(Fatal) || ABOUT_PAYLOAD.iter().any(|wording| wording.found_in(&text))
 }
 
-/// Codes that mean one thing wherever they are used, asked only when no wording was found. Besu's other codes
-/// (-32001 … -32007) are used by providers and by EIP-1474 for other things: there the text decides, or nothing.
+/// Unambiguous codes, used only if no pattern matches. Besu's other codes (-32001 … -32007) have other meanings in
+/// EIP-1474 and at providers, so they are not classified.
 fn class_of_code(code: i64) -> SubmitClass {
     match code {
         -32005 | -32029 | 408 | 429 | 502 | 503 | 504 => Unavailable,
-        // The node has no such method or does not take batches: another one may.
+        // The node lacks the method or does not accept batches; another node may.
         -32601 | -32600 => Unavailable,
         -32006 => NonceTooHigh,
         -32009 => Underpriced,
@@ -294,28 +294,28 @@ fn class_of_code(code: i64) -> SubmitClass {
     }
 }
 
-/// Wordings that a chain's configuration adds. They are asked before the table, so they can also correct it.
+/// Patterns added by a chain's configuration. They are matched before the table, so they can also override it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorPatterns(Vec<(SubmitClass, Vec<String>)>);
 
 impl ErrorPatterns {
-    /// `{ nonce_too_low = ["stale nonce"] }`. Classes are searched in the order of the table, whatever the file's.
+    /// `{ nonce_too_low = ["stale nonce"] }`. Classes are searched in the order of the table, not of the file.
     pub fn from_config(extra: &BTreeMap<String, Vec<String>>) -> Result<ErrorPatterns, String> {
         let mut left = extra.clone();
         let mut patterns = Vec::new();
-        for (class, _) in WORDINGS {
+        for (class, _) in PATTERNS {
             let Some(texts) = left.remove(class.as_str()) else { continue };
             let texts: Vec<String> = texts.iter().map(|text| text.trim().to_lowercase()).collect();
             if texts.iter().any(String::is_empty) {
-                return Err(format!("{}: an empty wording would match everything", class.as_str()));
+                return Err(format!("{}: a pattern must not be empty", class.as_str()));
             }
             patterns.push((*class, texts));
         }
         match left.keys().next() {
             None => Ok(ErrorPatterns(patterns)),
             Some(name) => {
-                let known: Vec<&str> = WORDINGS.iter().map(|(class, _)| class.as_str()).collect();
-                Err(format!("`{name}` is no error class; there are {}", known.join(", ")))
+                let known: Vec<&str> = PATTERNS.iter().map(|(class, _)| class.as_str()).collect();
+                Err(format!("unknown error class `{name}`; valid classes: {}", known.join(", ")))
             }
         }
     }
@@ -328,8 +328,8 @@ impl ErrorPatterns {
     }
 }
 
-/// The class of a JSON-RPC error. The message decides; `data` is asked when the message says nothing, because some
-/// nodes put `Internal error` into the one and the reason into the other.
+/// The class of a JSON-RPC error. `data` is used only if the message matches no pattern, because some nodes put
+/// `Internal error` into the message and the reason into `data`.
 pub fn classify(code: i64, message: &str, data: Option<&str>, extra: &ErrorPatterns) -> SubmitClass {
     [Some(message), data]
         .into_iter()
@@ -340,7 +340,7 @@ pub fn classify(code: i64, message: &str, data: Option<&str>, extra: &ErrorPatte
 }
 
 fn class_of_text(text: &str) -> Option<SubmitClass> {
-    WORDINGS.iter().find(|(_, wordings)| wordings.iter().any(|w| w.found_in(text))).map(|(class, _)| *class)
+    PATTERNS.iter().find(|(_, wordings)| wordings.iter().any(|w| w.found_in(text))).map(|(class, _)| *class)
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! Every wording that nodes are known to use, and the traps between them.
+//! Every known node message is classified correctly.
 
 use super::*;
 
-/// One row per wording: class, client, code, text. The end-to-end tests have a worker meet each of them.
-const SAID: &str = include_str!("node_answers.tsv");
+/// One row per message: class, client, code, text. The end-to-end tests run a worker against each of them.
+const ROWS: &str = include_str!("node_answers.tsv");
 
-/// What nodes, by the table, are known to say: the class, the code and the text.
-fn said() -> Vec<(SubmitClass, i64, &'static str)> {
+/// The rows of the table: class, code and text.
+fn rows() -> Vec<(SubmitClass, i64, &'static str)> {
     let row = |line: &'static str| {
         let cells: Vec<&str> = line.split('\t').collect();
         let [class, _client, code, text] = cells[..] else { panic!("four cells, not `{line}`") };
         let class = ALL.into_iter().find(|known| known.as_str() == class);
-        (class.unwrap_or_else(|| panic!("no class has the name in `{line}`")), code.parse().unwrap(), text)
+        (class.unwrap_or_else(|| panic!("unknown class in `{line}`")), code.parse().unwrap(), text)
     };
-    SAID.lines().skip(1).map(row).collect()
+    ROWS.lines().skip(1).map(row).collect()
 }
 
 const ALL: [SubmitClass; 12] = [
@@ -34,22 +34,22 @@ const ALL: [SubmitClass; 12] = [
 #[test]
 fn every_class_and_every_client_has_a_row() {
     for class in ALL {
-        assert!(said().iter().any(|(of, _, _)| *of == class), "nothing is said of {}", class.as_str());
+        assert!(rows().iter().any(|(of, _, _)| *of == class), "no row for {}", class.as_str());
     }
-    for (class, _) in WORDINGS {
+    for (class, _) in PATTERNS {
         assert!(ALL.contains(class), "{} is missing in the list", class.as_str());
     }
     for client in ["geth", "reth", "nethermind", "besu", "erigon", "arbitrum", "zksync"] {
-        assert!(SAID.lines().any(|line| line.split('\t').nth(1) == Some(client)), "{client}");
+        assert!(ROWS.lines().any(|line| line.split('\t').nth(1) == Some(client)), "{client}");
     }
 }
 
-/// A wording of the classifier that no row has is one that nobody has seen it recognise.
+/// Every pattern must be covered by a row; otherwise it is untested.
 #[test]
-fn every_wording_of_the_classifier_is_in_a_row_of_its_class() {
-    for (class, wordings) in WORDINGS {
+fn every_pattern_matches_a_row_of_its_class() {
+    for (class, wordings) in PATTERNS {
         for wording in *wordings {
-            let mut of_class = said().into_iter().filter(|(of, _, _)| of == class);
+            let mut of_class = rows().into_iter().filter(|(of, _, _)| of == class);
             let found = of_class.any(|(_, _, text)| wording.found_in(&text.to_lowercase()));
             assert!(found, "{}: {wording:?}", class.as_str());
         }
@@ -57,32 +57,32 @@ fn every_wording_of_the_classifier_is_in_a_row_of_its_class() {
 }
 
 #[test]
-fn every_known_wording_has_its_class_however_it_is_wrapped() {
+fn every_known_message_has_its_class_with_prefix_and_suffix() {
     let none = ErrorPatterns::default();
-    for (class, code, text) in said() {
+    for (class, code, text) in rows() {
         let wrapped = [text.to_string(), text.to_uppercase(), text.to_lowercase()];
-        for said in wrapped {
-            assert_eq!(classify(code, &said, None, &none), class, "`{said}` ({code})");
+        for message in wrapped {
+            assert_eq!(classify(code, &message, None, &none), class, "`{message}` ({code})");
         }
-        // A whole-text wording and an empty one are what a prefix would change.
+        // Whole-text patterns and the empty text do not match with a prefix.
         if !["Invalid", "", "502", "503", "408"].contains(&text) {
-            let said = format!("RPC-7: upstream said \"{text}\" (request 42)");
-            assert_eq!(classify(code, &said, None, &none), class, "`{said}` ({code})");
+            let message = format!("RPC-7: upstream said \"{text}\" (request 42)");
+            assert_eq!(classify(code, &message, None, &none), class, "`{message}` ({code})");
         }
     }
 }
 
 #[test]
-fn a_revert_reason_that_quotes_another_wording_stays_fatal() {
+fn a_revert_reason_that_contains_another_pattern_is_fatal() {
     let none = ErrorPatterns::default();
-    for (_, _, text) in said() {
-        let said = format!("execution reverted: {text}");
-        assert_eq!(classify(3, &said, None, &none), Fatal, "`{said}`");
+    for (_, _, text) in rows() {
+        let message = format!("execution reverted: {text}");
+        assert_eq!(classify(3, &message, None, &none), Fatal, "`{message}`");
     }
 }
 
 #[test]
-fn data_is_asked_only_when_the_message_says_nothing() {
+fn data_is_used_only_if_the_message_matches_nothing() {
     let none = ErrorPatterns::default();
     assert_eq!(classify(-32603, "Internal error", Some("Nonce too low"), &none), NonceTooLow);
     assert_eq!(classify(-32603, "already known", Some("nonce too low"), &none), AlreadyKnown);
@@ -90,7 +90,7 @@ fn data_is_asked_only_when_the_message_says_nothing() {
 }
 
 #[test]
-fn configured_wordings_extend_and_correct_the_table() {
+fn configured_patterns_extend_and_override_the_table() {
     let config = |name: &str, text: &str| BTreeMap::from([(name.to_owned(), vec![text.to_owned()])]);
     let extra = ErrorPatterns::from_config(&config("nonce_too_low", " Stale Nonce ")).unwrap();
     assert_eq!(classify(-32000, "rejected: STALE NONCE 5", None, &extra), NonceTooLow);
@@ -100,7 +100,7 @@ fn configured_wordings_extend_and_correct_the_table() {
 }
 
 #[test]
-fn a_class_that_does_not_exist_is_refused_by_name() {
+fn an_unknown_class_is_refused_by_name() {
     for name in ["nonce_to_low", "unknown", "accepted", "NonceTooLow"] {
         let error =
             ErrorPatterns::from_config(&BTreeMap::from([(name.to_owned(), vec!["x".into()])])).unwrap_err();

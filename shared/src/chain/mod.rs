@@ -1,4 +1,4 @@
-//! Everything that talks to a chain, behind one small port. Core code names no RPC library.
+//! Chain access behind one port. Core code does not depend on an RPC library.
 
 pub mod classify;
 pub mod evm;

@@ -1,9 +1,9 @@
-//! Which code serves a chain, where a program brings code of its own.
+//! Selects custom adapters for a chain, in programs that embed the worker.
 
 use serde::Deserialize;
 
-/// Names of adapters that the program has registered with the worker's builder. Empty: what Gapless brings, as the other
-/// sections set it.
+/// Names of adapters registered with the worker's builder. Empty: the built-in implementation, as configured in the
+/// other sections.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adapters {

@@ -1,4 +1,4 @@
-//! The section of the API: where it listens, who may come in, and how much of everything it takes.
+//! The `[api]` section: listening address, authentication and limits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,43 +12,43 @@ use super::secret::Secret;
 #[serde(default, deny_unknown_fields)]
 pub struct Api {
     pub bind: SocketAddr,
-    /// Absent: HTTP in the clear, for this machine or for something in front that speaks TLS.
+    /// Absent: plain HTTP, for loopback or behind a TLS proxy.
     pub tls: Option<ApiTls>,
-    /// May do everything, like a key with every scope. Empty: there is none.
+    /// Has every scope. Empty: disabled.
     pub admin_token: Secret,
-    /// Lets anyone on this machine do everything without a key; only honoured on a loopback address.
+    /// Grants all scopes to requests without a key; only effective if `bind` is a loopback address.
     pub admin_on_loopback: bool,
     pub max_body_bytes: usize,
     pub max_batch: usize,
     #[serde(with = "humantime_serde")]
     pub max_wait: Duration,
-    /// Intents of one submitter that may wait for a nonce. 0: any number.
+    /// Maximum queued intents of one submitter. 0: unlimited.
     pub queue_limit: u64,
-    /// Requests per second of one key at this process, unless the key has a limit of its own. 0: any number.
+    /// Requests per second for each key in this process, unless the key has its own limit. 0: unlimited.
     pub rate_limit: f64,
-    /// Requests of one key at once.
+    /// Burst size of the rate limiter.
     pub rate_burst: u32,
-    /// Connections at once; who comes later waits to be accepted.
+    /// Maximum open connections; further ones wait to be accepted.
     pub max_connections: usize,
-    /// The request line and all headers together.
+    /// Maximum size of the request line and all headers together.
     pub max_header_bytes: usize,
-    /// From the first moment, or the answer before, until a request's headers are there. So long may a connection be idle. A
-    /// TLS handshake has as long before it.
+    /// From accepting the connection, or from the previous response, to the end of the request's headers; also the idle
+    /// timeout. The TLS handshake has the same timeout.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
-    /// From its headers until a request's body is there.
+    /// From the end of the headers to the end of the body.
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
-    /// How long a client may take nothing of its answer.
+    /// Write timeout: how long a client may read nothing of its response.
     #[serde(with = "humantime_serde")]
     pub send_timeout: Duration,
 }
 
-/// PEM files. Both are read again when they change.
+/// PEM files. Both are reloaded when they change.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiTls {
-    /// The certificate, and those that lead from it to an authority.
+    /// The certificate and its chain.
     pub cert: PathBuf,
     pub key: PathBuf,
 }
@@ -60,17 +60,17 @@ impl Default for Api {
             tls: None,
             admin_token: Secret::default(),
             admin_on_loopback: false,
-            // Init code may be 48 KiB, twice that in hex; the rest is room for access lists and batches.
+            // Init code is at most 48 KiB, twice that in hex; the rest is for access lists and batches.
             max_body_bytes: 1 << 20,
             max_batch: 500,
             max_wait: Duration::from_secs(60),
-            // A submitter with a window of 1 works on that for days. Counting so many rows takes milliseconds.
+            // Days of work for a submitter with a window of 1. Counting that many rows takes milliseconds.
             queue_limit: 10_000,
             rate_limit: 0.0,
             rate_burst: 100,
-            // With bodies of the largest size, a gibibyte. Fits what systems let a process open by default.
+            // At most 1 GiB of bodies; within the default limit of open files.
             max_connections: 1_000,
-            // Proxies and browsers stay below half of it.
+            // Proxies and browsers need less than half of it.
             max_header_bytes: 16 << 10,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
@@ -80,7 +80,7 @@ impl Default for Api {
 }
 
 impl Api {
-    /// The key that makes no sense, and why.
+    /// An error is the invalid key and the problem.
     pub(super) fn check(&self) -> Result<(), (&'static str, &'static str)> {
         for (key, time) in [
             ("api.header_timeout", self.header_timeout),
@@ -88,13 +88,13 @@ impl Api {
             ("api.send_timeout", self.send_timeout),
         ] {
             if time.is_zero() {
-                return Err((key, "must be longer than nothing"));
+                return Err((key, "must be greater than 0"));
             }
         }
         if self.max_connections == 0 {
             return Err(("api.max_connections", "must be at least 1"));
         }
-        // A traceparent, a key and what proxies add must fit.
+        // Room for a traceparent, a key and headers added by proxies.
         if self.max_header_bytes < 1_024 {
             return Err(("api.max_header_bytes", "must be at least 1024"));
         }

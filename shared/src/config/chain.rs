@@ -1,4 +1,4 @@
-//! One chain's settings: the common sections with its own keys laid over them.
+//! Settings of one chain: the common sections, overridden by the chain's own keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum ReleaseAt {
 pub struct ChainConfig {
     pub name: String,
     pub id: ChainId,
-    /// At least one, unless this process never talks to the chain.
+    /// At least one, unless this process does not connect to the chain.
     pub urls: Vec<Secret>,
     pub rpc: Rpc,
     pub nonce: Nonce,
@@ -39,28 +39,28 @@ pub struct ChainConfig {
     pub mempool: Mempool,
     pub confirmations: Confirmations,
     pub adapters: Adapters,
-    /// Wei; below it the balance duty warns.
+    /// Wei. The balance duty warns below it.
     pub low_balance: Option<U256>,
-    /// What is set for single submitters.
+    /// Settings of single submitters.
     pub submitters: BTreeMap<Address, SubmitterSettings>,
-    /// What submitters may do; those that are not here, anything.
+    /// Policies of submitters; the others are unrestricted.
     pub policies: BTreeMap<Address, Arc<Policy>>,
 }
 
 impl ChainConfig {
-    /// Whether others use the key of this submitter as well: its sequence is not strict.
+    /// Whether the submitter's key is also used outside Gapless (its nonce sequence is not strict).
     pub fn is_shared(&self, submitter: &Address) -> bool {
         let own = self.submitters.get(submitter).and_then(|settings| settings.nonce.strict.enabled);
         !own.unwrap_or(self.nonce.strict.enabled)
     }
 
-    /// Whether the low-level hook gives the nonces of this submitter.
+    /// Whether the low-level API assigns the nonces of this submitter.
     pub fn is_low_level(&self, submitter: &Address) -> bool {
         let own = self.submitters.get(submitter).and_then(|settings| settings.nonce.low_level.enabled);
         own.unwrap_or(self.nonce.low_level.enabled)
     }
 
-    /// How long the queue of this submitter may be, if that was set for it alone.
+    /// The submitter's own queue limit, if set.
     pub fn queue_limit(&self, submitter: &Address) -> Option<u64> {
         self.submitters.get(submitter).and_then(|settings| settings.queue_limit)
     }
@@ -73,10 +73,7 @@ impl ChainConfig {
             return bad("id", format!("{} is not a chain id", table.id));
         }
         if table.confirmations.required == Finality::Blocks(0) {
-            return bad(
-                "confirmations.required",
-                "must be at least 1: the block that holds the transaction".into(),
-            );
+            return bad("confirmations.required", "must be at least 1: the block of the transaction".into());
         }
         for (key, interval) in [
             ("resubmit.interval", table.resubmit.interval),
@@ -87,7 +84,7 @@ impl ChainConfig {
             ("nonce.max_reservation", table.nonce.max_reservation),
         ] {
             if interval.is_zero() {
-                return bad(key, "must be longer than nothing".into());
+                return bad(key, "must be greater than 0".into());
             }
         }
         if let Err((key, problem)) = table.fees.check() {
@@ -105,7 +102,7 @@ impl ChainConfig {
         if table.gasbump.multiplier < 1.1 {
             return bad(
                 "gasbump.multiplier",
-                "must be at least 1.1: pools refuse replacements that add less".into(),
+                "must be at least 1.1: mempools reject replacements with a smaller increase".into(),
             );
         }
         if table.rpc.max_in_flight == 0 || table.rpc.max_batch == 0 {
@@ -131,7 +128,7 @@ impl ChainConfig {
         if table.nonce.profile == Profile::StabilityFirst && low_level {
             return bad(
                 "nonce.low_level.enabled",
-                "nonce.profile = \"stability_first\" forbids the placeholders that held nonces need".into(),
+                "nonce.profile = \"stability_first\" forbids placeholders, which reserved nonces need".into(),
             );
         }
         let urls = if table.rpc.urls.is_empty() {

@@ -1,4 +1,4 @@
-//! Keys of cloud key management services: which ones, and how a worker proves that it may use them.
+//! Keys of cloud key management services (AWS KMS, Google Cloud KMS) and their credentials.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::domain::Address;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloudKey {
-    /// As its service names it.
+    /// The service's id of the key.
     pub id: String,
-    /// What it signs for. Absent: the service is asked.
+    /// The key's address. Absent: derived from the public key that the service returns.
     pub address: Option<Address>,
 }
 
@@ -26,24 +26,24 @@ pub struct CloudKey {
 pub struct AwsKms {
     pub region: String,
     pub keys: Vec<CloudKey>,
-    /// Absent: that of the region.
+    /// Absent: the region's endpoint.
     pub endpoint: Option<String>,
     #[serde(default)]
     pub credentials: AwsCredentials,
-    /// The file of `credentials = "file"`, in the format of the AWS command line. Read for every request.
+    /// The file for `credentials = "file"`, in the format of the AWS CLI. Read for every request.
     pub credentials_file: Option<PathBuf>,
-    /// The section of that file.
+    /// The profile in that file.
     #[serde(default = "default_profile")]
     pub profile: String,
-    /// One signature, fetching credentials included. A nonce is not used up meanwhile, but the submitter waits.
+    /// Timeout of one signature, including credentials. No nonce is consumed meanwhile, but the submitter waits.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     pub timeout: Duration,
-    /// Requests under way at once; the others wait for their turn.
+    /// Maximum concurrent requests; further requests wait.
     #[serde(default = "default_max_in_flight")]
     pub max_in_flight: usize,
 }
 
-/// Where the credentials for AWS come from. Said, not guessed: a worker never uses an identity nobody meant it to have.
+/// Source of the AWS credentials. Explicit, without fallbacks, so that a worker never uses an unintended identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AwsCredentials {
@@ -52,11 +52,11 @@ pub enum AwsCredentials {
     Environment,
     /// `credentials_file`.
     File,
-    /// The endpoint that ECS and EKS Pod Identity name in `AWS_CONTAINER_CREDENTIALS_*`.
+    /// The endpoint in `AWS_CONTAINER_CREDENTIALS_*` (ECS, EKS Pod Identity).
     Container,
     /// The metadata service of an EC2 instance (IMDSv2).
     Instance,
-    /// A role for a service account of Kubernetes: `AWS_ROLE_ARN`, `AWS_WEB_IDENTITY_TOKEN_FILE`.
+    /// A role of a Kubernetes service account: `AWS_ROLE_ARN`, `AWS_WEB_IDENTITY_TOKEN_FILE`.
     WebIdentity,
 }
 
@@ -68,7 +68,7 @@ pub struct GcpKms {
     pub keys: Vec<CloudKey>,
     #[serde(default = "default_gcp_endpoint")]
     pub endpoint: String,
-    /// JSON file with the key of a service account, read for every token. Absent: the metadata server is asked.
+    /// JSON key file of a service account, read for every token. Absent: the metadata server.
     pub credentials_file: Option<PathBuf>,
     #[serde(default = "default_timeout", with = "humantime_serde")]
     pub timeout: Duration,
@@ -87,7 +87,7 @@ fn default_gcp_endpoint() -> String {
 type Problem = (&'static str, &'static str);
 
 impl AwsKms {
-    /// China and other partitions have other names: they set `endpoint`.
+    /// China and other partitions have other host names and need `endpoint`.
     pub fn url(&self) -> String {
         self.endpoint.clone().unwrap_or_else(|| format!("https://kms.{}.amazonaws.com", self.region))
     }
@@ -95,10 +95,10 @@ impl AwsKms {
     fn problem(&self) -> Option<Problem> {
         let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         if self.region.is_empty() || !plain(&self.region) {
-            return Some(("region", "is not the name of a region"));
+            return Some(("region", "is not a region name"));
         }
         if (self.credentials == AwsCredentials::File) != self.credentials_file.is_some() {
-            return Some(("credentials_file", "it and credentials = \"file\" need each other"));
+            return Some(("credentials_file", "must be set if and only if credentials = \"file\""));
         }
         common(&self.keys, &self.url(), self.timeout, self.max_in_flight)
     }
@@ -118,17 +118,17 @@ impl GcpKms {
 
 fn common(keys: &[CloudKey], url: &str, timeout: Duration, max_in_flight: usize) -> Option<Problem> {
     if keys.is_empty() || keys.iter().any(|key| key.id.is_empty()) {
-        return Some(("keys", "names no key"));
+        return Some(("keys", "must contain at least one key id"));
     }
     if let Some(problem) = exposes_secrets(url) {
         return Some(("endpoint", problem));
     }
-    // What is signed and what is sent must be the same path.
+    // The signed path and the sent path must be the same.
     if reqwest::Url::parse(url).is_ok_and(|url| url.path() != "/" || url.query().is_some()) {
-        return Some(("endpoint", "has a path; scheme, host and port are all it needs"));
+        return Some(("endpoint", "must be scheme, host and port without a path"));
     }
     if timeout.is_zero() {
-        return Some(("timeout", "must be more than nothing"));
+        return Some(("timeout", "must be greater than 0"));
     }
     if max_in_flight == 0 {
         return Some(("max_in_flight", "must be at least 1"));
@@ -136,15 +136,15 @@ fn common(keys: &[CloudKey], url: &str, timeout: Duration, max_in_flight: usize)
     None
 }
 
-/// The name becomes part of a path: nothing in it may mean something there.
+/// The name becomes part of a URL path, so it must not contain special characters.
 fn is_key_version(id: &str) -> bool {
     const COLLECTIONS: [&str; 5] = ["projects", "locations", "keyRings", "cryptoKeys", "cryptoKeyVersions"];
-    let words: Vec<&str> = id.split('/').collect();
-    // Projects of organisations are named `example.com:project`.
+    let parts: Vec<&str> = id.split('/').collect();
+    // Domain-scoped projects are named `example.com:project`.
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-    words.len() == 10
-        && words.iter().step_by(2).zip(COLLECTIONS).all(|(word, collection)| *word == collection)
-        && words.iter().all(|word| !word.is_empty() && !word.starts_with('.') && word.chars().all(plain))
+    parts.len() == 10
+        && parts.iter().step_by(2).zip(COLLECTIONS).all(|(part, collection)| *part == collection)
+        && parts.iter().all(|part| !part.is_empty() && !part.starts_with('.') && part.chars().all(plain))
 }
 
 pub(super) fn check(signer: &Signer) -> Result<(), ConfigError> {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_for_aws_is_named() {
+    fn errors_name_the_invalid_aws_key() {
         for (keys, named) in [
             ("region = \"\"\nkeys = [{ id = \"a\" }]", "region"),
             ("region = \"evil.example/\"\nkeys = [{ id = \"a\" }]", "region"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_googles_keys_are_whole_and_plain() {
+    fn google_key_names_are_validated() {
         for id in [
             "projects/p/locations/l/keyRings/r/cryptoKeys/k",
             "projects/p/locations/l/keyRings/r/cryptoKeys/k/cryptoKeyVersions/",

@@ -1,8 +1,8 @@
-//! Where secrets may be sent: over TLS, or to this machine.
+//! Checks that secrets are sent only over TLS or to a loopback address.
 
 use reqwest::Url;
 
-/// Why a secret must not go to this URL.
+/// Why a secret must not be sent to this URL; `None` if it may.
 pub(crate) fn exposes_secrets(url: &str) -> Option<&'static str> {
     let Ok(parsed) = Url::parse(url) else { return Some("is not a URL") };
     match (parsed.scheme(), parsed.host_str()) {
@@ -15,8 +15,8 @@ pub(crate) fn exposes_secrets(url: &str) -> Option<&'static str> {
     }
 }
 
-/// Scheme, host and port of a URL that leads to another machine without TLS.
-pub(super) fn shown_if_plain(url: &str) -> Option<String> {
+/// Scheme, host and port, if the URL is plain HTTP to another machine.
+pub(super) fn origin_if_unencrypted(url: &str) -> Option<String> {
     let url = Url::parse(url).ok().filter(|url| url.scheme() == "http")?;
     let host = url.host_str().filter(|host| !is_loopback(host))?;
     Some(format!("http://{host}:{}", url.port_or_known_default()?))
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_go_over_tls_or_stay_on_this_machine() {
+    fn secrets_are_sent_only_over_tls_or_to_loopback() {
         for safe in ["https://kms.example", "http://127.0.0.1:1", "http://[::1]:1/x", "http://localhost"] {
             assert_eq!(exposes_secrets(safe), None, "{safe}");
         }

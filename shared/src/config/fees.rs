@@ -1,4 +1,4 @@
-//! `[fees]`: who prices a transaction, and within which limits.
+//! `[fees]`: fee policy and limits.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::secret::Secret;
 use crate::domain::Speed;
 use crate::domain::amount::parse_amount;
 
-/// Where prices come from.
+/// Source of gas prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeePolicyKind {
-    /// What recent blocks paid (`eth_feeHistory`).
+    /// Fees of recent blocks (`eth_feeHistory`).
     #[default]
     History,
-    /// What the node suggests (`eth_gasPrice`).
+    /// The node's suggestion (`eth_gasPrice`).
     GasPrice,
-    /// What `fees.fixed` says.
+    /// Constant, from `fees.fixed`.
     Fixed,
-    /// What a service on the web says; `history` whenever it does not answer.
+    /// An HTTP service; falls back to `history`.
     GasStation,
 }
 
@@ -28,21 +28,21 @@ pub enum FeePolicyKind {
 #[serde(default, deny_unknown_fields)]
 pub struct Fees {
     pub policy: FeePolicyKind,
-    /// Wei per gas. Whatever a policy or a client says, no price is above it. Absent: no limit.
+    /// Wei per gas. Upper limit for every policy and client. Absent: no limit.
     #[serde(deserialize_with = "wei")]
     pub max_fee_per_gas: Option<U256>,
-    /// Blocks of history the priority fee is taken from.
+    /// Number of blocks used for the priority fee.
     pub history_blocks: u64,
-    /// Of each block, for requests that name no speed.
+    /// Percentile of each block, for requests without a speed.
     pub percentile: f64,
     pub percentiles: Percentiles,
-    /// What a speed means where there are no percentiles: the price times this.
+    /// Price factor of each speed, for policies without percentiles.
     pub multipliers: Multipliers,
-    /// Wei. Chains without a fee market answer zero tips; pools want at least one wei.
+    /// Wei. Chains without a fee market report a priority fee of 0, but mempools require at least 1 wei.
     pub min_priority_fee: u64,
-    /// The cap is this many times the next base fee plus the tip: room for blocks that fill up meanwhile.
+    /// The maximum fee is this factor times the next base fee, plus the priority fee: room for a rising base fee.
     pub base_fee_multiplier: f64,
-    /// Estimated gas is multiplied by this: state moves between the estimate and the block.
+    /// Factor on the estimated gas, because state can change between estimate and execution.
     pub gas_limit_multiplier: f64,
     pub fixed: FixedFees,
     pub gas_station: GasStation,
@@ -91,7 +91,7 @@ pub struct Multipliers {
 
 impl Default for Multipliers {
     fn default() -> Self {
-        // Below the node's own suggestion a transaction may wait for long; a tenth is what the last blocks move by.
+        // A price far below the node's suggestion may wait for long; prices vary by about a tenth between blocks.
         Multipliers { slow: 0.9, normal: 1.0, fast: 1.25 }
     }
 }
@@ -110,7 +110,7 @@ impl Multipliers {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FixedFees {
-    /// Of legacy transactions. Absent: `max_fee_per_gas`.
+    /// For legacy transactions. Absent: `max_fee_per_gas`.
     #[serde(deserialize_with = "wei")]
     pub gas_price: Option<U256>,
     /// Absent: `gas_price`.
@@ -129,16 +129,16 @@ pub enum PriceUnit {
     Gwei,
 }
 
-/// A service that answers a GET with prices as JSON, for `policy = "gas_station"`.
+/// A service that returns prices as JSON for a GET request, for `policy = "gas_station"`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GasStation {
-    /// A secret, because services put keys into it.
+    /// A secret, because it may contain an API key.
     pub url: Option<Secret>,
     pub unit: PriceUnit,
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// An answer is used this long, and one that did not come is not asked for again sooner.
+    /// A response is used for this long; after a failure the next request is made only after this time.
     #[serde(with = "humantime_serde")]
     pub cache: Duration,
     pub slow: PricePaths,
@@ -160,7 +160,7 @@ impl Default for GasStation {
     }
 }
 
-/// Where in the answer a price stands: `standard.maxFee`, `blocks.0.price`, or a JSON pointer (`/a.b/c`).
+/// Path of a price in the response: `standard.maxFee`, `blocks.0.price`, or a JSON pointer (`/a.b/c`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PricePaths {
@@ -176,7 +176,7 @@ impl PricePaths {
 }
 
 impl Fees {
-    /// Percentiles for the speeds. A speed is never asked for at a percentile that contradicts its name.
+    /// Percentile of a speed. Slow is never above normal, fast never below.
     pub fn percentile_of(&self, speed: Speed) -> f64 {
         let normal = self.percentiles.normal.unwrap_or(self.percentile);
         match speed {
@@ -186,7 +186,7 @@ impl Fees {
         }
     }
 
-    /// The first key that makes no sense, and why.
+    /// An error is the invalid key and the problem.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let percentiles = &self.percentiles;
         for (key, percentile) in [
@@ -208,7 +208,7 @@ impl Fees {
             ));
         }
         if self.max_fee_per_gas.is_some_and(|limit| limit.is_zero()) {
-            return Err(("fees.max_fee_per_gas", "must be above 0; leave it out for no limit".into()));
+            return Err(("fees.max_fee_per_gas", "must be above 0; omit it for no limit".into()));
         }
         match self.policy {
             FeePolicyKind::History | FeePolicyKind::GasPrice => Ok(()),
@@ -239,7 +239,7 @@ impl GasStation {
             return Err(("fees.gas_station.url", "must be an http or https URL".into()));
         }
         if self.timeout.is_zero() {
-            return Err(("fees.gas_station.timeout", "must be longer than nothing".into()));
+            return Err(("fees.gas_station.timeout", "must be greater than 0".into()));
         }
         if self.normal.is_empty() {
             return Err(("fees.gas_station.normal", "needs a path: tip, cap or gas_price".into()));
@@ -255,10 +255,10 @@ impl GasStation {
 }
 
 fn is_path(path: &str) -> bool {
-    path.starts_with('/') || path.split('.').all(|word| !word.is_empty())
+    path.starts_with('/') || path.split('.').all(|part| !part.is_empty())
 }
 
-/// Wei as a decimal or 0x text, or as a number that TOML can hold.
+/// Wei as a decimal or 0x string, or as a TOML integer.
 pub(super) fn wei<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<U256>, D::Error> {
     let text = super::text::text_or_number(deserializer)?;
     parse_amount(&text).map(Some).map_err(serde::de::Error::custom)

@@ -1,4 +1,4 @@
-//! From file and environment to a checked `Config`. Errors name the key and where it was set.
+//! Loads and validates the configuration. Errors name the key and where it was set.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ const PER_CHAIN: [&str; 12] = [
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("{0}: no such configuration file")]
+    #[error("{0}: configuration file not found")]
     Missing(PathBuf),
-    /// Names the key and the file or variable it came from; repeats nothing that was set.
+    /// Names the key and its file or variable; does not contain configured values.
     #[error("configuration: {0}")]
     Parse(String),
     #[error("configuration: {key}: {problem}")]
@@ -40,7 +40,7 @@ pub enum ConfigError {
 
 impl From<figment::Error> for ConfigError {
     fn from(error: figment::Error) -> Self {
-        ConfigError::Parse(redact::told(error))
+        ConfigError::Parse(redact::redacted(error))
     }
 }
 
@@ -63,7 +63,7 @@ fn resolve(figment: Figment) -> Result<Config, ConfigError> {
     checked(&figment).map_err(|error| located(&figment, error))
 }
 
-/// Says where the value of a key that makes no sense was set; a chain's may stand in its table or in the common section.
+/// Adds where the invalid key was set; a chain's value may come from its table or from the common section.
 fn located(figment: &Figment, error: ConfigError) -> ConfigError {
     let ConfigError::Invalid { key, problem } = error else { return error };
     let common = key.strip_prefix("chain.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
@@ -110,7 +110,7 @@ fn checked(figment: &Figment) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// `rpc.url` and `rpc.chain_id` describe a lone chain; they are not defaults for the others.
+/// `rpc.url`, `rpc.urls` and `rpc.chain_id` describe a single chain; they are not defaults for `[chain.*]` tables.
 fn without_single_chain_keys(section: &str, value: Value) -> Value {
     match value {
         Value::Dict(tag, mut dict) if section == "rpc" => {
@@ -151,22 +151,22 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         return bad("chain", "two tables have the same id");
     }
     if config.lease.renew_interval.is_zero() {
-        return bad("lease.renew_interval", "must be longer than nothing");
+        return bad("lease.renew_interval", "must be greater than 0");
     }
     if let Err((key, problem)) = config.api.check() {
         return bad(key, problem);
     }
     if config.worker.poll_interval.is_zero() {
-        return bad("worker.poll_interval", "must be longer than nothing");
+        return bad("worker.poll_interval", "must be greater than 0");
     }
     if config.lease.renew_interval * 2 > config.lease.duration {
         return bad(
             "lease.renew_interval",
-            "must be at most half of lease.duration, or one slow renewal loses the lease",
+            "must be at most half of lease.duration, otherwise one slow renewal loses the lease",
         );
     }
     if config.events.mode == super::EventsMode::Webhook {
-        return bad("events.mode", "webhook delivery is not in this release");
+        return bad("events.mode", "webhook delivery is not implemented");
     }
     super::sections::check_variables(&config.signer)?;
     super::remote_signer::check(&config.signer)?;
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_may_say_itself_what_is_final() {
+    fn finality_may_be_a_block_tag() {
         let config =
             parse(&format!("{MINIMAL}\n[chain.c]\nid = 3\nconfirmations.required = \"finalized\"")).unwrap();
         assert_eq!(config.chains["c"].confirmations.required, Finality::Finalized);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_makes_no_sense_names_the_file_it_stands_in() {
+    fn an_invalid_value_names_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("gapless.toml");
         // `MINIMAL` ends in the table of chain b.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_chain_needs_no_table() {
+    fn a_single_chain_needs_no_table() {
         let config =
             parse("database.url = \"postgres://h\"\nrpc.url = \"http://n\"\nrpc.chain_id = 5\nnonce.max_in_flight = 4").unwrap();
         assert_eq!(config.chains["default"].id.0, 5);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_the_place_of_a_variables_name_is_refused_and_not_repeated() {
+    fn a_key_instead_of_a_variable_name_is_rejected_and_not_printed() {
         let key = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
         for (setting, named) in [
             (format!("signer.raw_key_env = [\"0x{key}\"]"), "signer.raw_key_env"),
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn mempool_diagnosis_is_off_and_its_interval_longer_than_nothing() {
+    fn mempool_diagnosis_is_off_by_default_and_its_interval_positive() {
         assert!(!parse(MINIMAL).unwrap().chains["a"].mempool.diagnose.enabled);
         let config = parse(&format!("{MINIMAL}\nmempool.diagnose.enabled = true")).unwrap();
         assert!(config.chains["b"].mempool.diagnose.enabled && !config.chains["a"].mempool.diagnose.enabled);

@@ -1,9 +1,9 @@
-//! One TOML file, every key overridable from the environment, unknown keys are errors.
+//! Configuration: one TOML file. Environment variables override every key; unknown keys are errors.
 //!
 //! `GAPLESS__LEASE__DURATION=10s` overrides `lease.duration`. `DATABASE_URL` overrides `database.url`.
 //! The sections `rpc`, `nonce`, `fees`, `resubmit`, `queue`, `stuck`, `gasbump`, `mempool`, `confirmations`, `balance`,
-//! `adapters` and `submitter` are defaults for every chain;
-//! a table `[chain.NAME]` names a chain and may override any key of them for that chain alone.
+//! `adapters` and `submitter` are defaults for every chain; a table `[chain.NAME]` defines a chain and may override any
+//! of their keys for it.
 
 mod adapters;
 mod api;
@@ -43,7 +43,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The whole file, with defaults filled in and chains resolved.
+/// The complete configuration, with defaults applied and chains resolved.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub database: Database,
@@ -58,7 +58,7 @@ pub struct Config {
     pub chains: BTreeMap<String, ChainConfig>,
 }
 
-/// The file as written: sections for all chains beside tables of single chains.
+/// The file as parsed: sections for all chains, and tables of single chains.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -85,7 +85,7 @@ struct File {
     chain: BTreeMap<String, ChainTable>,
 }
 
-/// Keys a chain's table adds to the sections it may override; the sections themselves are merged before parsing.
+/// A chain's table after the common sections were merged into it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChainTable {
@@ -117,12 +117,12 @@ struct ChainTable {
 }
 
 impl Config {
-    /// Reads `path` (if given), then the environment over it.
+    /// Reads `path` (if given); environment variables override it.
     pub fn load(path: Option<&std::path::Path>) -> Result<Config, ConfigError> {
         load::load(path)
     }
 
-    /// What is not as secure as it could be, each in a line, for whoever starts a program.
+    /// Insecure settings, one line each, to be logged at startup.
     pub fn security_warnings(&self) -> Vec<String> {
         security_warnings::security_warnings(self)
     }

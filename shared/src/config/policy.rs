@@ -1,5 +1,5 @@
-//! What a submitter may do, as written: `[submitter."0x…".policy]`. Whatever is said twice, says nothing or cannot be meant
-//! is refused at start: a policy with a slip is worse than none.
+//! Policy of a submitter: `[submitter."0x…".policy]`. Duplicate, empty and contradictory settings are errors at
+//! startup, because a policy with a mistake is worse than none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ use crate::domain::policy::{Calls, Policy};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicySettings {
-    /// Absent: every call.
+    /// Absent: all calls.
     pub allow: Option<Vec<AllowedCalls>>,
-    /// Contracts may be made.
+    /// Whether contracts may be deployed.
     pub deploy: bool,
-    /// Wei of one transaction. Absent: any.
+    /// Maximum wei per transaction. Absent: unlimited.
     #[serde(deserialize_with = "wei")]
     pub max_value: Option<U256>,
-    /// Wei of all transactions of one UTC day. Absent: any.
+    /// Maximum wei of all transactions per UTC day. Absent: unlimited.
     #[serde(deserialize_with = "wei")]
     pub max_value_per_day: Option<U256>,
 }
@@ -30,21 +30,21 @@ pub struct PolicySettings {
 #[serde(deny_unknown_fields)]
 pub struct AllowedCalls {
     pub to: String,
-    /// Selectors or signatures; `0x` is a plain transfer. Absent: every call.
+    /// Selectors or signatures; `0x` is a plain transfer. Absent: all calls.
     pub selectors: Option<Vec<String>>,
 }
 
 impl PolicySettings {
-    /// An error names the key that makes no sense.
+    /// An error is the invalid key and the problem.
     pub(super) fn check(&self) -> Result<Policy, (String, String)> {
         let bad = |key: &str, problem: &str| Err((key.to_owned(), problem.to_owned()));
         if self.allow.is_none() && self.max_value.is_none() && self.max_value_per_day.is_none() {
-            return bad("", "limits no call and no value; give allow, max_value or max_value_per_day");
+            return bad("", "restricts nothing; set allow, max_value or max_value_per_day");
         }
         if let (Some(one), Some(day)) = (self.max_value, self.max_value_per_day)
             && one > day
         {
-            return bad("max_value", "is above max_value_per_day: no transaction could ever reach it");
+            return bad("max_value", "is above max_value_per_day and has no effect");
         }
         let allow = self.allow.as_deref().map(allowed).transpose()?;
         Ok(Policy {
@@ -69,7 +69,7 @@ fn allowed(entries: &[AllowedCalls]) -> Result<BTreeMap<Address, Calls>, (String
             None => Calls::Any,
             Some(texts) => calls(texts).map_err(|problem| (key("selectors"), problem))?,
         };
-        // Two lists for one contract: nobody could say whether the shorter one was meant to forbid something.
+        // Two entries for one contract: the intended restriction would be unclear.
         if allow.insert(to, calls).is_some() {
             return Err((key("to"), format!("{to:#x} has two entries")));
         }
@@ -79,7 +79,7 @@ fn allowed(entries: &[AllowedCalls]) -> Result<BTreeMap<Address, Calls>, (String
 
 fn calls(texts: &[String]) -> Result<Calls, String> {
     if texts.is_empty() {
-        return Err("allows no call; leave it out to allow every one".to_owned());
+        return Err("allows no call; omit it to allow all calls".to_owned());
     }
     let (mut selectors, mut plain) = (BTreeSet::new(), false);
     for text in texts {
@@ -88,7 +88,7 @@ fn calls(texts: &[String]) -> Result<Calls, String> {
             Some(_) => {
                 let bytes = parse_bytes(text).map_err(|problem| format!("`{text}` {problem}"))?;
                 let selector = <[u8; 4]>::try_from(bytes).map_err(|_| {
-                    format!("`{text}` is no selector: 0x and 8 hex digits, or 0x for a plain transfer")
+                    format!("`{text}` is not a selector: use 0x and 8 hex digits, or 0x for a plain transfer")
                 })?;
                 selectors.insert(selector);
             }
@@ -140,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_by_name() {
+    fn invalid_settings_are_rejected_with_their_key() {
         let entry = |rest: &str| format!("allow = [{{ to = \"{TOKEN}\"{rest} }}]");
         for (toml, key, words) in [
-            (String::new(), "", "limits no call"),
-            ("deploy = true".to_owned(), "", "limits no call"),
+            (String::new(), "", "restricts nothing"),
+            ("deploy = true".to_owned(), "", "restricts nothing"),
             ("allow = []".to_owned(), "allow", "pause"),
             (entry(", selectors = []"), "allow[0].selectors", "allows no call"),
             (entry(", selectors = [\"0xa9059c\"]"), "allow[0].selectors", "0xa9059c"),
-            (entry(", selectors = [\"0xa9059cbb00\"]"), "allow[0].selectors", "no selector"),
+            (entry(", selectors = [\"0xa9059cbb00\"]"), "allow[0].selectors", "not a selector"),
             (entry(", selectors = [\"0xzz\"]"), "allow[0].selectors", "hex digit"),
             (entry(", selectors = [\"transfer\"]"), "allow[0].selectors", "not a signature"),
             ("allow = [{ to = \"bob\" }]".to_owned(), "allow[0].to", "bob"),
@@ -162,7 +162,7 @@ mod tests {
                 "allow[1].to",
                 "two entries",
             ),
-            ("max_value = 2\nmax_value_per_day = 1".to_owned(), "max_value", "ever reach"),
+            ("max_value = 2\nmax_value_per_day = 1".to_owned(), "max_value", "no effect"),
         ] {
             let (refused_key, problem) = refused(&toml);
             assert_eq!(refused_key, key, "{toml}");

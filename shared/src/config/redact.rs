@@ -1,10 +1,10 @@
-//! What errors about the configuration may repeat of it: keys and places, and no text that was set. Whoever put a URL where a
-//! list belongs, or forgot a quote behind a password, would find it in the log.
+//! Removes configured values from configuration errors; keys and locations remain. Otherwise a URL where a list is
+//! expected, or a password with a missing quote, would appear in the log.
 
 use figment::error::{Actual, Kind};
 
-/// One line for each error: what is wrong, with which key, and where it was set.
-pub(super) fn told(error: figment::Error) -> String {
+/// One line for each error: the problem, the key, and where it was set.
+pub(super) fn redacted(error: figment::Error) -> String {
     let lines = error.into_iter().map(|mut error| {
         error.kind = redact(error.kind);
         error.to_string()
@@ -15,24 +15,24 @@ pub(super) fn told(error: figment::Error) -> String {
 fn redact(kind: Kind) -> Kind {
     match kind {
         Kind::Message(text) => Kind::Message(without_source(&text)),
-        Kind::InvalidType(actual, expected) => Kind::InvalidType(unsaid(actual), expected),
-        Kind::InvalidValue(actual, expected) => Kind::InvalidValue(unsaid(actual), expected),
-        Kind::UnknownVariant(_, expected) => Kind::UnknownVariant("another word".into(), expected),
-        Kind::Unsupported(actual) => Kind::Unsupported(unsaid(actual)),
-        Kind::UnsupportedKey(actual, expected) => Kind::UnsupportedKey(unsaid(actual), expected),
+        Kind::InvalidType(actual, expected) => Kind::InvalidType(without_text(actual), expected),
+        Kind::InvalidValue(actual, expected) => Kind::InvalidValue(without_text(actual), expected),
+        Kind::UnknownVariant(_, expected) => Kind::UnknownVariant("another value".into(), expected),
+        Kind::Unsupported(actual) => Kind::Unsupported(without_text(actual)),
+        Kind::UnsupportedKey(actual, expected) => Kind::UnsupportedKey(without_text(actual), expected),
         other => other,
     }
 }
 
-/// Numbers and truth values are repeated: a secret that looks like one is taken as text before it gets here.
-fn unsaid(actual: Actual) -> Actual {
+/// Numbers and booleans are shown: a secret that looks like one was already parsed as a string.
+fn without_text(actual: Actual) -> Actual {
     match actual {
-        Actual::Str(_) | Actual::Char(_) | Actual::Bytes(_) => Actual::Other("a text".into()),
+        Actual::Str(_) | Actual::Char(_) | Actual::Bytes(_) => Actual::Other("a string".into()),
         other => other,
     }
 }
 
-/// A syntax error quotes the line it is in, between bars. The place is enough to find it.
+/// Removes the source lines (`12 | …`) that a syntax error quotes. The location remains.
 fn without_source(text: &str) -> String {
     let quotes = |line: &str| {
         line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|')
@@ -40,10 +40,10 @@ fn without_source(text: &str) -> String {
     text.lines().filter(|line| !quotes(line)).collect::<Vec<_>>().join(": ")
 }
 
-/// Does not repeat it: it may be the secret itself.
+/// Does not contain the value: it may be the secret itself.
 pub(super) const NOT_A_VARIABLE: &str = "is not the name of an environment variable";
 
-/// Whether this can be the name of an environment variable, and is not the secret that belongs into one.
+/// Whether this can be the name of an environment variable, and is not a private key entered by mistake.
 pub(super) fn is_variable_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let digits = name.strip_prefix("0x").unwrap_or(name);
@@ -59,23 +59,23 @@ mod tests {
     use super::*;
     use crate::config::{Database, Rpc, Signer};
 
-    fn refused<T: serde::de::DeserializeOwned>(toml: &str) -> String {
-        told(Figment::from(Toml::string(toml)).extract::<T>().map(drop).expect_err(toml))
+    fn error_of<T: serde::de::DeserializeOwned>(toml: &str) -> String {
+        redacted(Figment::from(Toml::string(toml)).extract::<T>().map(drop).expect_err(toml))
     }
 
     #[test]
-    fn an_error_names_the_key_and_the_line_and_repeats_no_text() {
-        for (told, place) in [
-            (refused::<Rpc>("urls = \"https://node/v3/hunter2\""), "urls"),
-            (refused::<Rpc>("broadcast = \"hunter2\""), "broadcast"),
-            (refused::<Rpc>("timeout = \"hunter2\""), "timeout"),
-            (refused::<Database>("url = \"postgres://u:hunter2@h"), "line 1"),
-            (refused::<Database>("url = postgres://u:hunter2@h"), "line 1"),
-            (refused::<Database>("max_connections = 1\nurl = 'hunter2' 'hunter2'"), "line 2"),
-            (refused::<Signer>("raw_key_env = \"hunter2\""), "raw_key_env"),
+    fn an_error_names_key_and_line_but_no_value() {
+        for (error, place) in [
+            (error_of::<Rpc>("urls = \"https://node/v3/hunter2\""), "urls"),
+            (error_of::<Rpc>("broadcast = \"hunter2\""), "broadcast"),
+            (error_of::<Rpc>("timeout = \"hunter2\""), "timeout"),
+            (error_of::<Database>("url = \"postgres://u:hunter2@h"), "line 1"),
+            (error_of::<Database>("url = postgres://u:hunter2@h"), "line 1"),
+            (error_of::<Database>("max_connections = 1\nurl = 'hunter2' 'hunter2'"), "line 2"),
+            (error_of::<Signer>("raw_key_env = \"hunter2\""), "raw_key_env"),
         ] {
-            assert!(!told.contains("hunter2"), "{told}");
-            assert!(told.contains(place), "{told}");
+            assert!(!error.contains("hunter2"), "{error}");
+            assert!(error.contains(place), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! A signer that is another process: where it is, how it knows us, how we know it. The three kinds have the same keys.
+//! A signer in another process: URL, authentication, TLS. The three kinds have the same keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use crate::domain::Address;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoteSigner {
-    /// A secret, because it may carry a key.
+    /// A secret, because it may contain an API key.
     pub url: Secret,
-    /// What it signs for. Empty: it is asked.
+    /// Addresses it signs for. Empty: the signer is queried.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// One request, from connecting to the last byte. A nonce is not used up meanwhile, but the submitter waits.
+    /// Timeout of one request. No nonce is consumed meanwhile, but the submitter waits.
     #[serde(default = "default_timeout", with = "humantime_serde")]
     pub timeout: Duration,
-    /// Requests under way at once; the others wait for their turn.
+    /// Maximum concurrent requests; further requests wait.
     #[serde(default = "default_max_in_flight")]
     pub max_in_flight: usize,
-    /// File that holds a bearer token. Read for every request, so that a token can be replaced.
+    /// File with a bearer token. Read for every request, so that the token can be replaced.
     pub token_file: Option<PathBuf>,
-    /// Environment variable that holds a bearer token.
+    /// Environment variable with a bearer token.
     pub token_env: Option<String>,
-    /// PEM file of the authorities that may vouch for the signer. Absent: those of the system.
+    /// PEM file with CA certificates for the signer. Absent: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// PEM files of the certificate, with its chain, and of the key that prove who we are.
+    /// PEM files of the client certificate (with its chain) and its key, for mutual TLS.
     pub client_cert_file: Option<PathBuf>,
     pub client_key_file: Option<PathBuf>,
 }
@@ -41,13 +41,13 @@ pub(super) fn default_timeout() -> Duration {
     Duration::from_secs(10)
 }
 
-/// Enough to keep a signer with hardware behind it busy, few enough not to be taken for an attack.
+/// Enough to keep a hardware-backed signer busy without overloading it.
 pub(super) fn default_max_in_flight() -> usize {
     32
 }
 
 impl RemoteSigner {
-    /// With defaults for all but the address it is found at.
+    /// With defaults for everything except the URL.
     pub fn at(url: impl Into<String>) -> RemoteSigner {
         RemoteSigner {
             url: Secret::new(url),
@@ -68,7 +68,7 @@ impl RemoteSigner {
             return Some(("url", "is not an http or https URL"));
         }
         if self.timeout.is_zero() {
-            return Some(("timeout", "must be more than nothing"));
+            return Some(("timeout", "must be greater than 0"));
         }
         if self.max_in_flight == 0 {
             return Some(("max_in_flight", "must be at least 1"));
@@ -80,17 +80,17 @@ impl RemoteSigner {
             return Some(("token_env", NOT_A_VARIABLE));
         }
         if self.token_file.is_some() || self.token_env.is_some() {
-            // Whoever reads the token on its way can have anything signed.
+            // An intercepted token lets anyone request signatures.
             if let Some(problem) = exposes_secrets(url) {
                 return Some(("url", problem));
             }
         }
         if self.client_cert_file.is_some() != self.client_key_file.is_some() {
-            return Some(("client_cert_file", "it and client_key_file need each other"));
+            return Some(("client_cert_file", "client_cert_file and client_key_file must be set together"));
         }
         let secured = self.ca_file.is_some() || self.client_cert_file.is_some();
         if secured && !url.starts_with("https://") {
-            return Some(("url", "certificates are set, but it does not begin with https://"));
+            return Some(("url", "must begin with https:// because certificates are configured"));
         }
         None
     }
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn errors_name_the_invalid_key() {
         for (keys, named) in [
             ("url = \"ws://s\"", "signer.http.0.url"),
             ("url = \"http://s\"\ntimeout = \"0s\"", "signer.http.0.timeout"),

@@ -1,6 +1,6 @@
-//! `gapless.example.toml` holds every key there is, commented out where it has no default.
+//! Tests that `gapless.example.toml` contains every configuration key, commented out where it has no default.
 //!
-//! The keys are asked of the parser itself: a key that does not exist is refused with the names of those that do.
+//! The keys come from the parser: its error for an unknown key lists the valid ones.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::File;
 
-const NOBODY: &str = "there_is_no_such_key";
+const UNKNOWN: &str = "there_is_no_such_key";
 const SAMPLE: &str = include_str!("../../../gapless.example.toml");
 /// One table of a list, and any name in a table of tables.
 const EACH: &str = "[]";
 const ANY: &str = "*";
 
-/// What stands at a place of the file.
+/// The kind of value at a path of the file.
 #[derive(Debug, PartialEq)]
 enum Place {
     Value,
@@ -27,7 +27,7 @@ enum Place {
 }
 
 fn at(path: &[&str]) -> Value {
-    path.iter().rev().fold(json!({ NOBODY: 1 }), |inner, part| match *part {
+    path.iter().rev().fold(json!({ UNKNOWN: 1 }), |inner, part| match *part {
         EACH => json!([inner]),
         ANY => json!({ "any": inner }),
         key => json!({ key: inner }),
@@ -40,9 +40,9 @@ fn place(path: &[&str]) -> Place {
     };
     for error in errors {
         match error.kind {
-            Kind::UnknownField(ref name, keys) if name == NOBODY => return Place::Table(keys),
+            Kind::UnknownField(ref name, keys) if name == UNKNOWN => return Place::Table(keys),
             Kind::InvalidType(_, ref wanted) if wanted.contains("sequence") => return Place::List,
-            Kind::InvalidType(..) if error.path.last().is_some_and(|last| last == NOBODY) => {
+            Kind::InvalidType(..) if error.path.last().is_some_and(|last| last == UNKNOWN) => {
                 return Place::Named;
             }
             _ => {}
@@ -55,7 +55,7 @@ fn collect(path: &mut Vec<&'static str>, keys: &mut BTreeSet<String>) {
     let inside = match place(path) {
         Place::Table(inside) => {
             for key in inside {
-                // Whatever a chain's table overrides stands in the common section of that name.
+                // A chain's table has the same keys as the common sections.
                 if path.as_slice() == ["chain", ANY] && *key != "id" {
                     continue;
                 }
@@ -81,19 +81,19 @@ fn collect(path: &mut Vec<&'static str>, keys: &mut BTreeSet<String>) {
     keys.insert(path.join("."));
 }
 
-/// The kinds of remote signers have the same keys, and the sample shows them once.
+/// The kinds of remote signers have the same keys; the sample shows them once.
 fn one_kind(key: String) -> String {
     key.replace("signer.clef.", "signer.json_rpc.").replace("signer.http.", "signer.json_rpc.")
 }
 
-/// Every key that the parser knows.
+/// Every key that the parser accepts.
 fn known() -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
     collect(&mut Vec::new(), &mut keys);
     keys.into_iter().map(one_kind).collect()
 }
 
-/// Comments that hold a table or a key become what they hold.
+/// Uncomments lines that contain a table or a key.
 fn uncommented(text: &str) -> String {
     let is_setting = |line: &str| {
         let key = line.split(" = ").next().filter(|key| key.len() < line.len());
@@ -149,7 +149,7 @@ fn the_sample_holds_every_key_and_no_other() {
     assert!(absent.is_empty() && unknown.is_empty(), "absent: {absent:#?}, unknown: {unknown:#?}");
 }
 
-/// The control: a key that is taken out of the sample is missed, wherever it stands.
+/// Negative control: a key removed from the sample is detected.
 #[test]
 fn a_key_that_is_not_in_the_sample_is_missed() {
     let known = known();

@@ -1,4 +1,4 @@
-//! A string that never reaches a log.
+//! A string that is not printed by `Debug`.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ impl Secret {
         Secret(Zeroizing::new(text.into()))
     }
 
-    /// The one way to the text: easy to find in a review.
+    /// The only access to the text, so that uses are easy to find.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -29,7 +29,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// For the command line.
+/// For command line parsing.
 impl From<String> for Secret {
     fn from(text: String) -> Secret {
         Secret::new(text)

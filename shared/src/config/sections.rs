@@ -1,4 +1,4 @@
-//! The sections of the file, each with its defaults and the reason for them.
+//! The sections of the configuration file and their defaults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use crate::domain::stuck::StuckAction;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Database {
-    /// A PostgreSQL URL. A secret, because it usually carries a password.
+    /// PostgreSQL URL. A secret, because it usually contains a password.
     pub url: Secret,
-    /// Connections of an API process for reads; it opens five more. A worker opens `worker.writers` and seven more.
+    /// Read connections of an API process, which opens five more. A worker opens `worker.writers` plus seven.
     pub max_connections: u32,
 }
 
@@ -34,21 +34,21 @@ impl Default for Database {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Worker {
-    /// Names this process in leases and logs. Empty: host name, process id and a random part.
+    /// Worker id in leases and logs. Empty: host name, process id and a random part.
     pub id: String,
-    /// Submitters this process may own at once.
+    /// Maximum submitters this process owns at the same time.
     pub max_leases: usize,
-    /// Claimed submitters per poll: bounds how long one claim holds its row locks.
+    /// Maximum submitters claimed per poll; limits how long a claim holds row locks.
     pub claim_batch: usize,
-    /// Connections that commit fenced writes (2 to 4: more only contend for the same log).
+    /// Connections that commit fenced writes. More than 4 only contend for the WAL.
     pub writers: usize,
-    /// How often the database is asked for work; a notification only shortens the wait.
+    /// Polling interval for work; NOTIFY only shortens the wait.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// How long a lane without work keeps its lease.
+    /// How long an idle lane keeps its lease.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
-    /// Where /metrics and /healthz of the worker listen; absent: nowhere.
+    /// Listening address of the worker's /metrics and /healthz; absent: disabled.
     pub metrics_bind: Option<SocketAddr>,
 }
 
@@ -73,7 +73,7 @@ pub struct Lease {
     pub duration: Duration,
     #[serde(with = "humantime_serde")]
     pub renew_interval: Duration,
-    /// A lease is taken over only this long after it expired.
+    /// An expired lease can be taken over only after this additional time.
     #[serde(with = "humantime_serde")]
     pub clock_skew: Duration,
 }
@@ -89,8 +89,8 @@ impl Default for Lease {
 }
 
 impl Lease {
-    /// Every database wait of a worker ends before a third of the lease is gone, so that a worker that waits
-    /// still has time to renew, and a frozen one is cut off before its successor needs the rows.
+    /// Database operations of a worker time out after less than a third of the lease duration, so that there is time to
+    /// renew the lease, and a frozen worker's locks are gone before its successor needs the rows.
     pub fn database_timeout(&self) -> Duration {
         self.duration.mul_f64(0.3)
     }
@@ -101,17 +101,17 @@ impl Lease {
 pub struct Signer {
     /// Directory of V3 keystore files.
     pub keystore: Option<PathBuf>,
-    /// File that holds the keystore password; its trailing newline is ignored.
+    /// File with the keystore password; a trailing newline is ignored.
     pub password_file: Option<PathBuf>,
-    /// Environment variable that holds the keystore password.
+    /// Environment variable with the keystore password.
     pub password_env: Option<String>,
-    /// Environment variables that each hold one raw private key in hex. For development.
+    /// Environment variables, each with one raw private key in hex. For development.
     pub raw_key_env: Vec<String>,
-    /// Signers asked by `eth_signTransaction`.
+    /// Signers with the method `eth_signTransaction`.
     pub json_rpc: Vec<RemoteSigner>,
-    /// Signers asked by Clef's `account_signTransaction`.
+    /// Signers with Clef's method `account_signTransaction`.
     pub clef: Vec<RemoteSigner>,
-    /// Signing services, as docs/signing-service.md describes them.
+    /// Signing services (docs/signing-service.md).
     pub http: Vec<RemoteSigner>,
     /// Keys of AWS KMS.
     pub aws_kms: Vec<AwsKms>,
@@ -119,7 +119,7 @@ pub struct Signer {
     pub gcp_kms: Vec<GcpKms>,
 }
 
-/// A key or password in the place of the variable that should hold it would be told to everybody as a name.
+/// Rejects a key or password entered instead of a variable's name, because such names appear in messages.
 pub(super) fn check_variables(signer: &Signer) -> Result<(), ConfigError> {
     let password = signer.password_env.iter().map(|name| ("signer.password_env", name));
     for (key, name) in password.chain(signer.raw_key_env.iter().map(|name| ("signer.raw_key_env", name))) {
@@ -133,14 +133,14 @@ pub(super) fn check_variables(signer: &Signer) -> Result<(), ConfigError> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventsMode {
-    /// Clients ask; nothing is written.
+    /// Clients poll; no events are written.
     #[default]
     Poll,
-    /// Each event becomes a log line.
+    /// Each event is logged.
     Log,
-    /// Written to `outbox_event` in the transaction of the state change; whoever delivers reads it from there.
+    /// Written to `outbox_event` in the transaction of the state change, for an external relay.
     MqOutbox,
-    /// As `mq_outbox`, delivered by HTTP. Refused until delivery exists.
+    /// Like `mq_outbox`, delivered by HTTP. Not implemented; a configuration error.
     Webhook,
 }
 
@@ -155,7 +155,7 @@ pub struct Events {
 pub struct Duties {
     /// Cron expressions with seconds: `sec min hour day month weekday`. Empty: the duty is off.
     pub prune: String,
-    /// Finished rows older than this are removed by `prune`. Absent: kept for ever.
+    /// `prune` removes final rows older than this. Absent: they are retained for ever.
     #[serde(with = "humantime_serde")]
     pub retention: Option<Duration>,
     pub audit_nonces: String,
@@ -198,37 +198,37 @@ impl Default for Log {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Broadcast {
-    /// Every node that answers at least now and then; the first success counts.
+    /// All nodes that are not down; the first success counts.
     #[default]
     All,
-    /// The best node; another one when it cannot be asked.
+    /// The best node; another one if it cannot be reached.
     First,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rpc {
-    /// One URL; short for `urls = [url]`. Secrets, because providers put keys into them.
+    /// Short for `urls = [url]`. A secret, because provider URLs contain API keys.
     pub url: Option<Secret>,
     pub urls: Vec<Secret>,
-    /// Only with `rpc.url` and no `[chain.*]` table: the id of that one chain.
+    /// The chain id, if there is no `[chain.*]` table.
     pub chain_id: Option<u64>,
-    /// PEM file of authorities that may vouch for a node beside those of the system: for nodes of one's own.
+    /// PEM file with extra CA certificates for nodes.
     pub ca_file: Option<PathBuf>,
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
-    /// HTTP requests under way at once, each a batch.
+    /// Maximum concurrent HTTP requests; each is a batch.
     pub max_in_flight: usize,
-    /// Calls in one batch at the most; halved by itself when a node finds it too large.
+    /// Maximum calls per batch; halved automatically if a node rejects it as too large.
     pub max_batch: usize,
-    /// How often the head is asked for when nobody expects a block.
+    /// Polling interval for the head block when no new block is expected.
     #[serde(with = "humantime_serde")]
     pub poll_interval: Duration,
-    /// Who gets a transaction where there are several nodes.
+    /// Which nodes a transaction is sent to.
     pub broadcast: Broadcast,
-    /// A node whose head is further behind the best one is asked last.
+    /// A node whose head is further behind the best one is used last.
     pub max_lag_blocks: u64,
-    /// Extra wordings for error classes: `{ nonce_too_low = ["stale nonce"] }`.
+    /// Extra message patterns for error classes: `{ nonce_too_low = ["stale nonce"] }`.
     pub error_patterns: BTreeMap<String, Vec<String>>,
 }
 
@@ -266,36 +266,36 @@ impl Default for NonceStrict {
 #[serde(default, deny_unknown_fields)]
 pub struct Nonce {
     pub strict: NonceStrict,
-    /// How old the chain's count may be when a nonce of a shared key is given. Zero: it is asked before every nonce.
+    /// Maximum age of the transaction count when a nonce of a shared key is assigned. Zero: read before every nonce.
     #[serde(with = "humantime_serde")]
     pub count_max_age: Duration,
-    /// The chain's count a submitter must have at first use, unless an operator adopts it.
+    /// The transaction count a submitter must have at first use, unless an operator adopts it.
     pub start_from: u64,
     pub max_in_flight: u32,
     pub release_at: ReleaseAt,
     pub profile: Profile,
-    /// The longest a caller outside may hold a nonce: its submitter sends nothing meanwhile.
+    /// Maximum duration of a nonce reservation; the submitter sends nothing meanwhile.
     #[serde(with = "humantime_serde")]
     pub max_reservation: Duration,
     pub low_level: LowLevel,
 }
 
-/// Nonces by the low-level hook, and to no request of the queue.
+/// If enabled, only the low-level API assigns nonces; queued requests get none.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LowLevel {
     pub enabled: bool,
 }
 
-/// How far Gapless may go to keep a sequence moving.
+/// Which transactions Gapless may add to keep a nonce sequence moving.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// Replacements where they are switched on; placeholders where a nonce would otherwise stay unused.
+    /// Replacements if enabled, and placeholders where a nonce would otherwise stay unused.
     #[default]
     Standard,
-    /// The bytes that were signed first, and no others: neither replacement nor placeholder, ever. A nonce that can
-    /// never be consumed then stops its submitter until a person acts.
+    /// Only the transaction signed first: no replacements and no placeholders. A nonce that cannot be consumed blocks
+    /// its submitter until an operator acts.
     StabilityFirst,
 }
 
@@ -328,14 +328,14 @@ impl Default for Resubmit {
     }
 }
 
-/// What becomes of a QUEUED intent that cannot be paid or priced for long.
+/// What happens to a QUEUED intent that stays unfunded or above the fee limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockedPolicy {
-    /// It stays at the head, and everything behind it waits.
+    /// It stays at the head of the queue and blocks the others.
     #[default]
     Wait,
-    /// Those behind it go first; it is tried again before each of them.
+    /// Later intents may pass it; it is retried before each of them.
     Pass,
     /// It is FAILED.
     Fail,
@@ -344,9 +344,9 @@ pub enum BlockedPolicy {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Queue {
-    /// For `waiting_funds` and `waiting_fee` alone: what a node or a signer owes ends nothing.
+    /// Applies to `waiting_funds` and `waiting_fee` only, not to node or signer failures.
     pub blocked: BlockedPolicy,
-    /// Blocked this long before `pass` or `fail` apply.
+    /// Time after which `pass` or `fail` applies.
     #[serde(with = "humantime_serde")]
     pub blocked_after: Duration,
 }
@@ -360,12 +360,12 @@ impl Default for Queue {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Stuck {
-    /// An intent that is unmined this long after its nonce was given is called STUCK: an alarm, not an end.
+    /// An intent unmined this long after its nonce was assigned becomes STUCK, which is not a final state.
     #[serde(with = "humantime_serde")]
     pub after: Duration,
-    /// As `after`, by the number of sends. 0: however often.
+    /// Like `after`, by the number of sends. 0: no limit.
     pub max_attempts: u32,
-    /// What is done about it: wait, rebroadcast, bump, cancel or escalate.
+    /// Action on STUCK: wait, rebroadcast, bump, cancel or escalate.
     pub policy: StuckAction,
 }
 
@@ -375,7 +375,7 @@ impl Default for Stuck {
     }
 }
 
-/// Replacement of an unmined attempt by one with a higher price, at the same nonce.
+/// Replacement of an unmined attempt by one with a higher gas price at the same nonce.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GasBump {
@@ -392,16 +392,16 @@ impl Default for GasBump {
     }
 }
 
-/// Asking the nodes where an unmined transaction is. Advice only.
+/// Locates unmined transactions in the nodes' mempools. Advisory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MempoolDiagnose {
     pub enabled: bool,
-    /// An intent that is unmined this long is looked for, and again after as long. As `resubmit.interval`: most are mined
-    /// before, and then nobody is asked anything.
+    /// An intent unmined this long is looked up, and again at this interval. The default equals `resubmit.interval`:
+    /// most transactions are mined earlier and cause no calls.
     #[serde(with = "humantime_serde")]
     pub interval: Duration,
-    /// Lets the answer bring forward what would be done later anyway: a resend, a look for what consumed the nonce, a higher price.
+    /// Lets the result trigger a resend, a check for an external transaction or a gas bump earlier than scheduled.
     pub act: bool,
 }
 
@@ -420,12 +420,12 @@ pub struct Mempool {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Confirmations {
-    /// Blocks, the transaction's own included, before an intent is final; or the chain's own word, `safe` or `finalized`.
+    /// Confirmations (including the transaction's own block) before an intent is final, or `safe` or `finalized`.
     pub required: Finality,
-    /// A mined intent that makes no progress for this long has its receipt read again.
+    /// The receipt of a mined intent without progress for this long is read again.
     #[serde(with = "humantime_serde")]
     pub stale_receipt_timeout: Duration,
-    /// Receipt look-ups under way at once, of lanes and watcher together; each is a batch of up to `rpc.max_batch` receipts.
+    /// Maximum concurrent receipt look-ups of lanes and watcher; each is a batch of up to `rpc.max_batch` receipts.
     pub receipt_workers: usize,
 }
 
@@ -442,7 +442,7 @@ impl Default for Confirmations {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Balance {
-    /// Wei, as a decimal string. Below it the balance duty warns. Empty: never.
+    /// Wei, as a decimal string. The balance duty warns below it. Empty: no warning.
     #[serde(deserialize_with = "super::text::text_or_number")]
     pub low: String,
 }

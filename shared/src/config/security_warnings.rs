@@ -1,50 +1,49 @@
-//! What a configuration allows and somebody should know of: ways that are not encrypted, secrets that others can read.
+//! Warnings about insecure settings: unencrypted connections, and secret files readable by other users.
 
 use std::path::Path;
 
-use super::endpoint::shown_if_plain;
+use super::endpoint::origin_if_unencrypted;
 use super::{Config, RemoteSigner, Signer};
-use crate::secret_file::is_open_to_all;
+use crate::secret_file::is_world_readable;
 
 pub(super) fn security_warnings(config: &Config) -> Vec<String> {
-    let mut security_warnings = Vec::new();
+    let mut warnings = Vec::new();
     for chain in config.chains.values() {
         for (index, url) in chain.urls.iter().enumerate() {
-            if let Some(shown) = shown_if_plain(url.expose()) {
-                security_warnings.push(format!(
-                    "chain.{}.rpc.urls[{index}] ({shown}) is another machine and not encrypted: whoever sits between can read \
-                     its key, and answer in its place; use https (docs/operations.md, TLS)",
+            if let Some(origin) = origin_if_unencrypted(url.expose()) {
+                warnings.push(format!(
+                    "chain.{}.rpc.urls[{index}] ({origin}) is an unencrypted connection to another machine: \
+                     an attacker on the network can read its API key and forge responses; use https \
+                     (docs/operations.md, TLS)",
                     chain.name
                 ));
             }
         }
     }
-    security_warnings.extend(plain_signers(&config.signer));
+    warnings.extend(unencrypted_signers(&config.signer));
     let of_api = config.api.tls.iter().map(|tls| tls.key.as_path());
     for path in secret_files(&config.signer).into_iter().chain(of_api) {
-        if is_open_to_all(path) {
-            security_warnings.push(format!("every user of this machine can read {}", path.display()));
+        if is_world_readable(path) {
+            warnings.push(format!("every user of this machine can read {}", path.display()));
         }
     }
-    security_warnings
+    warnings
 }
 
-/// With a token they are refused; without one, who is between chooses what comes back, and that is checked.
-fn plain_signers(signer: &Signer) -> Vec<String> {
+/// Only signers without a token: with one, an unencrypted URL is an error. Signatures are checked in any case.
+fn unencrypted_signers(signer: &Signer) -> Vec<String> {
     let kinds = [("json_rpc", &signer.json_rpc), ("clef", &signer.clef), ("http", &signer.http)];
     let all = kinds.into_iter().flat_map(|(kind, remotes)| {
         remotes.iter().enumerate().map(move |(index, remote)| (format!("signer.{kind}.{index}.url"), remote))
     });
     all.filter_map(|(key, remote): (String, &RemoteSigner)| {
-        let shown = shown_if_plain(remote.url.expose())?;
-        Some(format!(
-            "{key} ({shown}) is another machine and not encrypted: whoever sits between can ask it, too; use https"
-        ))
+        let origin = origin_if_unencrypted(remote.url.expose())?;
+        Some(format!("{key} ({origin}) is an unencrypted connection to another machine; use https"))
     })
     .collect()
 }
 
-/// Files that hold a secret in the clear. Keystores are encrypted; so is what a signer keeps.
+/// Files with plaintext secrets. Keystore files are encrypted and not included.
 fn secret_files(signer: &Signer) -> Vec<&Path> {
     let remotes = signer.json_rpc.iter().chain(&signer.clef).chain(&signer.http);
     let of_remotes = remotes.flat_map(|remote| remote.token_file.iter().chain(&remote.client_key_file));
@@ -68,26 +67,20 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_way_to_another_machine_is_remarked_without_its_secrets() {
+    fn an_unencrypted_connection_is_reported_without_its_secrets() {
         let config = load(
             "database.url = \"postgres://localhost/d\"\n[[signer.http]]\nurl = \"http://signer/hunter2\"\n\
              URLS = [\"http://u:hunter2@node:8545/hunter2\", \"https://node\", \"http://localhost:8545\"]",
         );
-        let security_warnings = config.security_warnings();
-        assert_eq!(security_warnings.len(), 2, "{security_warnings:?}");
-        assert!(
-            security_warnings[0].contains("chain.a.rpc.urls[0] (http://node:8545)"),
-            "{security_warnings:?}"
-        );
-        assert!(
-            security_warnings[1].contains("signer.http.0.url (http://signer:80)"),
-            "{security_warnings:?}"
-        );
-        assert!(!security_warnings.concat().contains("hunter2"), "{security_warnings:?}");
+        let warnings = config.security_warnings();
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("chain.a.rpc.urls[0] (http://node:8545)"), "{warnings:?}");
+        assert!(warnings[1].contains("signer.http.0.url (http://signer:80)"), "{warnings:?}");
+        assert!(!warnings.concat().contains("hunter2"), "{warnings:?}");
     }
 
     #[test]
-    fn a_password_that_everybody_can_read_is_remarked() {
+    fn a_world_readable_password_file_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let config = load(&format!(
             "database.url = \"postgres://localhost/d\"\nsigner.password_file = \"{}\"\nURLS = []",

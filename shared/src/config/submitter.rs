@@ -1,4 +1,4 @@
-//! What may be set for one submitter alone: `[submitter."0x…"]`, for every chain or in a chain's table.
+//! Settings of a single submitter: `[submitter."0x…"]`, for every chain or in a chain's table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct SubmitterSettings {
     pub nonce: SubmitterNonce,
     /// Absent: `api.queue_limit`.
     pub queue_limit: Option<u64>,
-    /// Absent: it may do anything.
+    /// Absent: no restrictions.
     pub policy: Option<PolicySettings>,
 }
 
@@ -29,11 +29,11 @@ pub struct SubmitterNonce {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OwnSwitch {
-    /// Absent: what the same key of the chain says.
+    /// Absent: the chain's value.
     pub enabled: Option<bool>,
 }
 
-/// By address, whatever the spelling in the file. An error names the key that makes no sense.
+/// Settings by parsed address. An error is the invalid key and the problem.
 pub(super) fn by_address(
     tables: BTreeMap<String, SubmitterSettings>,
 ) -> Result<BTreeMap<Address, SubmitterSettings>, (String, String)> {
@@ -42,7 +42,7 @@ pub(super) fn by_address(
         let Ok(address) = text.parse::<Address>() else {
             return Err((format!("submitter.{text}"), "not an address".to_owned()));
         };
-        // Two spellings of one address: nobody could say which of them counts.
+        // Two spellings of one address: it would be unclear which one applies.
         if settings.insert(address, own).is_some() {
             return Err((format!("submitter.{text}"), "this address has two tables".to_owned()));
         }
@@ -50,7 +50,7 @@ pub(super) fn by_address(
     Ok(settings)
 }
 
-/// What submitters may do, for those of which it is said. An error names the key that makes no sense.
+/// The policies of submitters that have one. An error is the invalid key and the problem.
 pub(super) fn policies(
     submitters: &BTreeMap<Address, SubmitterSettings>,
 ) -> Result<BTreeMap<Address, Arc<Policy>>, (String, String)> {

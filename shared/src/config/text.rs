@@ -1,5 +1,5 @@
-//! Text that may look like a number. The environment has no types: `GAPLESS__API__ADMIN_TOKEN=12345` arrives as a
-//! number, and refusing it would print the secret in the error.
+//! Deserialises strings that may look like numbers. Environment variables are untyped: the value of
+//! `GAPLESS__API__ADMIN_TOKEN=12345` is parsed as a number, and a type error would print the secret.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl Visitor<'_> for TextOrNumber {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text")
+        f.write_str("a string")
     }
 
     fn visit_str<E>(self, text: &str) -> Result<String, E> {

@@ -1,8 +1,8 @@
-//! What adapters must keep, as functions that any adapter's tests can run. Each returns what was broken, in words; an empty
-//! list is a pass. They assert nothing themselves, so that they fit every test framework.
+//! Contract tests for adapters, as functions that any adapter's tests can call. Each returns the violations as text;
+//! an empty list is a pass. They contain no assertions, so they work with every test framework.
 //!
-//! Common to all ports: errors are values and never panics; what does not exist is a value (`None`) and never an error; asking
-//! twice changes nothing; every call comes back within a limit.
+//! Common to all ports: errors are returned and never panics; a missing object is `None` and never an error;
+//! repeating a read changes nothing; every call returns within a time limit.
 
 mod chain;
 mod event;
@@ -17,18 +17,18 @@ pub use signer::signer;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// What was found broken.
+/// Contract violations found so far.
 #[derive(Debug, Default)]
 struct Findings(Vec<String>);
 
 impl Findings {
-    fn expect(&mut self, holds: bool, otherwise: impl Into<String>) {
-        if !holds {
-            self.0.push(otherwise.into());
+    fn expect(&mut self, condition: bool, violation: impl Into<String>) {
+        if !condition {
+            self.0.push(violation.into());
         }
     }
 
-    /// The value of a call that must succeed, within the limit.
+    /// The value of a call that must succeed within the limit.
     async fn value<T, E: Debug>(
         &mut self,
         call: &str,
@@ -38,13 +38,13 @@ impl Findings {
         match self.answer(call, limit, answer).await? {
             Ok(value) => Some(value),
             Err(error) => {
-                self.0.push(format!("{call}: an error where there is an answer: {error:?}"));
+                self.0.push(format!("{call}: unexpected error: {error:?}"));
                 None
             }
         }
     }
 
-    /// Whatever a call says, within the limit.
+    /// The result of a call that must return within the limit.
     async fn answer<T>(&mut self, call: &str, limit: Duration, answer: impl Future<Output = T>) -> Option<T> {
         let answer = tokio::time::timeout(limit, answer).await;
         self.expect(answer.is_ok(), format!("{call}: no answer within {limit:?}"));

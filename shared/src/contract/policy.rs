@@ -1,4 +1,4 @@
-//! The contracts of the policies: pure functions, the same answer to the same facts, within their limits.
+//! The contracts of the policies: deterministic functions that respect their limits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::domain::bump::{BumpFacts, GasBumpPolicy, fitted};
 use crate::domain::stuck::{StuckFacts, StuckPolicy};
 use crate::domain::{Fees, Payload, TxKind};
 
-/// The same decision for the same facts, for any facts.
+/// The same decision for the same facts, including extreme values.
 pub fn stuck_policy(policy: &dyn StuckPolicy) -> Vec<String> {
     let mut found = Findings::default();
     for age in [0, 1, 60, 3_600, u64::MAX] {
@@ -25,12 +25,13 @@ pub fn stuck_policy(policy: &dyn StuckPolicy) -> Vec<String> {
     found.0
 }
 
-/// Prices from nothing to the top of 256 bits.
+/// Prices from zero to the maximum of 256 bits.
 fn prices() -> [U256; 5] {
     [U256::zero(), 1.into(), 1_000_000_000.into(), U256::from(10).pow(24.into()), U256::MAX]
 }
 
-/// The same price for the same facts; at least what pools accept; never above the limit; the same type of transaction.
+/// The same fees for the same facts; at least the minimum bump that mempools accept; never above the limit; the same
+/// transaction type.
 pub fn gas_bump_policy(policy: &dyn GasBumpPolicy) -> Vec<String> {
     let mut found = Findings::default();
     for previous in prices() {
@@ -44,7 +45,7 @@ pub fn gas_bump_policy(policy: &dyn GasBumpPolicy) -> Vec<String> {
                         age: Duration::from_secs(60),
                         limit,
                     };
-                    judge_bump(&mut found, policy, &facts);
+                    check_bump(&mut found, policy, &facts);
                 }
             }
         }
@@ -52,14 +53,15 @@ pub fn gas_bump_policy(policy: &dyn GasBumpPolicy) -> Vec<String> {
     found.0
 }
 
-fn judge_bump(found: &mut Findings, policy: &dyn GasBumpPolicy, facts: &BumpFacts) {
+fn check_bump(found: &mut Findings, policy: &dyn GasBumpPolicy, facts: &BumpFacts) {
     let (first, second) = (policy.fees(facts), policy.fees(facts));
     found.expect(first == second, format!("{facts:?}: {first:?}, and then {second:?}"));
     if let Some(wanted) = first {
-        // The worker raises what is too low and drops what is too high; a policy that relies on that is wrong.
+        // The worker corrects fees that are too low and refuses fees that are too high; a policy must not rely on
+        // that.
         found.expect(
             fitted(wanted, facts) == Some(wanted),
-            format!("{facts:?}: {wanted:?} is refused by pools, above the limit, or of another type"),
+            format!("{facts:?}: {wanted:?} is below the minimum bump, above the limit, or of another type"),
         );
     }
 }
@@ -72,7 +74,8 @@ fn fees(price: U256, legacy: bool) -> Fees {
     }
 }
 
-/// The same price for the same market; the type that the payload asks for; a tip within its cap; the client's own prices kept.
+/// The same fees for the same market; the transaction type of the payload; the tip at most the cap; the client's own
+/// caps respected.
 pub fn fee_policy(policy: &dyn FeePolicy) -> Vec<String> {
     let mut found = Findings::default();
     let markets = prices().into_iter().flat_map(|price| {
@@ -87,14 +90,14 @@ pub fn fee_policy(policy: &dyn FeePolicy) -> Vec<String> {
         for kind in [TxKind::Eip1559, TxKind::Legacy] {
             for own in [None, Some(U256::from(7))] {
                 let transfer = Payload::transfer(Address::repeat_byte(1), U256::one());
-                judge_price(&mut found, policy, &market, &Payload { kind, max_fee_per_gas: own, ..transfer });
+                check_price(&mut found, policy, &market, &Payload { kind, max_fee_per_gas: own, ..transfer });
             }
         }
     }
     found.0
 }
 
-fn judge_price(found: &mut Findings, policy: &dyn FeePolicy, market: &Market, payload: &Payload) {
+fn check_price(found: &mut Findings, policy: &dyn FeePolicy, market: &Market, payload: &Payload) {
     let (first, second) = (policy.price(market, payload), policy.price(market, payload));
     found.expect(first == second, format!("{market:?}: {first:?}, and then {second:?}"));
     let fits = match (payload.kind, first) {
@@ -104,13 +107,10 @@ fn judge_price(found: &mut Findings, policy: &dyn FeePolicy, market: &Market, pa
         }
         _ => false,
     };
-    found.expect(
-        fits,
-        format!("{:?}: {first:?} is of another type, or its tip is above its cap", payload.kind),
-    );
+    found.expect(fits, format!("{:?}: {first:?} has another type, or its tip exceeds its cap", payload.kind));
     let own = payload.max_fee_per_gas;
     found.expect(
         own.is_none_or(|own| first.cap() <= own),
-        format!("the client's cap is {own:?}, and the price {first:?}"),
+        format!("the price {first:?} exceeds the client's cap {own:?}"),
     );
 }

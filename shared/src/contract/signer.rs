@@ -9,22 +9,23 @@ use super::Findings;
 use crate::domain::{ChainId, Fees, Nonce, Payload, TxKind, UnsignedTx};
 use crate::signer::{Signer, read_signed};
 
-/// A signer that signs at the moment. Both types of transactions: the bytes are exactly what was asked for, by its address.
+/// For a signer that is available. Signs both transaction types: the bytes must encode the requested transaction,
+/// signed by its address.
 pub async fn signer(signer: &dyn Signer, chain_id: ChainId, limit: Duration) -> Vec<String> {
     let mut found = Findings::default();
     found.expect(!signer.kind().is_empty(), "kind: empty");
     for kind in [TxKind::Eip1559, TxKind::Legacy] {
-        let asked = unsigned(signer, chain_id, kind);
-        let Some(draft) = found.value("sign", limit, signer.sign(&asked)).await else { continue };
-        found.expect(draft.nonce == asked.nonce, "sign: another nonce");
-        found.expect(draft.fees == asked.fees, "sign: another price");
-        found.expect(draft.gas_limit == asked.gas_limit, "sign: another gas limit");
-        found.expect(Some(draft.max_cost) == asked.max_cost(), "sign: another cost");
-        found.expect(draft.tx_hash.0 == keccak256(&draft.raw), "sign: the hash is not that of the bytes");
-        match read_signed(chain_id, signer.address(), asked.nonce, &draft.raw) {
+        let requested = unsigned(signer, chain_id, kind);
+        let Some(draft) = found.value("sign", limit, signer.sign(&requested)).await else { continue };
+        found.expect(draft.nonce == requested.nonce, "sign: the nonce differs");
+        found.expect(draft.fees == requested.fees, "sign: the fees differ");
+        found.expect(draft.gas_limit == requested.gas_limit, "sign: the gas limit differs");
+        found.expect(Some(draft.max_cost) == requested.max_cost(), "sign: the maximum cost differs");
+        found.expect(draft.tx_hash.0 == keccak256(&draft.raw), "sign: the hash does not match the bytes");
+        match read_signed(chain_id, signer.address(), requested.nonce, &draft.raw) {
             Ok(read) => found.expect(
-                read.payload.to == asked.payload.to && read.payload.value == asked.payload.value,
-                "sign: another transaction",
+                read.payload.to == requested.payload.to && read.payload.value == requested.payload.value,
+                "sign: the recipient or the value differs",
             ),
             Err(problem) => found.expect(false, format!("sign: {problem}")),
         }

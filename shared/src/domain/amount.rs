@@ -1,17 +1,17 @@
-//! Amounts as clients write them: decimal or 0x text. Anything that could lose a digit on the way is refused.
+//! Parses amounts: decimal or 0x strings. Anything ambiguous or lossy is refused.
 
 use ethers_core::types::U256;
 
-/// Why a text is not an amount. The caller adds the name of the field.
+/// Why a string is not an amount. The caller adds the field name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnAmount {
-    #[error("must be a decimal or 0x number without sign, fraction or blanks")]
+    #[error("must be a decimal or 0x number without sign, fraction or spaces")]
     Malformed,
     #[error("does not fit into 256 bits")]
     TooLarge,
 }
 
-/// Reads `1000` or `0x3e8`. No sign, no fraction, no exponent, no blanks, no separators.
+/// Parses `1000` or `0x3e8`. No sign, fraction, exponent, spaces or separators.
 pub fn parse_amount(text: &str) -> Result<U256, NotAnAmount> {
     match text.strip_prefix("0x") {
         Some(digits) => parse_hex(digits),

@@ -1,7 +1,7 @@
-//! Keys of the API's clients: how one is spelled, what is kept of it, what it may do.
+//! API keys: format, stored hash, scopes.
 //!
-//! `gpl_<id>_<secret>`: 8 random bytes that name it, 32 that nobody else knows, both in hex. What is kept is the SHA-256 of
-//! the secret. A slow hash protects what people choose; 256 random bits cannot be guessed, however fast guesses are.
+//! `gpl_<id>_<secret>`: an id of 8 random bytes and a secret of 32, both in hex. The SHA-256 of the secret is stored.
+//! A slow password hash is unnecessary: 256 random bits cannot be guessed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,7 +17,7 @@ const PREFIX: &str = "gpl_";
 const ID_BYTES: usize = 8;
 const SECRET_BYTES: usize = 32;
 
-/// The part of a key that is not secret.
+/// The public part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiKeyId(String);
 
@@ -37,18 +37,18 @@ impl FromStr for ApiKeyId {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if is_hex(text, ID_BYTES) { Ok(ApiKeyId(text.to_owned())) } else { Err("is not the id of a key") }
+        if is_hex(text, ID_BYTES) { Ok(ApiKeyId(text.to_owned())) } else { Err("is not an API key id") }
     }
 }
 
-/// What a key may do. None implies another.
+/// What a key may do. No scope implies another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// Send, simulate, cancel.
     TxWrite,
-    /// Look at transactions and submitters.
+    /// Read transactions and submitters.
     TxRead,
-    /// What operators do.
+    /// Operator actions.
     Admin,
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Scope {
     }
 }
 
-/// Which submitters, and which scopes.
+/// Allowed scopes and submitters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     pub scopes: BTreeSet<Scope>,
@@ -99,7 +99,7 @@ impl Rights {
     }
 }
 
-/// A key as its owner has it. Neither printed nor kept: `text` is for the one time it is shown.
+/// A new key with its secret. Never logged or stored; shown once, on creation.
 pub struct ApiKeySecret {
     id: ApiKeyId,
     text: Zeroizing<String>,
@@ -112,7 +112,7 @@ impl fmt::Debug for ApiKeySecret {
 }
 
 impl ApiKeySecret {
-    /// Fails if the system has no randomness to give.
+    /// Fails if the operating system's random number generator fails.
     pub fn random() -> Result<ApiKeySecret, rand::rand_core::OsError> {
         let mut bytes = Zeroizing::new([0_u8; ID_BYTES + SECRET_BYTES]);
         rand::rngs::OsRng.try_fill_bytes(&mut *bytes)?;
@@ -131,7 +131,7 @@ impl ApiKeySecret {
     }
 }
 
-/// A key as a client presents it: whose it claims to be, and the hash that must be on file.
+/// A key presented by a client: its id and the hash of its secret, to compare with the stored one.
 #[derive(Clone, Debug)]
 pub struct PresentedKey {
     pub id: ApiKeyId,
@@ -139,7 +139,7 @@ pub struct PresentedKey {
 }
 
 impl PresentedKey {
-    /// `None` if it is not spelled like a key.
+    /// `None` if the format is wrong.
     pub fn parse(text: &str) -> Option<PresentedKey> {
         let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
         let id = id.parse().ok()?;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_spelling_is_a_key() {
+    fn only_the_exact_format_is_a_key() {
         let key = ApiKeySecret::random().unwrap();
         let text = key.expose();
         for bad in [
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_are_spelled_one_way() {
+    fn scopes_round_trip() {
         for scope in Scope::ALL {
             assert_eq!(scope.as_str().parse(), Ok(scope));
         }

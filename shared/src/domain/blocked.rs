@@ -1,4 +1,4 @@
-//! Why the head of a queue gets no nonce although it is its turn: something outside of it is missing.
+//! BLOCKED: why the head of a queue cannot get a nonce.
 
 /// What a blocked head waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ impl BlockedReason {
     pub const ALL: [BlockedReason; 4] =
         [BlockedReason::Funds, BlockedReason::Fee, BlockedReason::Node, BlockedReason::Signer];
 
-    /// As metrics and events name it.
+    /// The value in metrics and events.
     pub fn as_str(self) -> &'static str {
         match self {
             BlockedReason::Funds => "funds",
@@ -23,12 +23,12 @@ impl BlockedReason {
         }
     }
 
-    /// It is the intent that cannot be paid or priced. Otherwise something is away that says nothing about the intent.
-    pub fn is_its_own(self) -> bool {
+    /// Whether the cause is the intent itself (cannot be paid or priced) and not an unavailable node or signer.
+    pub fn is_intent_specific(self) -> bool {
         matches!(self, BlockedReason::Funds | BlockedReason::Fee)
     }
 
-    /// Of a QUEUED intent. Other sub-states are part of its normal course. `write_lanes` names the same four.
+    /// From the sub-state of a QUEUED intent. Other sub-states do not block. `write_lanes` lists the same four.
     pub fn of_sub_state(sub_state: &str) -> Option<BlockedReason> {
         match sub_state {
             "waiting_funds" => Some(BlockedReason::Funds),

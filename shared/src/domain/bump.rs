@@ -1,4 +1,4 @@
-//! The price of a replacement. Pools take one only if it adds at least a tenth to the tip and to the cap, rounded up.
+//! The price of a replacement. Mempools accept one only if both tip and cap rise by at least 10 %, rounded up.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use ethers_core::types::U256;
 
 use super::unsigned::Fees;
 
-/// What is known when an attempt is to be replaced.
+/// Input of the policy: what is known when an attempt is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BumpFacts {
-    /// The highest price that was offered for this nonce.
+    /// The highest price sent for this nonce.
     pub previous: Fees,
-    /// What the fee policy would offer now.
+    /// The fee policy's current price.
     pub market: Fees,
-    /// Attempts for this nonce beyond the first.
+    /// Attempts for this nonce after the first.
     pub replacements: u32,
-    /// Since its nonce was given.
+    /// Since its nonce was assigned.
     pub age: Duration,
-    /// No price above this: the client's cap or the chain's, whichever is lower.
+    /// Maximum price: the client's cap or the chain's, whichever is lower.
     pub limit: Option<U256>,
 }
 
-/// The port: the price of a replacement. A pure function, asked each time a replacement is due. `None`: no replacement now; the
-/// old attempt is sent again. Whatever it answers, `fitted` holds it to what pools accept and to the limit.
+/// The port: the price of a replacement. A pure function, called each time a replacement is due. `None`: no
+/// replacement now; the old attempt is sent again. `fitted` applies the mempool minimum and the limit to the result.
 pub trait GasBumpPolicy: Send + Sync + std::fmt::Debug {
     fn fees(&self, facts: &BumpFacts) -> Option<Fees>;
 }
 
-/// `gasbump.multiplier` times the previous price, and at least the market's.
+/// `gasbump.multiplier` times the previous price, and at least the market price.
 #[derive(Clone, Copy, Debug)]
 pub struct Multiply(pub f64);
 
@@ -37,35 +37,35 @@ impl GasBumpPolicy for Multiply {
     }
 }
 
-/// What a policy answered, raised to the least that pools accept. `None`: above the limit, beyond 256 bits, or of another type
-/// of transaction.
+/// A policy's result, raised to the minimum that mempools accept. `None`: above the limit, beyond 256 bits, or of
+/// another transaction type.
 pub fn fitted(wanted: Fees, facts: &BumpFacts) -> Option<Fees> {
     let fits = |cap: U256| facts.limit.is_none_or(|limit| cap <= limit);
     match (facts.previous, wanted) {
         (Fees::Legacy { gas_price: previous }, Fees::Legacy { gas_price }) => {
-            let gas_price = gas_price.max(a_tenth_more(previous)?);
+            let gas_price = gas_price.max(min_bump(previous)?);
             fits(gas_price).then_some(Fees::Legacy { gas_price })
         }
         (
             Fees::Eip1559 { max_fee_per_gas: old_cap, max_priority_fee_per_gas: old_tip },
             Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas },
         ) => {
-            let max_priority_fee_per_gas = max_priority_fee_per_gas.max(a_tenth_more(old_tip)?);
-            let max_fee_per_gas = max_fee_per_gas.max(a_tenth_more(old_cap)?).max(max_priority_fee_per_gas);
+            let max_priority_fee_per_gas = max_priority_fee_per_gas.max(min_bump(old_tip)?);
+            let max_fee_per_gas = max_fee_per_gas.max(min_bump(old_cap)?).max(max_priority_fee_per_gas);
             fits(max_fee_per_gas).then_some(Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas })
         }
         _ => None,
     }
 }
 
-/// A tenth more, rounded up: the least a pool accepts. `None`: that much cannot be written.
-fn a_tenth_more(value: U256) -> Option<U256> {
+/// 10 % more, rounded up: the minimum that mempools accept. `None`: more than 256 bits.
+fn min_bump(value: U256) -> Option<U256> {
     let tenth = value / 10 + if (value % 10).is_zero() { U256::zero() } else { U256::one() };
-    // At least one wei more, or a free attempt could never be replaced.
+    // At least one wei more; otherwise an attempt with price 0 could never be replaced.
     value.checked_add(tenth.max(U256::one()))
 }
 
-/// `value` times the multiplier, but never less than `least`.
+/// `value` times `permille` / 1000, rounded up, and at least `least`.
 fn raised(value: U256, permille: u64, least: U256) -> U256 {
     let (whole, rest) = value.div_mod(U256::from(1_000));
     let rest = (rest * permille + U256::from(999)) / U256::from(1_000);
@@ -73,14 +73,14 @@ fn raised(value: U256, permille: u64, least: U256) -> U256 {
     product.unwrap_or(U256::MAX).max(least)
 }
 
-/// The fees of an attempt that replaces one with `previous` fees: raised, and at least what the market asks now.
-/// `None`: the limit leaves no room, or 256 bits do; the old attempt is sent again instead.
+/// The fees of an attempt that replaces one with `previous` fees: raised, and at least the market price.
+/// `None`: above the limit or 256 bits; the old attempt is sent again instead.
 pub fn replacement_fees(previous: Fees, market: Fees, multiplier: f64, limit: Option<U256>) -> Option<Fees> {
     let permille = (multiplier * 1_000.0).ceil().clamp(1_100.0, 100_000.0) as u64;
     let fits = |cap: U256| limit.is_none_or(|limit| cap <= limit);
     match previous {
         Fees::Legacy { gas_price } => {
-            let least = a_tenth_more(gas_price)?;
+            let least = min_bump(gas_price)?;
             let wanted = raised(gas_price, permille, least).max(market.cap());
             let gas_price = limit.map_or(wanted, |limit| wanted.min(limit)).max(least);
             fits(gas_price).then_some(Fees::Legacy { gas_price })
@@ -90,7 +90,7 @@ pub fn replacement_fees(previous: Fees, market: Fees, multiplier: f64, limit: Op
                 Fees::Eip1559 { max_priority_fee_per_gas, .. } => max_priority_fee_per_gas,
                 Fees::Legacy { .. } => U256::zero(),
             };
-            let least = (a_tenth_more(max_fee_per_gas)?, a_tenth_more(max_priority_fee_per_gas)?);
+            let least = (min_bump(max_fee_per_gas)?, min_bump(max_priority_fee_per_gas)?);
             let wanted_tip = raised(max_priority_fee_per_gas, permille, least.1).max(market_tip);
             let wanted_cap = raised(max_fee_per_gas, permille, least.0).max(market.cap()).max(wanted_tip);
             let cap = limit.map_or(wanted_cap, |limit| wanted_cap.min(limit)).max(least.0).max(least.1);
@@ -117,12 +117,12 @@ mod tests {
     }
 
     #[test]
-    fn a_market_that_ran_away_is_followed() {
+    fn a_higher_market_price_is_used() {
         assert_eq!(replacement_fees(eip1559(100, 10), eip1559(900, 90), 1.125, None), Some(eip1559(900, 90)));
     }
 
     #[test]
-    fn under_the_limit_the_raise_shrinks_to_what_a_pool_takes_and_beyond_it_there_is_none() {
+    fn the_raise_is_reduced_to_the_limit_and_none_below_the_mempool_minimum() {
         assert_eq!(
             replacement_fees(eip1559(1_000, 100), eip1559(0, 0), 1.5, Some(1_120.into())),
             Some(eip1559(1_120, 150))
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_held_to_what_pools_accept_and_to_the_limit() {
+    fn a_policy_result_is_adjusted_to_the_mempool_minimum_and_the_limit() {
         let facts = |limit| BumpFacts {
             previous: eip1559(1_000, 100),
             market: eip1559(0, 0),
@@ -143,24 +143,20 @@ mod tests {
         assert_eq!(
             fitted(eip1559(9_000, 9_500), &facts(None)),
             Some(eip1559(9_500, 9_500)),
-            "a tip is no more than its cap"
+            "a tip does not exceed its cap"
         );
-        assert_eq!(
-            fitted(eip1559(2_000, 500), &facts(Some(1_999.into()))),
-            None,
-            "above the limit there is none"
-        );
+        assert_eq!(fitted(eip1559(2_000, 500), &facts(Some(1_999.into()))), None, "above the limit");
         assert_eq!(
             fitted(Fees::Legacy { gas_price: 9_000.into() }, &facts(None)),
             None,
-            "another type of transaction"
+            "another transaction type"
         );
     }
 
     #[test]
-    fn nothing_overflows_and_a_free_attempt_can_be_replaced() {
+    fn nothing_overflows_and_an_attempt_with_price_zero_can_be_replaced() {
         let top = Fees::Legacy { gas_price: U256::MAX };
-        assert_eq!(replacement_fees(top, top, 2.0, None), None, "the same price again replaces nothing");
+        assert_eq!(replacement_fees(top, top, 2.0, None), None, "the same price does not replace");
         assert_eq!(replacement_fees(eip1559(0, 0), eip1559(0, 0), 1.125, None), Some(eip1559(1, 1)));
     }
 }

@@ -1,4 +1,4 @@
-//! What happened to an intent, told to the outside in terms that never mention a nonce.
+//! Events published about intents and submitters. They never contain a nonce.
 
 use ethers_core::types::H256;
 use serde::Serialize;
@@ -19,11 +19,11 @@ pub enum EventKind {
     ReceiptUpdated { tx_hash: H256, block_number: u64, succeeded: bool },
     #[serde(rename = "tx.reorged")]
     Reorged { tx_hash: H256, block_number: u64, new_fork: bool },
-    /// The blocks that confirm it: all of them if `new_fork` (replace what you have), else those that came on top (append).
+    /// The confirming blocks: the full list if `new_fork` (replace), otherwise only the new ones (append).
     #[serde(rename = "tx.confirmations")]
     Confirmations { blocks: Vec<Confirmation>, new_fork: bool },
-    /// Final. `confirmations` blocks were counted; `blocks` lists them from the first on, whole, so that `new_fork` is true
-    /// (replace what you have).
+    /// Final. `confirmations` is the number of blocks counted; `blocks` is the full list, so `new_fork` is always true
+    /// (replace).
     #[serde(rename = "tx.confirmed")]
     Confirmed {
         tx_hash: H256,
@@ -38,34 +38,35 @@ pub enum EventKind {
     Cancelled { code: ErrorCode, reason: String },
     #[serde(rename = "tx.stuck")]
     Stuck { code: ErrorCode, reason: String },
-    /// The key was used elsewhere. `tx_hash` names the transaction that took one of our nonces, where it was one of those.
+    /// The key was used outside Gapless. `tx_hash`: the transaction that consumed one of our nonces, if any.
     #[serde(rename = "submitter.protected")]
     Protected {
         reason: String,
         #[serde(skip_serializing_if = "Option::is_none")]
         tx_hash: Option<H256>,
     },
-    /// A nonce is consumed, and no node shows by what. No new nonces until that is explained.
+    /// A nonce was consumed and no node shows by which transaction. No new nonces are assigned until it is found.
     #[serde(rename = "submitter.suspect")]
     Suspect { reason: String },
-    /// It is explained.
+    /// The consuming transaction was found.
     #[serde(rename = "submitter.suspect_cleared")]
     SuspectCleared { reason: String },
-    /// The head of the queue gets no nonce. `waits_for`: funds, fee, node or signer.
+    /// The head of the queue cannot get a nonce. `waits_for`: funds, fee, node or signer.
     #[serde(rename = "submitter.blocked")]
     Blocked { waits_for: &'static str, code: ErrorCode, reason: String },
-    /// The head that was blocked has its nonce, or has ended.
+    /// The blocked head got its nonce or ended.
     #[serde(rename = "submitter.unblocked")]
     Unblocked { reason: String },
     #[serde(rename = "submitter.released")]
     Released { reason: String },
-    /// Transactions of others on a shared key: `stepped_over`, or `displaced` if an intent had to make way for it.
+    /// External transactions on a shared key. `how`: `stepped_over`, or `displaced` if they consumed an intent's
+    /// nonce.
     #[serde(rename = "nonce.external")]
     External { how: &'static str, count: u64 },
 }
 
 impl EventKind {
-    /// An intent ended without its effect.
+    /// An intent ended without being executed successfully.
     pub fn ended(state: TxState, error: &TxError) -> EventKind {
         let (code, reason) = (error.code, error.message.clone());
         match state {
@@ -97,8 +98,8 @@ impl EventKind {
 }
 
 impl EventKind {
-    /// Puts later news of confirmations into earlier ones that nobody was told yet: one event instead of two. False: it is
-    /// not of that kind, and stays an event of its own.
+    /// Merges a later `Confirmations` event into this unpublished one. Returns false if either is of another kind;
+    /// then both remain separate events.
     pub fn absorb(&mut self, later: &EventKind) -> bool {
         let (
             EventKind::Confirmations { blocks, new_fork },
@@ -128,26 +129,26 @@ pub struct Event {
 mod tests {
     use super::*;
 
-    fn news(numbers: &[u64], new_fork: bool) -> EventKind {
+    fn confirmations(numbers: &[u64], new_fork: bool) -> EventKind {
         let block = |number: &u64| Confirmation { number: *number, hash: H256::from_low_u64_be(*number) };
         EventKind::Confirmations { blocks: numbers.iter().map(block).collect(), new_fork }
     }
 
     #[test]
-    fn untold_confirmations_are_told_together() {
-        let mut first = news(&[1, 2], true);
-        assert!(first.absorb(&news(&[3], false)));
-        assert_eq!(first, news(&[1, 2, 3], true));
-        let mut growth = news(&[3], false);
-        assert!(growth.absorb(&news(&[4], false)));
-        assert_eq!(growth, news(&[3, 4], false));
-        assert!(growth.absorb(&news(&[2, 3], true)));
-        assert_eq!(growth, news(&[2, 3], true));
+    fn unpublished_confirmations_are_merged() {
+        let mut first = confirmations(&[1, 2], true);
+        assert!(first.absorb(&confirmations(&[3], false)));
+        assert_eq!(first, confirmations(&[1, 2, 3], true));
+        let mut growth = confirmations(&[3], false);
+        assert!(growth.absorb(&confirmations(&[4], false)));
+        assert_eq!(growth, confirmations(&[3, 4], false));
+        assert!(growth.absorb(&confirmations(&[2, 3], true)));
+        assert_eq!(growth, confirmations(&[2, 3], true));
         assert!(!growth.absorb(&EventKind::Accepted));
     }
 
     #[test]
-    fn an_end_is_told_with_its_code() {
+    fn an_end_event_has_the_error_code() {
         let error = TxError::new(ErrorCode::DeadlinePassed, "too late");
         let json = serde_json::to_value(EventKind::ended(TxState::Cancelled, &error)).unwrap();
         assert_eq!(
@@ -158,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn confirmations_have_the_shape_that_is_documented() {
-        let json = serde_json::to_value(news(&[1], true)).unwrap();
+    fn confirmations_have_the_documented_json() {
+        let json = serde_json::to_value(confirmations(&[1], true)).unwrap();
         let hash = format!("{:#x}", H256::from_low_u64_be(1));
         let blocks = serde_json::json!([{ "number": 1, "hash": hash }]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! When a block counts as final: at a depth of our own choosing, or when the chain itself says so.
+//! When a block counts as final: at a configured depth, or by the chain's `safe` or `finalized` tag.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 use serde::de::{Deserializer, Error, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// Confirmations that are listed for one transaction at the most, where no depth bounds them.
-pub const MOST_LISTED: u64 = 64;
+/// Maximum number of confirming blocks listed for one transaction.
+pub const MAX_LISTED: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finality {
-    /// So many blocks, the transaction's own included.
+    /// This many blocks, including the transaction's own.
     Blocks(u64),
-    /// The chain's `safe` block and what is below it.
+    /// At or below the chain's `safe` block.
     Safe,
-    /// The chain's `finalized` block and what is below it.
+    /// At or below the chain's `finalized` block.
     Finalized,
 }
 
@@ -27,9 +27,9 @@ impl Finality {
         }
     }
 
-    /// How many of the blocks that confirm a transaction are worth listing: beyond what is required none are news.
+    /// How many confirming blocks are listed: no more than the required depth.
     pub fn listed(self) -> u64 {
-        self.blocks().unwrap_or(MOST_LISTED).clamp(1, MOST_LISTED)
+        self.blocks().unwrap_or(MAX_LISTED).clamp(1, MAX_LISTED)
     }
 }
 
@@ -53,17 +53,17 @@ impl FromStr for Finality {
             _ => text
                 .parse()
                 .map(Finality::Blocks)
-                .map_err(|_| format!("`{text}` is neither a number of blocks nor `safe` or `finalized`")),
+                .map_err(|_| format!("`{text}` is not a number of blocks, `safe` or `finalized`")),
         }
     }
 }
 
-/// A number, one of the two words, or a number as text.
+/// A number, `safe`, `finalized`, or a number as a string.
 impl<'de> Deserialize<'de> for Finality {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberOrWord;
+        struct NumberOrTag;
 
-        impl Visitor<'_> for NumberOrWord {
+        impl Visitor<'_> for NumberOrTag {
             type Value = Finality;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for Finality {
             fn visit_i64<E: Error>(self, blocks: i64) -> Result<Finality, E> {
                 u64::try_from(blocks)
                     .map(Finality::Blocks)
-                    .map_err(|_| E::custom(format!("{blocks} is no number of blocks")))
+                    .map_err(|_| E::custom(format!("{blocks} is not a number of blocks")))
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Finality, E> {
@@ -85,42 +85,43 @@ impl<'de> Deserialize<'de> for Finality {
             }
         }
 
-        deserializer.deserialize_any(NumberOrWord)
+        deserializer.deserialize_any(NumberOrTag)
     }
 }
 
-/// A block that confirms a transaction, as consumers are told of it.
+/// A block that confirms a transaction, as published in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Confirmation {
     pub number: u64,
     pub hash: super::H256,
 }
 
-/// What made an intent final, as it was counted then. Kept with the intent: blocks are kept for a while only, and settings change.
+/// The confirmations that made an intent final. Stored with the intent, because blocks are retained only for a while
+/// and settings change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinalConfirmations {
     /// The rule that was met.
     pub rule: Finality,
-    /// Blocks from the transaction's own to the head of that moment.
+    /// Blocks from the transaction's own to the head at that time.
     pub count: u64,
-    /// The chain's `safe` or `finalized` block of that moment; `None` where the rule is a depth.
+    /// The chain's `safe` or `finalized` block at that time; `None` if the rule is a depth.
     pub final_block: Option<u64>,
-    /// The blocks counted, the transaction's own first: at most `rule.listed()`, and fewer if no node showed them.
+    /// The counted blocks, the transaction's own first: at most `rule.listed()`, fewer if no node returned them.
     pub blocks: Vec<Confirmation>,
 }
 
 impl FinalConfirmations {
-    /// Nothing that was counted is missing from the list, but for what is beyond its limit.
-    pub fn is_whole(&self) -> bool {
+    /// Whether the list contains every counted block, up to its limit.
+    pub fn is_complete(&self) -> bool {
         self.blocks.len() as u64 >= self.count.min(self.rule.listed())
     }
 }
 
-/// What a consumer who was told `before` has to hear to know `now`.
+/// The update from the published list `before` to `now`; `None` if nothing changed.
 ///
-/// The first notice, and any in which a hash has changed, is the full list, with the order to replace (`true`). Growth is
-/// only what is new, with the order to append (`false`). `None`: nothing has changed.
-pub fn confirmations_news(
+/// The first update, and any in which a hash has changed, is the full list with `true` (replace). If the list only
+/// grew, it is the new blocks with `false` (append).
+pub fn confirmations_delta(
     before: &[Confirmation],
     now: &[Confirmation],
 ) -> Option<(Vec<Confirmation>, bool)> {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_or_one_of_two_words() {
+    fn a_number_or_a_tag_is_parsed() {
         let read = |json: &str| serde_json::from_str::<Finality>(json);
         assert_eq!(read("20").unwrap(), Finality::Blocks(20));
         assert_eq!(read("\"20\"").unwrap(), Finality::Blocks(20));
@@ -161,10 +162,10 @@ mod tests {
     #[test]
     fn lists_are_bounded() {
         assert_eq!(Finality::Blocks(20).listed(), 20);
-        assert_eq!(Finality::Blocks(1_000).listed(), MOST_LISTED);
-        assert_eq!(Finality::Safe.listed(), MOST_LISTED);
+        assert_eq!(Finality::Blocks(1_000).listed(), MAX_LISTED);
+        assert_eq!(Finality::Safe.listed(), MAX_LISTED);
         let counted = |rule, count, listed: &[u64]| {
-            FinalConfirmations { rule, count, final_block: None, blocks: blocks(listed) }.is_whole()
+            FinalConfirmations { rule, count, final_block: None, blocks: blocks(listed) }.is_complete()
         };
         assert!(counted(Finality::Blocks(3), 3, &[1, 2, 3]) && counted(Finality::Blocks(3), 9, &[1, 2, 3]));
         assert!(!counted(Finality::Blocks(3), 3, &[1, 2]) && !counted(Finality::Safe, 70, &[1, 2, 3]));
@@ -172,16 +173,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_notice_and_any_changed_hash_replace_and_growth_appends() {
+    fn the_first_update_and_any_changed_hash_replace_and_growth_appends() {
         let one = blocks(&[1]);
-        assert_eq!(confirmations_news(&[], &one), Some((one.clone(), true)));
-        assert_eq!(confirmations_news(&one, &one), None);
+        assert_eq!(confirmations_delta(&[], &one), Some((one.clone(), true)));
+        assert_eq!(confirmations_delta(&one, &one), None);
         let three = blocks(&[1, 2, 3]);
-        assert_eq!(confirmations_news(&one, &three), Some((three[1..].to_vec(), false)));
-        // The newest changed, an older one changed, the chain got shorter, the transaction is in no block any more.
+        assert_eq!(confirmations_delta(&one, &three), Some((three[1..].to_vec(), false)));
+        // The newest changed, an older one changed, the chain got shorter, the transaction is no longer in a block.
         for forked in [blocks(&[1, 2, 9]), blocks(&[8, 2, 3, 4]), blocks(&[1, 2]), vec![]] {
-            assert_eq!(confirmations_news(&three, &forked), Some((forked.clone(), true)));
+            assert_eq!(confirmations_delta(&three, &forked), Some((forked.clone(), true)));
         }
-        assert_eq!(confirmations_news(&[], &[]), None);
+        assert_eq!(confirmations_delta(&[], &[]), None);
     }
 }

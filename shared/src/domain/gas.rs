@@ -1,4 +1,4 @@
-//! What a transaction costs before its first instruction. A limit below it can never be mined.
+//! Intrinsic gas, and the margin added to estimates. A gas limit below the intrinsic gas can never be mined.
 
 use ethers_core::types::U256;
 
@@ -8,25 +8,25 @@ const BASE: u64 = 21_000;
 const CREATE: u64 = 32_000;
 const ZERO_BYTE: u64 = 4;
 const BYTE: u64 = 16;
-/// EIP-7623: calldata-heavy transactions pay at least ten a token, and a byte other than zero is four tokens.
+/// EIP-7623: calldata costs at least 10 gas per token; a non-zero byte is four tokens, a zero byte is one.
 const FLOOR_PER_TOKEN: u64 = 10;
 const INIT_CODE_WORD: u64 = 2;
 const LISTED_ADDRESS: u64 = 2_400;
 const LISTED_KEY: u64 = 1_900;
 
-/// EIP-7825: the most one transaction may have, on chains that have the rule.
-const MOST_OF_ONE: u64 = 1 << 24;
+/// EIP-7825: maximum gas limit of one transaction, on chains with this rule.
+const MAX_TX_GAS: u64 = 1 << 24;
 
-/// An estimate with its margin, which ends where a limit would begin to be refused: at what a block holds, and at what one
-/// transaction may have. An estimate above the latter is from a chain without that rule.
+/// The gas limit for an estimate: `with_margin`, capped at the block gas limit and at the EIP-7825 limit, above which
+/// nodes reject it. An estimate above the EIP-7825 limit comes from a chain without that rule.
 pub fn with_margin(estimate: U256, with_margin: U256, block_limit: U256) -> U256 {
-    let one = U256::from(MOST_OF_ONE);
-    let roof = if estimate <= one { one.min(block_limit) } else { block_limit };
-    with_margin.min(roof.max(estimate))
+    let max_tx = U256::from(MAX_TX_GAS);
+    let cap = if estimate <= max_tx { max_tx.min(block_limit) } else { block_limit };
+    with_margin.min(cap.max(estimate))
 }
 
-/// The smallest gas limit a chain would take. Layer-2 chains may ask for more. Chains without EIP-7623 would take a
-/// little less for bulky calldata; a limit that tight is refused rather than risked.
+/// The smallest gas limit a chain accepts. Layer-2 chains may require more. Chains without EIP-7623 accept slightly
+/// less for large calldata; such a tight limit is refused.
 pub fn intrinsic_gas(payload: &Payload) -> U256 {
     let bytes = payload.data.len() as u64;
     let zeros = payload.data.iter().filter(|byte| **byte == 0).count() as u64;
@@ -47,26 +47,26 @@ mod tests {
     use ethers_core::types::Address;
 
     #[test]
-    fn a_plain_transfer_costs_its_well_known_price() {
+    fn a_plain_transfer_costs_21000() {
         assert_eq!(intrinsic_gas(&Payload::transfer(Address::zero(), 1.into())), 21_000.into());
     }
 
     #[test]
-    fn a_margin_never_makes_a_limit_that_is_refused() {
+    fn a_margin_does_not_exceed_the_gas_limits() {
         let block = U256::from(60_000_000);
         let limit = |estimate: u64, margin: u64| with_margin(estimate.into(), margin.into(), block).as_u64();
         assert_eq!(limit(100_000, 120_000), 120_000);
-        assert_eq!(limit(15_000_000, 18_000_000), MOST_OF_ONE, "all that one transaction may have");
-        assert_eq!(limit(MOST_OF_ONE, 20_000_000), MOST_OF_ONE);
+        assert_eq!(limit(15_000_000, 18_000_000), MAX_TX_GAS, "the limit of one transaction");
+        assert_eq!(limit(MAX_TX_GAS, 20_000_000), MAX_TX_GAS);
         assert_eq!(limit(20_000_000, 24_000_000), 24_000_000, "a chain without that rule");
-        assert_eq!(limit(55_000_000, 66_000_000), 60_000_000, "all that a block holds");
-        assert_eq!(limit(61_000_000, 73_200_000), 61_000_000, "too much already; that is for others to say");
-        assert_eq!(limit(100_000, 90_000), 90_000, "a multiplier below one is the operator's choice");
+        assert_eq!(limit(55_000_000, 66_000_000), 60_000_000, "the block gas limit");
+        assert_eq!(limit(61_000_000, 73_200_000), 61_000_000, "already above the block limit: unchanged");
+        assert_eq!(limit(100_000, 90_000), 90_000, "a multiplier below one is allowed");
         assert_eq!(with_margin(9.into(), 12.into(), 10.into()), 10.into(), "a small block");
     }
 
     #[test]
-    fn bytes_creation_and_listed_slots_cost_extra() {
+    fn calldata_and_creation_cost_extra() {
         let mut payload = Payload::transfer(Address::zero(), 0.into());
         payload.data = vec![0, 1].into();
         assert_eq!(intrinsic_gas(&payload), 21_050.into(), "the floor");

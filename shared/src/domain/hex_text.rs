@@ -1,21 +1,21 @@
-//! Addresses and byte strings as clients write them. Exact, or refused with the reason.
+//! Strict parsing of addresses and hex byte strings.
 
 use ethers_core::types::{Address, H256};
 use ethers_core::utils::to_checksum;
 
-/// `0x` and 40 hex digits. A mixed-case address is a checksummed one: a wrong checksum is a typing error (EIP-55).
+/// `0x` and 40 hex digits. A mixed-case address must have a correct EIP-55 checksum.
 pub fn parse_address(text: &str) -> Result<Address, &'static str> {
     let address = parse_address_any_case(text)?;
     let digits = &text[2..];
     let mixed =
         digits.bytes().any(|b| b.is_ascii_lowercase()) && digits.bytes().any(|b| b.is_ascii_uppercase());
     if mixed && to_checksum(&address, None)[2..] != *digits {
-        return Err("has a wrong checksum (EIP-55); write it in lower case if it is right");
+        return Err("has a wrong EIP-55 checksum; if the address is correct, write it in lower case");
     }
     Ok(address)
 }
 
-/// For addresses that are looked up, where a typing error finds nothing instead of losing money.
+/// Without checksum validation, for lookups: there a typing error finds nothing instead of losing funds.
 pub fn parse_address_any_case(text: &str) -> Result<Address, &'static str> {
     match fixed::<20>(text) {
         Some(bytes) => Ok(Address::from(bytes)),
@@ -27,12 +27,12 @@ pub fn parse_word(text: &str) -> Result<H256, &'static str> {
     fixed::<32>(text).map(H256::from).ok_or("must be 32 bytes: 0x and 64 hex digits")
 }
 
-/// `0x` and an even number of hex digits; `0x` alone is no bytes.
+/// `0x` and an even number of hex digits; `0x` alone is empty.
 pub fn parse_bytes(text: &str) -> Result<Vec<u8>, &'static str> {
-    let digits = text.strip_prefix("0x").ok_or("must be hex and begin with 0x")?;
+    let digits = text.strip_prefix("0x").ok_or("must be hex with a 0x prefix")?;
     hex::decode(digits).map_err(|error| match error {
         hex::FromHexError::OddLength => "has an odd number of hex digits",
-        _ => "has a character that is no hex digit",
+        _ => "has an invalid hex digit",
     })
 }
 
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_noticed_unless_the_address_is_only_looked_up() {
+    fn a_wrong_checksum_is_refused_except_for_lookups() {
         let wrong = CHECKSUMMED.replace("aA", "Aa");
         assert!(parse_address(&wrong).unwrap_err().contains("checksum"));
         assert_eq!(parse_address_any_case(&wrong), parse_address(CHECKSUMMED));

@@ -1,4 +1,4 @@
-//! Every identifier has its own type, so that a nonce is never taken for a token.
+//! Identifiers. Each has its own type, so that they cannot be confused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +15,8 @@ macro_rules! uuid_id {
         pub struct $name(pub Uuid);
 
         impl $name {
-            /// Time-ordered (version 7), so that rows made together lie together in the index.
-            #[allow(clippy::new_without_default)] // a default id would be a surprise
+            /// Time-ordered (version 7), so that rows created together are adjacent in the index.
+            #[allow(clippy::new_without_default)] // a random `Default` would be unexpected
             pub fn new() -> Self {
                 Self(Uuid::now_v7())
             }
@@ -38,11 +38,11 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// Names an intent. The only identifier a client ever needs.
+    /// Identifies an intent. The only identifier a client needs.
     TxId
 );
 uuid_id!(
-    /// Names one set of signed bytes.
+    /// Identifies one signed transaction of an intent.
     AttemptId
 );
 
@@ -54,7 +54,7 @@ macro_rules! number_id {
         pub struct $name(pub u64);
 
         impl $name {
-            /// As PostgreSQL's BIGINT. Chains and sequences stay far below 2^63; a larger number is a defect.
+            /// As PostgreSQL's BIGINT. Chain ids and sequences stay far below 2^63; a larger number is a bug.
             pub fn as_i64(self) -> i64 {
                 i64::try_from(self.0).expect("an identifier below 2^63")
             }
@@ -77,7 +77,7 @@ number_id!(
     Nonce
 );
 number_id!(
-    /// Names one period of ownership of a submitter; grows by one with each acquisition.
+    /// Identifies one ownership period of a submitter; incremented by each acquisition.
     FencingToken
 );
 
@@ -87,7 +87,7 @@ impl Nonce {
     }
 }
 
-/// One process of the worker fleet.
+/// Identifies a worker process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkerId(pub String);
@@ -106,9 +106,9 @@ pub struct SubmitterKey {
 }
 
 impl SubmitterKey {
-    /// The address as stored and logged: lower-case, so that a checksummed spelling is the same submitter.
+    /// The address as stored and logged: lower-case, so that checksummed and plain forms compare equal.
     pub fn address_text(&self) -> String {
-        // Written for every row and log line; the formatter of the type writes byte by byte.
+        // Used for every row and log line; faster than the type's `LowerHex`, which writes byte by byte.
         format!("0x{}", hex::encode(self.address))
     }
 }

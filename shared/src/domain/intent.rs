@@ -1,4 +1,4 @@
-//! From what a client wrote to what will be on chain. Every rule that needs no database and no chain is here.
+//! Validates a client's request into a `Payload`: every rule that needs neither the database nor the chain.
 
 use chrono::{DateTime, Datelike, Utc};
 use ethers_core::types::transaction::eip2930::{AccessList, AccessListItem};
@@ -12,13 +12,13 @@ use super::gas::intrinsic_gas;
 use super::hex_text::{parse_address, parse_bytes, parse_word};
 use super::payload::{InvalidIntent, Payload, Speed, TxKind};
 
-/// EIP-3860: longer init code is invalid on every current chain.
+/// EIP-3860: longer init code is invalid.
 pub const MAX_INIT_CODE_BYTES: usize = 49_152;
-/// Nodes keep no transaction above 128 KiB in their pools.
+/// Mempools reject transactions above 128 KiB.
 pub const MAX_DATA_BYTES: usize = 128 * 1024;
 pub const MAX_REQUEST_ID_CHARS: usize = 200;
 
-/// `payload` of a request, as spelled by the client. Texts where JSON numbers would lose digits.
+/// `payload` of a request as the client sent it. Amounts are strings because JSON numbers lose digits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RequestedTx {
@@ -33,7 +33,7 @@ pub struct RequestedTx {
     pub method: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub args: Option<Vec<Value>>,
-    /// Signatures, or ABI fragment objects, of the errors the contract may return.
+    /// Signatures or ABI fragment objects of the contract's custom errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,44 +96,40 @@ impl RequestedTx {
         };
         let needed = intrinsic_gas(&payload);
         if payload.gas_limit.is_some_and(|limit| limit < needed) {
-            let problem =
-                format!("must be at least {needed}: that much is used before the first instruction");
+            let problem = format!("must be at least {needed}, the intrinsic gas of this transaction");
             return Err(InvalidIntent::new("payload.gasLimit", problem));
         }
         Ok(payload)
     }
 
-    /// `gasPrice` belongs to legacy transactions, the two caps to EIP-1559 ones; a mixture has no meaning.
+    /// `gasPrice` is for legacy transactions, the two caps are for EIP-1559; mixing them is an error.
     fn price(&self) -> Result<Price, InvalidIntent> {
         let gas_price = amount("payload.gasPrice", self.gas_price.as_deref())?;
         let cap = amount("payload.maxFeePerGas", self.max_fee_per_gas.as_deref())?;
         let tip = amount("payload.maxPriorityFeePerGas", self.max_priority_fee_per_gas.as_deref())?;
-        // Two fields that decide the same thing would leave it open which of them counts.
+        // With an explicit price, `speed` would be ignored or contradict it.
         let priced = gas_price.is_some() || (cap.is_some() && tip.is_some());
         if priced && self.speed.is_some() {
-            return Err(InvalidIntent::new(
-                "payload.speed",
-                "has no meaning for a request that names its price",
-            ));
+            return Err(InvalidIntent::new("payload.speed", "cannot be combined with an explicit price"));
         }
         let implied = if gas_price.is_some() { TxKind::Legacy } else { TxKind::Eip1559 };
         let kind = self.kind.unwrap_or(implied);
         match kind {
             TxKind::Legacy if cap.is_some() => Err(InvalidIntent::new(
                 "payload.maxFeePerGas",
-                "is not for legacy transactions; use gasPrice",
+                "cannot be used in a legacy transaction; use gasPrice",
             )),
             TxKind::Legacy if tip.is_some() => Err(InvalidIntent::new(
                 "payload.maxPriorityFeePerGas",
-                "is not for legacy transactions; use gasPrice",
+                "cannot be used in a legacy transaction; use gasPrice",
             )),
             TxKind::Legacy => Ok(Price { kind, cap: gas_price, tip: None }),
             TxKind::Eip1559 if gas_price.is_some() => Err(InvalidIntent::new(
                 "payload.gasPrice",
-                "is for legacy transactions; use maxFeePerGas and maxPriorityFeePerGas",
+                "is only for legacy transactions; use maxFeePerGas and maxPriorityFeePerGas",
             )),
             TxKind::Eip1559 if matches!((tip, cap), (Some(tip), Some(cap)) if tip > cap) => {
-                Err(InvalidIntent::new("payload.maxPriorityFeePerGas", "must not be above maxFeePerGas"))
+                Err(InvalidIntent::new("payload.maxPriorityFeePerGas", "must not exceed maxFeePerGas"))
             }
             TxKind::Eip1559 => Ok(Price { kind, cap, tip }),
         }
@@ -146,14 +142,14 @@ struct Price {
     tip: Option<U256>,
 }
 
-/// The client's idempotency key: 1 to 200 visible characters, so that logs and URLs carry it unchanged.
+/// The client's idempotency key: 1 to 200 visible characters, so that it can appear in logs and URLs unchanged.
 pub fn check_request_id(request_id: &str) -> Result<(), InvalidIntent> {
     let visible = |c: char| c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric());
     let length = request_id.chars().count();
     if (1..=MAX_REQUEST_ID_CHARS).contains(&length) && request_id.chars().all(visible) {
         return Ok(());
     }
-    let problem = format!("must be 1 to {MAX_REQUEST_ID_CHARS} visible characters without blanks");
+    let problem = format!("must be 1 to {MAX_REQUEST_ID_CHARS} visible characters without spaces");
     Err(InvalidIntent::new("requestId", problem))
 }
 
@@ -161,11 +157,11 @@ fn address(field: &str, text: &str) -> Result<Address, InvalidIntent> {
     parse_address(text).map_err(|problem| InvalidIntent::new(field, problem))
 }
 
-/// Four digits for the year: what every database, client and log can hold.
+/// Limits the year to four digits, which every database, client and log supports.
 fn time(field: &str, at: Option<DateTime<Utc>>) -> Result<(), InvalidIntent> {
     match at {
         Some(at) if !(1..=9999).contains(&at.year()) => {
-            Err(InvalidIntent::new(field, "must lie between the years 1 and 9999"))
+            Err(InvalidIntent::new(field, "must be between the years 1 and 9999"))
         }
         _ => Ok(()),
     }
@@ -184,13 +180,13 @@ fn call_data(
 ) -> Result<Bytes, InvalidIntent> {
     let bytes: Bytes = match (data, method) {
         (Some(_), Some(_)) => {
-            return Err(InvalidIntent::new("payload.data", "give either data or method, not both"));
+            return Err(InvalidIntent::new("payload.data", "data and method are mutually exclusive"));
         }
-        (_, None) if args.is_some() => return Err(InvalidIntent::new("payload.args", "needs method")),
+        (_, None) if args.is_some() => return Err(InvalidIntent::new("payload.args", "requires method")),
         (None, Some(_)) if to.is_none() => {
             return Err(InvalidIntent::new(
                 "payload.method",
-                "needs `to`; a deployment takes its init code in data",
+                "requires `to`; for a deployment, put the init code into data",
             ));
         }
         (None, Some(method)) => encode_call(method, args.unwrap_or_default())?,
@@ -202,7 +198,7 @@ fn call_data(
     if to.is_none() && bytes.is_empty() {
         return Err(InvalidIntent::new(
             "payload.to",
-            "is missing; without it, data must hold the init code to deploy",
+            "is missing; a deployment omits it and requires init code in data",
         ));
     }
     let limit = if to.is_none() { MAX_INIT_CODE_BYTES } else { MAX_DATA_BYTES };
@@ -210,7 +206,7 @@ fn call_data(
         let field = if method.is_some() { "payload.args" } else { "payload.data" };
         return Err(InvalidIntent::new(
             field,
-            format!("{} bytes given, at most {limit} allowed", bytes.len()),
+            format!("is {} bytes long; the limit is {limit}", bytes.len()),
         ));
     }
     Ok(bytes)
@@ -244,12 +240,12 @@ mod tests {
     }
 
     fn refused_field(payload: Value) -> String {
-        let spelled = payload.to_string();
-        validate(payload).expect_err(&spelled).field
+        let json = payload.to_string();
+        validate(payload).expect_err(&json).field
     }
 
     #[test]
-    fn two_spellings_of_one_intent_are_one_payload() {
+    fn equivalent_requests_have_the_same_payload() {
         let by_name =
             validate(json!({"to": TO, "method": "transfer(address,uint256)", "args": [TO, "1000"]})).unwrap();
         let data = format!("0xa9059cbb{:0>64}{:0>64}", &TO[2..], "3e8");
@@ -259,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn another_value_is_another_payload() {
+    fn a_different_value_is_a_different_payload() {
         let one = validate(json!({"to": TO, "value": "1"})).unwrap();
         let two = validate(json!({"to": TO, "value": "2"})).unwrap();
         assert_ne!(one.hash(), two.hash());
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_contract_are_kept_in_one_spelling_and_make_no_other_request() {
+    fn custom_errors_are_stored_in_canonical_form_and_do_not_change_the_hash() {
         let plain = validate(json!({"to": TO})).unwrap();
         let explained = validate(json!({"to": TO, "errors": ["error Short( uint have )"]})).unwrap();
         assert_eq!(explained.errors, ["Short(uint256 have)"]);
@@ -319,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_normal_speed_is_that_of_a_request_that_names_none() {
+    fn normal_is_the_default_speed() {
         let none = validate(json!({"to": TO})).unwrap();
         let normal = validate(json!({"to": TO, "speed": "normal"})).unwrap();
         let fast = validate(json!({"to": TO, "speed": "fast"})).unwrap();
@@ -360,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_no_database_can_hold_are_refused() {
+    fn years_outside_1_to_9999_are_refused() {
         for year in ["-262143", "-4800", "0000", "+10000", "+262142"] {
             for field in ["notBefore", "deadline"] {
                 let payload = json!({ "to": TO, field: format!("{year}-01-01T00:00:00Z") });

@@ -1,20 +1,20 @@
-//! Where an unmined transaction seems to be, judged by what the nodes show of their pools. Advice for people: nothing is
-//! ever done because of it.
+//! Diagnoses where an unmined transaction is, from the nodes' mempools. For operators and clients only: no action
+//! depends on it.
 
 use serde::{Deserialize, Serialize};
 
 use super::{H256, Nonce};
 
-/// What one node shows of a sender, asked in one go.
+/// One node's view of a sender, read in one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolView {
-    /// Those of the hashes asked for that it knows.
+    /// The requested hashes that it knows.
     pub known: Vec<KnownTx>,
-    /// Transactions of the sender in the chain.
+    /// The sender's transaction count at `latest`.
     pub mined_count: u64,
-    /// The same with those that wait in the pool without a gap.
+    /// The sender's transaction count at `pending`: includes pooled transactions up to the first gap.
     pub pending_count: u64,
-    /// What its pool holds of the sender. `None`: the node does not show that.
+    /// The sender's transactions in its pool. `None`: the node does not offer this.
     pub pool: Option<Vec<PooledTx>>,
 }
 
@@ -28,16 +28,16 @@ pub struct KnownTx {
 pub struct PooledTx {
     pub nonce: Nonce,
     pub hash: H256,
-    /// Held back, mostly because a lower nonce is missing there.
+    /// Queued, usually because a lower nonce is missing in this pool.
     pub queued: bool,
 }
 
-/// What all nodes show.
+/// The views of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSurvey {
-    /// Nodes that were asked.
+    /// Number of nodes queried.
     pub asked: usize,
-    /// Of those that answered.
+    /// The views of the nodes that answered.
     pub views: Vec<PoolView>,
 }
 
@@ -46,16 +46,16 @@ pub struct PoolSurvey {
 pub enum Verdict {
     /// A node has it in its pool.
     InMempool,
-    /// Every node answered, and none knows it.
+    /// Every node answered, and none has it.
     ProbablyLost,
     /// Another transaction of the sender has its nonce, in a pool or in a block.
     ProbablyReplaced,
-    /// A node shows it in a block, nodes contradict themselves, or one that may know it did not answer.
+    /// A node shows it in a block, a node contradicts itself, or a node that may have it did not answer.
     Unknown,
 }
 
 impl Verdict {
-    /// The name in logs, metrics and rows.
+    /// The value in logs, metrics and rows.
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::InMempool => "in_mempool",
@@ -66,7 +66,7 @@ impl Verdict {
     }
 }
 
-/// The verdict and what it rests on. Names no nonce: clients see it.
+/// The result and its evidence. Contains no nonce, because clients see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
@@ -75,38 +75,38 @@ pub struct Diagnosis {
     pub nodes_heard: usize,
     /// Nodes with one of its attempts in their pool.
     pub nodes_with_it: usize,
-    /// A node that has it holds it back, mostly because a lower nonce is missing there.
+    /// Every node that has it keeps it queued, usually because a lower nonce is missing there.
     pub queued: bool,
-    /// A node shows it in a block already.
+    /// A node already shows it in a block.
     pub in_block: bool,
-    /// What has its nonce instead, where a node shows that.
+    /// The transaction that has its nonce instead, if a node shows it.
     pub replaced_by: Option<H256>,
 }
 
 impl Diagnosis {
-    /// In words, for people.
+    /// A readable description.
     pub fn explanation(&self) -> &'static str {
         match self.verdict {
             Verdict::InMempool if self.queued => {
-                "a node has it and holds it back: mostly a lower nonce is missing there"
+                "queued in a node's mempool, usually because a lower nonce is missing there"
             }
-            Verdict::InMempool => "a node has it in its pool",
-            Verdict::ProbablyLost => "no node knows it; it will be sent again",
+            Verdict::InMempool => "in a node's mempool",
+            Verdict::ProbablyLost => "in no node's mempool; it will be sent again",
             Verdict::ProbablyReplaced => {
-                "another transaction of this submitter has its nonce; was the key used elsewhere?"
+                "another transaction of this submitter has its nonce; the key may be in use elsewhere"
             }
-            Verdict::Unknown if self.in_block => "a node shows it in a block already",
+            Verdict::Unknown if self.in_block => "a node already shows it in a block",
             Verdict::Unknown if self.nodes_heard < self.nodes_asked => {
-                "no node that answered knows it, but not every node answered"
+                "not found on the nodes that answered; not every node answered"
             }
-            Verdict::Unknown => "what the nodes show does not fit together",
+            Verdict::Unknown => "the nodes' answers are contradictory",
         }
     }
 }
 
 /// Where one node sees the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+enum Place {
     InBlock,
     Pooled { queued: bool },
     Other(Option<H256>),
@@ -114,19 +114,19 @@ enum Sight {
     Absent,
 }
 
-/// Judges one intent by its nonce and the hashes of all its attempts.
+/// Diagnoses one intent from its nonce and the hashes of all its attempts.
 pub fn diagnose(nonce: Nonce, hashes: &[H256], survey: &PoolSurvey) -> Diagnosis {
-    let sights: Vec<Sight> = survey.views.iter().map(|view| sight(nonce, hashes, view)).collect();
-    let nodes_with_it = sights.iter().filter(|sight| matches!(sight, Sight::Pooled { .. })).count();
-    let seen = |wanted: fn(&Sight) -> bool| sights.iter().any(wanted);
-    let in_block = seen(|sight| *sight == Sight::InBlock);
+    let places: Vec<Place> = survey.views.iter().map(|view| place_of(nonce, hashes, view)).collect();
+    let nodes_with_it = places.iter().filter(|place| matches!(place, Place::Pooled { .. })).count();
+    let seen = |wanted: fn(&Place) -> bool| places.iter().any(wanted);
+    let in_block = seen(|place| *place == Place::InBlock);
     let verdict = if in_block {
         Verdict::Unknown
     } else if nodes_with_it > 0 {
         Verdict::InMempool
-    } else if seen(|sight| matches!(sight, Sight::Other(_))) {
+    } else if seen(|place| matches!(place, Place::Other(_))) {
         Verdict::ProbablyReplaced
-    } else if sights.is_empty() || sights.len() < survey.asked || sights.contains(&Sight::Contradiction) {
+    } else if places.is_empty() || places.len() < survey.asked || places.contains(&Place::Contradiction) {
         Verdict::Unknown
     } else {
         Verdict::ProbablyLost
@@ -134,44 +134,44 @@ pub fn diagnose(nonce: Nonce, hashes: &[H256], survey: &PoolSurvey) -> Diagnosis
     Diagnosis {
         verdict,
         nodes_asked: survey.asked,
-        nodes_heard: sights.len(),
+        nodes_heard: places.len(),
         nodes_with_it,
-        queued: nodes_with_it > 0 && !sights.contains(&Sight::Pooled { queued: false }),
+        queued: nodes_with_it > 0 && !places.contains(&Place::Pooled { queued: false }),
         in_block,
-        replaced_by: sights.iter().find_map(|sight| match sight {
-            Sight::Other(hash) => *hash,
+        replaced_by: places.iter().find_map(|place| match place {
+            Place::Other(hash) => *hash,
             _ => None,
         }),
     }
 }
 
-/// The pool's own list counts most. A hash that is merely known may be a memory of the node, and the counts say nothing
-/// of who is counted.
-fn sight(nonce: Nonce, hashes: &[H256], view: &PoolView) -> Sight {
+/// The pool's own list is the best evidence. A known hash may be stale, and the counts do not show which transactions
+/// are counted.
+fn place_of(nonce: Nonce, hashes: &[H256], view: &PoolView) -> Place {
     let known: Vec<&KnownTx> = view.known.iter().filter(|known| hashes.contains(&known.hash)).collect();
     if known.iter().any(|known| known.in_block) {
-        return Sight::InBlock;
+        return Place::InBlock;
     }
     let pooled = view.pool.iter().flatten().filter(|pooled| pooled.nonce == nonce);
-    // Ours first: a pool may show a nonce twice while it replaces one by the other.
+    // Ours first: a pool may list a nonce twice during a replacement.
     if let Some(at_nonce) = pooled.min_by_key(|pooled| !hashes.contains(&pooled.hash)) {
         return match hashes.contains(&at_nonce.hash) {
-            true => Sight::Pooled { queued: at_nonce.queued },
-            false => Sight::Other(Some(at_nonce.hash)),
+            true => Place::Pooled { queued: at_nonce.queued },
+            false => Place::Other(Some(at_nonce.hash)),
         };
     }
     let consumed = view.mined_count > nonce.0;
     let others_wait = view.known.iter().any(|known| !known.in_block && !hashes.contains(&known.hash));
     match (known.is_empty(), consumed) {
-        (false, false) => Sight::Pooled { queued: false },
-        (false, true) => Sight::Contradiction,
-        (true, true) => Sight::Other(None),
-        // Some nodes count beyond a gap. The list of the pool, where there is one, knows better; and what waits of the
-        // sender's other intents may be what is counted.
+        (false, false) => Place::Pooled { queued: false },
+        (false, true) => Place::Contradiction,
+        (true, true) => Place::Other(None),
+        // Some nodes count beyond a gap, so the pool's list is preferred if there is one. The count may also include
+        // the sender's other pending intents.
         (true, false) if view.pool.is_none() && !others_wait && view.pending_count > nonce.0 => {
-            Sight::Other(None)
+            Place::Other(None)
         }
-        (true, false) => Sight::Absent,
+        (true, false) => Place::Absent,
     }
 }
 
@@ -181,10 +181,10 @@ mod tests {
 
     const OURS: H256 = H256::repeat_byte(1);
     const EARLIER: H256 = H256::repeat_byte(2);
-    const STRANGE: H256 = H256::repeat_byte(9);
+    const EXTERNAL: H256 = H256::repeat_byte(9);
     const NONCE: Nonce = Nonce(7);
 
-    /// A node at which the sender's next nonce is ours, and nothing waits.
+    /// A node at which the sender's next nonce is ours, and nothing is pending.
     fn empty() -> PoolView {
         PoolView { mined_count: 7, pending_count: 7, ..PoolView::default() }
     }
@@ -202,79 +202,79 @@ mod tests {
         PoolView { pool: Some(pooled.collect()), ..empty() }
     }
 
-    fn judged(asked: usize, views: &[PoolView]) -> Diagnosis {
+    fn diagnosed(asked: usize, views: &[PoolView]) -> Diagnosis {
         diagnose(NONCE, &[EARLIER, OURS], &PoolSurvey { asked, views: views.to_vec() })
     }
 
     #[test]
     fn a_known_hash_of_any_attempt_is_in_the_mempool() {
         for hash in [OURS, EARLIER] {
-            let found = judged(1, &[knows(hash, false)]);
+            let found = diagnosed(1, &[knows(hash, false)]);
             assert_eq!((found.verdict, found.nodes_with_it, found.queued), (Verdict::InMempool, 1, false));
         }
-        // One node that has it outweighs one that does not, one that shows another, and one that is silent.
-        let found = judged(4, &[empty(), pools(&[(7, STRANGE, false)]), knows(OURS, false)]);
+        // One node that has it outweighs one that does not, one that shows another, and one that does not answer.
+        let found = diagnosed(4, &[empty(), pools(&[(7, EXTERNAL, false)]), knows(OURS, false)]);
         assert_eq!((found.verdict, found.nodes_heard), (Verdict::InMempool, 3));
-        assert_eq!(found.replaced_by, Some(STRANGE), "said all the same");
+        assert_eq!(found.replaced_by, Some(EXTERNAL), "reported as well");
     }
 
     #[test]
-    fn what_a_pool_holds_back_is_said() {
-        let queued = pools(&[(7, OURS, true), (8, STRANGE, true)]);
-        let found = judged(1, std::slice::from_ref(&queued));
+    fn a_queued_transaction_is_reported() {
+        let queued = pools(&[(7, OURS, true), (8, EXTERNAL, true)]);
+        let found = diagnosed(1, std::slice::from_ref(&queued));
         assert_eq!((found.verdict, found.queued), (Verdict::InMempool, true));
-        let found = judged(2, &[queued, knows(OURS, false)]);
-        assert!(!found.queued, "another node does not hold it back");
+        let found = diagnosed(2, &[queued, knows(OURS, false)]);
+        assert!(!found.queued, "another node does not queue it");
     }
 
     #[test]
-    fn nobody_knows_it_must_be_everybody_s_word() {
-        assert_eq!(judged(1, &[empty()]).verdict, Verdict::ProbablyLost);
-        assert_eq!(judged(2, &[empty(), pools(&[(8, STRANGE, true)])]).verdict, Verdict::ProbablyLost);
-        assert_eq!(judged(2, &[empty()]).verdict, Verdict::Unknown);
-        assert_eq!(judged(1, &[]).verdict, Verdict::Unknown);
-        assert_eq!(judged(0, &[]).verdict, Verdict::Unknown);
-        let counted = PoolView { pending_count: 9, ..pools(&[(8, STRANGE, false)]) };
+    fn probably_lost_requires_an_answer_of_every_node() {
+        assert_eq!(diagnosed(1, &[empty()]).verdict, Verdict::ProbablyLost);
+        assert_eq!(diagnosed(2, &[empty(), pools(&[(8, EXTERNAL, true)])]).verdict, Verdict::ProbablyLost);
+        assert_eq!(diagnosed(2, &[empty()]).verdict, Verdict::Unknown);
+        assert_eq!(diagnosed(1, &[]).verdict, Verdict::Unknown);
+        assert_eq!(diagnosed(0, &[]).verdict, Verdict::Unknown);
+        let counted = PoolView { pending_count: 9, ..pools(&[(8, EXTERNAL, false)]) };
         assert_eq!(
-            judged(1, &[counted]).verdict,
+            diagnosed(1, &[counted]).verdict,
             Verdict::ProbablyLost,
-            "the list knows better than the count"
+            "the list is preferred to the count"
         );
         let next_waits = PoolView { pending_count: 9, ..knows(H256::repeat_byte(8), false) };
-        assert_eq!(judged(1, &[next_waits]).verdict, Verdict::ProbablyLost, "our own next one is counted");
+        assert_eq!(diagnosed(1, &[next_waits]).verdict, Verdict::ProbablyLost, "our own next one is counted");
     }
 
     #[test]
     fn another_hash_at_its_nonce_has_replaced_it() {
-        let found = judged(1, &[pools(&[(7, STRANGE, false)])]);
-        assert_eq!((found.verdict, found.replaced_by), (Verdict::ProbablyReplaced, Some(STRANGE)));
-        // A node that remembers the hash, but whose pool holds another.
-        let remembers = PoolView { known: knows(OURS, false).known, ..pools(&[(7, STRANGE, false)]) };
-        assert_eq!(judged(1, &[remembers]).verdict, Verdict::ProbablyReplaced);
-        // No list: somebody is counted at our nonce, and it is none of ours.
+        let found = diagnosed(1, &[pools(&[(7, EXTERNAL, false)])]);
+        assert_eq!((found.verdict, found.replaced_by), (Verdict::ProbablyReplaced, Some(EXTERNAL)));
+        // A node that still knows the hash, but whose pool has another.
+        let remembers = PoolView { known: knows(OURS, false).known, ..pools(&[(7, EXTERNAL, false)]) };
+        assert_eq!(diagnosed(1, &[remembers]).verdict, Verdict::ProbablyReplaced);
+        // No list: our nonce is counted, and not because of our transaction.
         let pending = PoolView { pending_count: 8, ..empty() };
-        assert_eq!(judged(2, &[empty(), pending]).verdict, Verdict::ProbablyReplaced);
+        assert_eq!(diagnosed(2, &[empty(), pending]).verdict, Verdict::ProbablyReplaced);
         let mined = PoolView { mined_count: 8, pending_count: 8, ..pools(&[]) };
-        let found = judged(1, &[mined]);
+        let found = diagnosed(1, &[mined]);
         assert_eq!((found.verdict, found.replaced_by), (Verdict::ProbablyReplaced, None));
     }
 
     #[test]
-    fn a_node_ahead_of_us_or_at_odds_with_itself_is_no_reason_for_advice() {
+    fn a_node_ahead_of_us_or_contradicting_itself_gives_unknown() {
         let mined = PoolView { mined_count: 8, pending_count: 8, ..knows(OURS, true) };
-        let found = judged(2, &[empty(), mined]);
+        let found = diagnosed(2, &[empty(), mined]);
         assert_eq!((found.verdict, found.in_block), (Verdict::Unknown, true));
-        let torn = PoolView { mined_count: 8, pending_count: 8, ..knows(OURS, false) };
-        assert_eq!(judged(1, &[torn]).verdict, Verdict::Unknown);
+        let contradictory = PoolView { mined_count: 8, pending_count: 8, ..knows(OURS, false) };
+        assert_eq!(diagnosed(1, &[contradictory]).verdict, Verdict::Unknown);
     }
 
     #[test]
-    fn a_stored_diagnosis_has_the_shape_that_is_documented() {
-        let found = judged(2, &[pools(&[(7, STRANGE, false)]), empty()]);
+    fn a_stored_diagnosis_has_the_documented_json() {
+        let found = diagnosed(2, &[pools(&[(7, EXTERNAL, false)]), empty()]);
         let json = serde_json::to_value(&found).unwrap();
         let expected = serde_json::json!({
             "verdict": "probably_replaced", "nodesAsked": 2, "nodesHeard": 2, "nodesWithIt": 0, "queued": false,
-            "inBlock": false, "replacedBy": format!("{STRANGE:#x}"),
+            "inBlock": false, "replacedBy": format!("{EXTERNAL:#x}"),
         });
         assert_eq!(json, expected);
         assert_eq!(serde_json::from_value::<Diagnosis>(json).unwrap(), found);

@@ -1,4 +1,4 @@
-//! What Gapless knows, as plain data and functions: no database, no network, no clock, no `async`.
+//! Domain types and pure functions: no database, no network, no clock, no `async`.
 
 pub mod abi;
 pub mod amount;

@@ -1,4 +1,4 @@
-//! The intent after validation: what will be on chain, with everything the client may choose.
+//! The validated intent: what will be sent on chain, with every option the client may set.
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::transaction::eip2930::AccessList;
@@ -15,7 +15,7 @@ pub enum TxKind {
     Eip1559,
 }
 
-/// How soon it should be mined; the fee policy knows what that costs.
+/// How soon the transaction should be mined; the fee policy maps it to a price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Speed {
@@ -31,12 +31,12 @@ impl Speed {
     }
 }
 
-/// What is stored in `managed_tx.payload`. Two requests that mean the same bytes on chain under the same limits
-/// have the same payload, however the client spelled them (`data` or `method` and `args`, decimal or hex).
+/// Stored in `managed_tx.payload`. Requests with the same effect and the same limits have the same payload, regardless
+/// of their notation (`data` or `method` and `args`, decimal or hex).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Payload {
-    /// Absent: a contract is deployed and `data` is its init code.
+    /// Absent: a deployment; `data` is the init code.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub to: Option<Address>,
     pub value: U256,
@@ -46,23 +46,23 @@ pub struct Payload {
     pub gas_limit: Option<U256>,
     #[serde(rename = "type")]
     pub kind: TxKind,
-    /// Upper bound of the price of gas (legacy: the gas price itself). Absent: the fee policy decides.
+    /// Upper bound of the gas price (legacy: the gas price itself). Absent: the fee policy decides.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_fee_per_gas: Option<U256>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub max_priority_fee_per_gas: Option<U256>,
-    /// The normal one is not written, so that it has the hash of a request that names none.
+    /// `normal` is not serialised, so that it has the same hash as a request without `speed`.
     #[serde(skip_serializing_if = "Speed::is_normal", default)]
     pub speed: Speed,
     #[serde(skip_serializing_if = "access_list_is_empty", default)]
     pub access_list: AccessList,
-    /// Not prepared before this time; does not hold up others in the queue.
+    /// Not prepared before this time; does not block others in the queue.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub not_before: Option<DateTime<Utc>>,
     /// Cancelled if it has no nonce by then.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub deadline: Option<DateTime<Utc>>,
-    /// Signatures of the contract's errors. They explain a revert and change nothing else, so the hash leaves them out.
+    /// Signatures of the contract's custom errors. Used only to decode reverts, so the hash excludes them.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub errors: Vec<String>,
 }
@@ -72,7 +72,7 @@ fn access_list_is_empty(list: &AccessList) -> bool {
 }
 
 impl Payload {
-    /// A plain transfer; the form tests and placeholders use.
+    /// A plain transfer, as used by placeholders and tests.
     pub fn transfer(to: Address, value: U256) -> Self {
         Payload {
             to: Some(to),
@@ -90,12 +90,12 @@ impl Payload {
         }
     }
 
-    /// Tells a repeated request from a different one under the same request id.
+    /// Distinguishes a repeated request from a different one with the same request id.
     pub fn hash(&self) -> H256 {
         self.canonical().1
     }
 
-    /// Its text as it is stored, and its hash: most often that of the text, which is so written only once.
+    /// The stored JSON and the hash. Without custom errors the hash is that of the JSON, so it is serialised once.
     pub(crate) fn canonical(&self) -> (Box<RawValue>, H256) {
         // Unwrap safety: every field serialises; the field order is fixed by the struct.
         let text = to_raw_value(self).expect("a payload serialises");
@@ -108,7 +108,7 @@ impl Payload {
     }
 }
 
-/// A request that can never become a transaction. The field is named as the client spelled it.
+/// A request that can never become a transaction. `field` is the path in the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidIntent {
@@ -126,12 +126,12 @@ impl InvalidIntent {
 mod tests {
     use super::*;
 
-    /// Written before there were speeds; rows and hashes like these are in databases.
+    /// Written before `speed` existed; databases contain such rows and hashes.
     const STORED: &str =
         r#"{"to":"0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed","value":"0x1","data":"0x","type":"eip1559"}"#;
 
     #[test]
-    fn a_payload_without_a_speed_is_stored_and_hashed_as_before_there_were_speeds() {
+    fn a_payload_without_a_speed_keeps_its_old_json_and_hash() {
         let stored: Payload = serde_json::from_str(STORED).unwrap();
         assert_eq!(stored.speed, Speed::Normal);
         assert_eq!(serde_json::to_string(&stored).unwrap(), STORED);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_errors_of_a_contract_are_kept_and_make_no_other_request() {
+    fn custom_errors_are_stored_and_do_not_change_the_hash() {
         let stored: Payload = serde_json::from_str(STORED).unwrap();
         let explained = Payload { errors: vec!["Short(uint256 have)".into()], ..stored.clone() };
         assert_eq!(explained.hash(), stored.hash());

@@ -1,7 +1,7 @@
-//! What a submitter may do: which calls, and how much value. The worker asks before it gives a nonce and again where it
-//! signs; the API asks as a courtesy.
+//! A submitter's policy: which calls are allowed, and how much value. The worker checks it before it assigns a nonce
+//! and again before signing; the API checks it early, for a faster error.
 //!
-//! A rule looks at what will be on chain and at nothing else. It does not limit fees: `fees.max_fee_per_gas` does.
+//! Rules look only at the transaction itself. They do not limit fees: `fees.max_fee_per_gas` does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,11 +17,11 @@ pub type Selector = [u8; 4];
 pub struct Policy {
     /// Absent: every call to every address.
     pub allow: Option<BTreeMap<Address, Calls>>,
-    /// Whether contracts may be made.
+    /// Whether contracts may be deployed.
     pub deploy: bool,
-    /// Wei of one transaction.
+    /// Wei per transaction.
     pub max_value: Option<U256>,
-    /// Wei of all transactions that were given a nonce on one day (UTC, by the database's clock).
+    /// Wei of all transactions that got a nonce on one day (UTC, database clock).
     pub max_value_per_day: Option<U256>,
 }
 
@@ -31,7 +31,7 @@ pub enum Calls {
     Any,
     Only {
         selectors: BTreeSet<Selector>,
-        /// Without call data: a transfer.
+        /// Transfers without call data.
         plain: bool,
     },
 }
@@ -65,7 +65,7 @@ impl Rule {
     }
 }
 
-/// What a payload broke. Its words are for clients, too: they say what was asked, and not what would be allowed.
+/// A policy violation. The message is also shown to clients: it describes the request, not what would be allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
     pub rule: Rule,
@@ -73,9 +73,9 @@ pub struct Breach {
     pub call: Call,
     /// Wei of the transaction.
     pub value: U256,
-    /// Wei; of the rules that have one.
+    /// Wei; only for the rules with a limit.
     pub limit: Option<U256>,
-    /// Wei that the day had counted before; of the rule about days.
+    /// Wei already counted that day; only for `max_value_per_day`.
     pub spent: Option<U256>,
 }
 
@@ -96,19 +96,19 @@ impl fmt::Display for Breach {
                 f.write_str("the submitter's policy does not allow deployments")
             }
             (Rule::MaxValue, _) => {
-                write!(f, "a value of {value} wei is above the submitter's max_value of {limit}")
+                write!(f, "a value of {value} wei exceeds the submitter's max_value of {limit} wei")
             }
             (Rule::MaxValuePerDay, _) => write!(
                 f,
-                "a value of {value} wei on top of the day's {} is above the submitter's max_value_per_day of {limit}",
+                "a value of {value} wei plus today's {} wei exceeds the submitter's max_value_per_day of {limit} wei",
                 self.spent.unwrap_or_default()
             ),
         }
     }
 }
 
-/// How the called contract sees the data: by selector, as a plain transfer, or as bytes too short for a selector, which
-/// reach its fallback.
+/// How the called contract dispatches the data: by selector, as a plain transfer, or to its fallback if the data is
+/// too short for a selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     Plain,
@@ -138,15 +138,15 @@ impl fmt::Display for Call {
         match self {
             Call::Plain => f.write_str("a plain transfer"),
             Call::Short => f.write_str("call data without a selector"),
-            Call::Selector(selector) => write!(f, "a call of 0x{}", hex::encode(selector)),
+            Call::Selector(selector) => write!(f, "a call with selector 0x{}", hex::encode(selector)),
         }
     }
 }
 
 impl Policy {
-    /// Every rule that needs no memory. `from` is the submitter.
-    pub fn judge(&self, from: Address, payload: &Payload) -> Result<(), Box<Breach>> {
-        if is_nothing(from, payload) {
+    /// Checks every rule that depends on this transaction only. `from` is the submitter.
+    pub fn check(&self, from: Address, payload: &Payload) -> Result<(), Box<Breach>> {
+        if is_noop(from, payload) {
             return Ok(());
         }
         let call = Call::of(payload);
@@ -164,14 +164,14 @@ impl Policy {
         if self.max_value.is_some_and(|limit| payload.value > limit) {
             return breach(Rule::MaxValue, self.max_value, None);
         }
-        // More than a day may have does not fit into any day.
-        self.judge_day(payload, U256::zero())
+        // A value above the daily limit can never be sent.
+        self.check_day(payload, U256::zero())
     }
 
-    /// The rule that needs to know what the day has counted before.
-    pub fn judge_day(&self, payload: &Payload, spent: U256) -> Result<(), Box<Breach>> {
+    /// Checks the daily limit. `spent`: wei already counted that day.
+    pub fn check_day(&self, payload: &Payload, spent: U256) -> Result<(), Box<Breach>> {
         let Some(limit) = self.max_value_per_day else { return Ok(()) };
-        // A transaction without value takes nothing from the day, even from one that has nothing left.
+        // A transaction without value is allowed even if the limit is used up.
         if payload.value.is_zero() || spent.checked_add(payload.value).is_some_and(|sum| sum <= limit) {
             return Ok(());
         }
@@ -186,8 +186,9 @@ impl Policy {
     }
 }
 
-/// Nothing, from the submitter to itself: what placeholders are. Always allowed, or a nonce could stay unconsumed.
-fn is_nothing(from: Address, payload: &Payload) -> bool {
+/// No value and no data, from the submitter to itself: a placeholder. Always allowed, because it is needed to consume
+/// abandoned nonces.
+fn is_noop(from: Address, payload: &Payload) -> bool {
     payload.to == Some(from) && payload.value.is_zero() && payload.data.is_empty()
 }
 

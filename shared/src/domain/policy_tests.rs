@@ -20,11 +20,11 @@ fn only(selectors: &[Selector], plain: bool) -> Policy {
 }
 
 fn broken(policy: &Policy, payload: &Payload) -> Option<Rule> {
-    policy.judge(submitter(), payload).err().map(|breach| breach.rule)
+    policy.check(submitter(), payload).err().map(|breach| breach.rule)
 }
 
 #[test]
-fn a_listed_selector_of_a_listed_contract_is_allowed_and_nothing_beside_it() {
+fn only_a_listed_selector_of_a_listed_contract_is_allowed() {
     let policy = only(&[TRANSFER], false);
     let call = [&TRANSFER[..], &[0; 64]].concat();
     assert_eq!(broken(&policy, &payload(Some(token()), 0, &call)), None);
@@ -41,7 +41,7 @@ fn a_listed_selector_of_a_listed_contract_is_allowed_and_nothing_beside_it() {
 }
 
 #[test]
-fn a_plain_transfer_is_allowed_where_it_is_listed_and_short_data_only_where_everything_is() {
+fn a_plain_transfer_is_allowed_if_listed_and_short_data_only_with_any() {
     let plain = only(&[], true);
     assert_eq!(broken(&plain, &payload(Some(token()), 5, &[])), None);
     assert_eq!(broken(&plain, &payload(Some(token()), 5, &[0])), Some(Rule::Allow));
@@ -53,7 +53,7 @@ fn a_plain_transfer_is_allowed_where_it_is_listed_and_short_data_only_where_ever
 }
 
 #[test]
-fn a_deployment_is_refused_unless_it_is_said() {
+fn a_deployment_is_refused_unless_enabled() {
     let deployment = payload(None, 0, &[0x60, 0x80, 0x60, 0x40]);
     let capped = Policy { max_value: Some(1.into()), ..Policy::default() };
     assert_eq!(broken(&capped, &deployment), Some(Rule::Deploy));
@@ -65,7 +65,7 @@ fn a_deployment_is_refused_unless_it_is_said() {
 }
 
 #[test]
-fn a_placeholder_is_allowed_by_every_policy_and_what_only_looks_like_one_is_not() {
+fn only_a_real_placeholder_is_allowed_by_every_policy() {
     let strictest = Policy {
         allow: Some(BTreeMap::new()),
         deploy: false,
@@ -79,7 +79,7 @@ fn a_placeholder_is_allowed_by_every_policy_and_what_only_looks_like_one_is_not(
 }
 
 #[test]
-fn a_value_may_reach_its_cap_and_not_pass_it() {
+fn a_value_may_reach_but_not_exceed_its_limit() {
     let policy = Policy { max_value: Some(10.into()), ..Policy::default() };
     assert_eq!(broken(&policy, &payload(Some(token()), 10, &[])), None);
     assert_eq!(broken(&policy, &payload(Some(token()), 11, &[])), Some(Rule::MaxValue));
@@ -91,33 +91,33 @@ fn a_value_may_reach_its_cap_and_not_pass_it() {
 }
 
 #[test]
-fn a_day_may_reach_its_cap_and_not_pass_it() {
+fn the_daily_sum_may_reach_but_not_exceed_its_limit() {
     let policy = Policy { max_value_per_day: Some(100.into()), ..Policy::default() };
     let of = |value: u64| payload(Some(token()), value, &[]);
-    assert_eq!(policy.judge_day(&of(40), 60.into()), Ok(()));
-    let breach = policy.judge_day(&of(41), 60.into()).unwrap_err();
+    assert_eq!(policy.check_day(&of(40), 60.into()), Ok(()));
+    let breach = policy.check_day(&of(41), 60.into()).unwrap_err();
     assert_eq!((breach.value, breach.spent, breach.limit), (41.into(), Some(60.into()), Some(100.into())));
-    assert_eq!(policy.judge_day(&of(0), 100.into()), Ok(()), "what has no value takes nothing");
-    assert_eq!(policy.judge_day(&of(0), 200.into()), Ok(()), "the cap was lowered meanwhile");
-    assert!(policy.judge_day(&of(1), 200.into()).is_err());
-    assert_eq!(broken(&policy, &of(101)), Some(Rule::MaxValuePerDay), "it fits into no day");
-    assert_eq!(Policy::default().judge_day(&of(1), U256::MAX), Ok(()), "there is no such rule");
+    assert_eq!(policy.check_day(&of(0), 100.into()), Ok(()), "no value, nothing counted");
+    assert_eq!(policy.check_day(&of(0), 200.into()), Ok(()), "the limit was lowered in the meantime");
+    assert!(policy.check_day(&of(1), 200.into()).is_err());
+    assert_eq!(broken(&policy, &of(101)), Some(Rule::MaxValuePerDay), "above the daily limit by itself");
+    assert_eq!(Policy::default().check_day(&of(1), U256::MAX), Ok(()), "there is no such rule");
 }
 
 #[test]
-fn a_sum_beyond_256_bits_is_above_every_cap() {
+fn a_sum_beyond_256_bits_exceeds_every_limit() {
     let policy = Policy { max_value_per_day: Some(U256::MAX), ..Policy::default() };
     let of = |value: U256| payload(Some(token()), value, &[]);
-    assert_eq!(policy.judge_day(&of(U256::MAX), U256::zero()), Ok(()));
-    assert_eq!(policy.judge_day(&of(U256::one()), U256::MAX - 1), Ok(()));
-    assert!(policy.judge_day(&of(U256::one()), U256::MAX).is_err());
-    assert!(policy.judge_day(&of(U256::MAX), U256::one()).is_err());
-    assert!(policy.judge_day(&of(U256::MAX), U256::MAX).is_err());
+    assert_eq!(policy.check_day(&of(U256::MAX), U256::zero()), Ok(()));
+    assert_eq!(policy.check_day(&of(U256::one()), U256::MAX - 1), Ok(()));
+    assert!(policy.check_day(&of(U256::one()), U256::MAX).is_err());
+    assert!(policy.check_day(&of(U256::MAX), U256::one()).is_err());
+    assert!(policy.check_day(&of(U256::MAX), U256::MAX).is_err());
 }
 
 #[test]
-fn a_breach_says_what_was_asked() {
-    let call = only(&[], true).judge(submitter(), &payload(Some(token()), 0, &TRANSFER)).unwrap_err();
+fn a_breach_describes_the_request() {
+    let call = only(&[], true).check(submitter(), &payload(Some(token()), 0, &TRANSFER)).unwrap_err();
     let error = call.error();
     assert_eq!(error.code, ErrorCode::CallNotAllowed);
     assert!(error.message.contains("0xa9059cbb") && error.message.contains(&format!("{:#x}", token())));

@@ -1,9 +1,9 @@
-//! What the chain says of a mined transaction, cut down to what Gapless keeps.
+//! Blocks and receipts, reduced to the fields that Gapless stores.
 
 use ethers_core::types::{Address, H256, U256};
 use serde::{Deserialize, Serialize};
 
-/// A block, named well enough to notice when it is no longer the one at its height.
+/// A block with its hash and parent hash, so that a reorg can be detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockRef {
@@ -19,7 +19,7 @@ pub struct Receipt {
     pub block_number: u64,
     pub block_hash: H256,
     pub transaction_index: u64,
-    /// False: mined, and reverted. The nonce is consumed either way.
+    /// False: mined and reverted. The nonce is consumed either way.
     pub succeeded: bool,
     pub gas_used: U256,
     pub effective_gas_price: Option<U256>,

@@ -1,4 +1,4 @@
-//! A nonce that is held for code outside of the worker, and what that code may answer.
+//! Reserved nonces: a nonce reserved for a client outside the worker, and how that client may use it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,16 +8,16 @@ use sha2::{Digest, Sha256};
 
 use super::payload::{InvalidIntent, Payload};
 
-/// Where a reservation stands.
+/// The state of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationState {
     /// Waits for its nonce, or ended without one.
     Requested,
-    /// Held: the caller may answer. Its placeholder is recorded and has not been sent.
+    /// Granted: the reserving client may answer. The placeholder is recorded and not sent.
     Reserved,
-    /// The caller's transaction is recorded, and is sent.
+    /// The reserving client's transaction is recorded and is being sent.
     Used,
-    /// Given up: the placeholder consumes the nonce. Nobody gets it again.
+    /// Released: the placeholder consumes the nonce. It is not granted again.
     Recyclable,
 }
 
@@ -46,12 +46,12 @@ impl FromStr for ReservationState {
             "RESERVED" => Ok(ReservationState::Reserved),
             "USED" => Ok(ReservationState::Used),
             "RECYCLABLE" => Ok(ReservationState::Recyclable),
-            other => Err(format!("`{other}` is not a state of a reservation")),
+            other => Err(format!("`{other}` is not a reservation state")),
         }
     }
 }
 
-/// Who asks for nonces: code that has the rest done for it, or code that does it by itself.
+/// How the nonce was reserved: with `with_nonce`, which handles the whole reservation, or with the low-level calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     WithNonce,
@@ -67,21 +67,21 @@ impl Via {
     }
 }
 
-/// What a caller says about the nonce it holds.
+/// The reserving client's answer for its nonce.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// This shall happen at the nonce; the worker prices and signs it.
+    /// A transaction for the nonce; the worker prices and signs it.
     Unsigned(Box<Payload>),
-    /// The same, signed by the caller. Checked before it counts.
+    /// A transaction signed by the reserving client. Validated before it is recorded.
     Signed(Bytes),
-    /// Nothing shall happen: the reason.
+    /// Release the nonce, with the reason.
     GaveUp(String),
 }
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Neither payloads nor signed bytes belong into a log.
+            // Payloads and signed bytes must not be logged.
             Answer::Unsigned(_) => f.write_str("Unsigned"),
             Answer::Signed(_) => f.write_str("Signed"),
             Answer::GaveUp(reason) => f.debug_tuple("GaveUp").field(reason).finish(),
@@ -89,16 +89,16 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// Stands where the hash of a payload stands: whoever asks for a reservation does not know the payload yet. A repeated
-/// `requestId` is the same reservation; that of an ordinary request is a conflict.
+/// Stored instead of a payload hash, because a reservation has no payload yet. A repeated `requestId` returns the same
+/// reservation; the `requestId` of an ordinary request is a conflict.
 pub fn reservation_hash() -> H256 {
     H256::from_slice(&Sha256::digest("gapless: a nonce was reserved"))
 }
 
-/// What is asked for at a nonce that is given already cannot wait for a time of its own.
+/// A transaction for a granted nonce cannot be delayed.
 pub fn check_answer(payload: &Payload) -> Result<(), InvalidIntent> {
     match payload.not_before {
-        Some(_) => Err(InvalidIntent::new("payload.notBefore", "the nonce is given: it cannot wait")),
+        Some(_) => Err(InvalidIntent::new("payload.notBefore", "cannot be set for a reserved nonce")),
         None => Ok(()),
     }
 }

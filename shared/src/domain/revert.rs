@@ -1,5 +1,4 @@
-//! What a failed execution returned: bytes, kept as they are, and what they mean, worked out when they are read
-//! (docs/adr/0015).
+//! Revert data: stored as raw bytes, decoded when it is read (docs/adr/0015).
 
 use ethers_core::types::{Bytes, U256};
 use serde::{Deserialize, Serialize};
@@ -8,46 +7,46 @@ use serde_json::Value;
 use super::abi::{Argument, decode_error};
 use super::sanitize::storable;
 
-/// Enough for any error that people wrote; a contract may return a block full.
-pub const MAX_KEPT_BYTES: usize = 1024;
+/// More than any hand-written error needs; a contract may return far more.
+pub const MAX_STORED_BYTES: usize = 1024;
 
-/// `require` and `revert` with a text; what every compiler knows.
+/// `require` and `revert` with a text, in every Solidity version.
 const ERROR: &str = "Error(string text)";
 const ERROR_SELECTOR: [u8; 4] = [0x08, 0xc3, 0x79, 0xa0];
-/// A check that the compiler put in.
+/// A check inserted by the compiler.
 const PANIC: &str = "Panic(uint256 code)";
 
-/// The bytes of a revert, as far as they are kept.
+/// The stored part of the returned bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevertData {
-    /// At most `MAX_KEPT_BYTES`.
+    /// At most `MAX_STORED_BYTES`.
     pub data: Bytes,
-    /// How many there were.
+    /// Number of bytes returned, before truncation.
     pub size: usize,
-    /// The reason in the words of a node that showed no bytes.
+    /// The reason from the node's message, if the node returned no bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub words: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevertKind {
-    /// A text.
+    /// `Error(string)`.
     Error,
-    /// A check of the compiler.
+    /// `Panic(uint256)`.
     Panic,
-    /// One of the errors that came with the request.
+    /// One of the custom errors given with the request.
     Custom,
     /// No bytes.
     Empty,
-    /// Bytes that are none of these.
+    /// Unrecognised bytes.
     Unknown,
 }
 
-/// What the bytes mean.
+/// Decoded revert data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revert {
     pub kind: RevertKind,
-    /// The text of an error, the meaning of a panic.
+    /// The text of an `Error`, or the description of a `Panic` code.
     pub reason: Option<String>,
     pub panic_code: Option<U256>,
     pub name: Option<String>,
@@ -55,40 +54,40 @@ pub struct Revert {
     pub arguments: Vec<Argument>,
 }
 
-/// An execution that failed, as a node told it.
+/// A failed execution as a node reported it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What it returned. Absent if it did not revert but broke off: a bad instruction, no gas left.
+    /// Revert data. Absent if execution was aborted instead of reverted: invalid opcode, out of gas.
     pub revert: Option<RevertData>,
-    /// The node's words.
+    /// The node's error message.
     pub message: String,
     pub out_of_gas: bool,
 }
 
 impl Failure {
-    /// In one line. `errors`: those of the contract, as the request gave them.
-    pub fn in_words(&self, errors: &[String]) -> String {
-        let words = self.revert.as_ref().and_then(|revert| revert.in_words(errors));
-        words.unwrap_or_else(|| self.message.clone())
+    /// One line of text. `errors`: the contract's error signatures from the request.
+    pub fn describe(&self, errors: &[String]) -> String {
+        let description = self.revert.as_ref().and_then(|revert| revert.describe(errors));
+        description.unwrap_or_else(|| self.message.clone())
     }
 }
 
 impl RevertData {
     pub fn new(returned: &[u8]) -> RevertData {
-        let kept = &returned[..returned.len().min(MAX_KEPT_BYTES)];
-        RevertData { data: kept.to_vec().into(), size: returned.len(), words: None }
+        let stored = &returned[..returned.len().min(MAX_STORED_BYTES)];
+        RevertData { data: stored.to_vec().into(), size: returned.len(), words: None }
     }
 
-    /// A revert of which a node told the reason and not the bytes.
-    pub fn of_words(words: Option<String>) -> RevertData {
-        RevertData { words, ..RevertData::default() }
+    /// A revert for which a node reported the reason as text, without the bytes.
+    pub fn from_reason(reason: Option<String>) -> RevertData {
+        RevertData { words: reason, ..RevertData::default() }
     }
 
     pub fn is_cut(&self) -> bool {
         self.size > self.data.len()
     }
 
-    /// `errors`: those of the contract, as the request gave them.
+    /// `errors`: the contract's error signatures from the request.
     pub fn decode(&self, errors: &[String]) -> Revert {
         if self.data.is_empty() {
             let kind = if self.words.is_some() { RevertKind::Error } else { RevertKind::Empty };
@@ -103,18 +102,18 @@ impl RevertData {
     fn error(&self) -> Option<Revert> {
         let text = match decode_error(&[ERROR.to_owned()], &self.data) {
             Some(found) => found.arguments.first()?.value.as_str()?.to_owned(),
-            None if self.is_cut() => self.beginning_of_text()?,
+            None if self.is_cut() => self.truncated_text()?,
             None => return None,
         };
         Some(Revert { reason: Some(storable(&text)), ..Revert::of(RevertKind::Error) })
     }
 
-    /// The text of an error that was too long to keep, as far as it was kept.
-    fn beginning_of_text(&self) -> Option<String> {
-        // Selector, offset and length; the offset of the one argument is 32.
+    /// The stored beginning of an `Error(string)` text that was truncated.
+    fn truncated_text(&self) -> Option<String> {
+        // Selector, offset and length; the offset of the only argument is 32.
         let (head, text) = self.data.split_at_checked(4 + 64)?;
-        let usual = head.starts_with(&ERROR_SELECTOR) && U256::from_big_endian(&head[4..36]) == 32.into();
-        usual.then(|| format!("{}…", String::from_utf8_lossy(text).trim_end_matches('\u{fffd}')))
+        let is_error = head.starts_with(&ERROR_SELECTOR) && U256::from_big_endian(&head[4..36]) == 32.into();
+        is_error.then(|| format!("{}…", String::from_utf8_lossy(text).trim_end_matches('\u{fffd}')))
     }
 
     fn panic(&self) -> Option<Revert> {
@@ -134,20 +133,20 @@ impl RevertData {
         })
     }
 
-    /// In one line; `None` if there are neither bytes nor words.
-    fn in_words(&self, errors: &[String]) -> Option<String> {
+    /// One line of text; `None` if there are neither bytes nor a reason.
+    fn describe(&self, errors: &[String]) -> Option<String> {
         let revert = self.decode(errors);
-        let words = match (revert.kind, revert.panic_code) {
+        let text = match (revert.kind, revert.panic_code) {
             (RevertKind::Empty, _) => return None,
             (RevertKind::Panic, Some(code)) => format!("panic: {} ({code:#x})", panic_name(code)),
             (RevertKind::Custom, _) => revert.as_call(),
             (RevertKind::Unknown, _) => {
                 let cut = if self.is_cut() { "…" } else { "" };
-                format!("unknown error 0x{}{cut}", hex::encode(&self.data))
+                format!("unrecognised revert data 0x{}{cut}", hex::encode(&self.data))
             }
             (RevertKind::Error | RevertKind::Panic, _) => revert.reason.unwrap_or_default(),
         };
-        Some(storable(&words))
+        Some(storable(&text))
     }
 }
 
@@ -172,7 +171,7 @@ impl Revert {
     fn as_call(&self) -> String {
         let one = |argument: &Argument| {
             let value = match &argument.value {
-                // Numbers, addresses and bytes need no quotes; a text might pretend to be more than one argument.
+                // Numbers, addresses and bytes need no quotes; an unquoted string could look like several arguments.
                 Value::String(text) if argument.kind != "string" => text.clone(),
                 other => other.to_string(),
             };
@@ -186,17 +185,17 @@ impl Revert {
 /// Solidity's panic codes.
 fn panic_name(code: U256) -> &'static str {
     match u8::try_from(code).unwrap_or(u8::MAX) {
-        0x00 => "generic panic of the compiler",
+        0x00 => "generic compiler panic",
         0x01 => "assertion failed",
         0x11 => "arithmetic overflow",
         0x12 => "division by zero",
         0x21 => "invalid enum value",
-        0x22 => "badly encoded storage",
+        0x22 => "incorrectly encoded storage byte array",
         0x31 => "pop from an empty array",
-        0x32 => "index out of bounds",
-        0x41 => "too much memory",
-        0x51 => "call of an empty function",
-        _ => "unknown code",
+        0x32 => "array index out of bounds",
+        0x41 => "memory allocation too large",
+        0x51 => "call of an uninitialised function pointer",
+        _ => "unknown panic code",
     }
 }
 

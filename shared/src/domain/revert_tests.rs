@@ -12,37 +12,37 @@ fn returned(selector: [u8; 4], tokens: &[Token]) -> RevertData {
     RevertData::new(&[selector.as_slice(), &encode(tokens)].concat())
 }
 
-fn words(data: &RevertData, errors: &[String]) -> Option<String> {
-    data.in_words(errors)
+fn describe(data: &RevertData, errors: &[String]) -> Option<String> {
+    data.describe(errors)
 }
 
 #[test]
-fn a_text_a_panic_and_nothing_are_told_apart() {
+fn a_text_a_panic_and_empty_data_are_distinguished() {
     let text = returned(ERROR_SELECTOR, &[Token::String("not on a Sunday".into())]);
     let revert = text.decode(&[]);
     assert_eq!((revert.kind, revert.reason.as_deref()), (RevertKind::Error, Some("not on a Sunday")));
-    assert_eq!(words(&text, &[]).as_deref(), Some("not on a Sunday"));
+    assert_eq!(describe(&text, &[]).as_deref(), Some("not on a Sunday"));
 
     let panic = returned(PANIC_SELECTOR, &[Token::Uint(0x11.into())]);
     let revert = panic.decode(&[]);
     assert_eq!((revert.kind, revert.panic_code), (RevertKind::Panic, Some(0x11.into())));
     assert_eq!(revert.reason.as_deref(), Some("arithmetic overflow"));
-    assert_eq!(words(&panic, &[]).as_deref(), Some("panic: arithmetic overflow (0x11)"));
-    let strange = returned(PANIC_SELECTOR, &[Token::Uint(U256::MAX)]);
-    assert_eq!(strange.decode(&[]).reason.as_deref(), Some("unknown code"));
+    assert_eq!(describe(&panic, &[]).as_deref(), Some("panic: arithmetic overflow (0x11)"));
+    let unknown = returned(PANIC_SELECTOR, &[Token::Uint(U256::MAX)]);
+    assert_eq!(unknown.decode(&[]).reason.as_deref(), Some("unknown panic code"));
 
     let empty = RevertData::new(&[]);
     assert_eq!(empty.decode(&[]).kind, RevertKind::Empty);
-    assert_eq!(words(&empty, &[]), None);
-    let worded = RevertData::of_words(Some("no".into()));
+    assert_eq!(describe(&empty, &[]), None);
+    let reason_only = RevertData::from_reason(Some("no".into()));
     assert_eq!(
-        (worded.decode(&[]).kind, worded.decode(&[]).reason.as_deref()),
+        (reason_only.decode(&[]).kind, reason_only.decode(&[]).reason.as_deref()),
         (RevertKind::Error, Some("no"))
     );
 }
 
 #[test]
-fn a_custom_error_is_known_only_by_the_signature_that_was_given() {
+fn a_custom_error_is_decoded_only_with_its_signature() {
     let errors = canonical_errors(&[json!("Short(address who, uint256 need, string why)")]).unwrap();
     let selector = ethers_core::utils::id("Short(address,uint256,string)");
     let tokens =
@@ -52,14 +52,14 @@ fn a_custom_error_is_known_only_by_the_signature_that_was_given() {
     assert_eq!((revert.kind, revert.name.as_deref()), (RevertKind::Custom, Some("Short")));
     assert_eq!(revert.signature.as_deref(), Some("Short(address,uint256,string)"));
     assert_eq!(revert.arguments[1].value, json!("9"));
-    let spelled = format!("Short(who: 0x{}, need: 9, why: \"a, need: 0\")", "ab".repeat(20));
-    assert_eq!(words(&data, &errors), Some(spelled));
+    let expected = format!("Short(who: 0x{}, need: 9, why: \"a, need: 0\")", "ab".repeat(20));
+    assert_eq!(describe(&data, &errors), Some(expected));
     assert_eq!(data.decode(&[]).kind, RevertKind::Unknown);
-    assert!(words(&data, &[]).unwrap().starts_with("unknown error 0x"));
+    assert!(describe(&data, &[]).unwrap().starts_with("unrecognised revert data 0x"));
 }
 
 #[test]
-fn what_does_not_hold_what_it_names_is_unknown() {
+fn truncated_data_is_unknown() {
     let whole = returned(ERROR_SELECTOR, &[Token::String("hello".into())]);
     for length in [1, 3, 4, 35, 36, 67, 70] {
         let cut = RevertData::new(&whole.data[..length]);
@@ -68,28 +68,28 @@ fn what_does_not_hold_what_it_names_is_unknown() {
 }
 
 #[test]
-fn long_answers_are_cut_and_a_long_text_keeps_its_beginning() {
+fn long_data_is_truncated_and_a_long_text_keeps_its_beginning() {
     let long = returned(ERROR_SELECTOR, &[Token::String("é".repeat(5_000))]);
-    assert_eq!((long.data.len(), long.size, long.is_cut()), (MAX_KEPT_BYTES, 4 + 64 + 10_016, true));
+    assert_eq!((long.data.len(), long.size, long.is_cut()), (MAX_STORED_BYTES, 4 + 64 + 10_016, true));
     let reason = long.decode(&[]).reason.unwrap();
     assert!(reason.starts_with("ééé") && reason.ends_with("é…"), "{reason}");
     let garbage = RevertData::new(&[0xee; 5_000]);
     assert_eq!(garbage.decode(&[]).kind, RevertKind::Unknown);
-    assert!(words(&garbage, &[]).unwrap().ends_with('…'));
-    assert!(!RevertData::new(&[0xee; MAX_KEPT_BYTES]).is_cut());
+    assert!(describe(&garbage, &[]).unwrap().ends_with('…'));
+    assert!(!RevertData::new(&[0xee; MAX_STORED_BYTES]).is_cut());
 }
 
 #[test]
-fn a_reason_cannot_carry_what_a_database_refuses() {
+fn a_reason_contains_no_control_characters() {
     let nul = returned(ERROR_SELECTOR, &[Token::String("a\0b".into())]);
-    assert_eq!(words(&nul, &[]).as_deref(), Some("a b"));
+    assert_eq!(describe(&nul, &[]).as_deref(), Some("a b"));
     let errors = canonical_errors(&[json!("E(string)")]).unwrap();
     let nul = returned(ethers_core::utils::id("E(string)"), &[Token::String("a\0\u{9b}b".into())]);
-    assert!(!words(&nul, &errors).unwrap().contains(char::is_control));
+    assert!(!describe(&nul, &errors).unwrap().contains(char::is_control));
 }
 
 #[test]
-fn any_bytes_have_a_meaning_and_words() {
+fn any_bytes_can_be_decoded_and_described() {
     let mut random = StdRng::seed_from_u64(16);
     let errors = canonical_errors(&[json!("E(string[] a,(bytes b,int8 c)[2] d)")]).unwrap();
     let selectors = [ERROR_SELECTOR, PANIC_SELECTOR, ethers_core::utils::id("E(string[],(bytes,int8)[2])")];
@@ -105,8 +105,8 @@ fn any_bytes_have_a_meaning_and_words() {
             }
         }
         let data = RevertData::new(&bytes);
-        assert!(data.data.len() <= MAX_KEPT_BYTES && data.size == bytes.len());
-        assert!(words(&data, &errors).is_none_or(|words| words.chars().count() <= 2_001));
+        assert!(data.data.len() <= MAX_STORED_BYTES && data.size == bytes.len());
+        assert!(describe(&data, &errors).is_none_or(|text| text.chars().count() <= 2_001));
         let stored = serde_json::to_value(&data).unwrap();
         assert_eq!(serde_json::from_value::<RevertData>(stored).unwrap(), data);
     }

@@ -1,16 +1,16 @@
-//! Text that others wrote (nodes, signers, contracts), as a database, a log and a terminal can hold it.
+//! Sanitizes text from nodes, signers and contracts for the database, logs and terminals.
 
-/// A revert reason can be as long as a block is large.
+/// Longer text is truncated; a revert reason can be arbitrarily long.
 pub const MAX_CHARS: usize = 2_000;
 
-/// No control characters (PostgreSQL refuses NUL, a terminal obeys others), and not endless.
+/// Replaces control characters (PostgreSQL rejects NUL, terminals interpret others) and truncates to `MAX_CHARS`.
 pub fn storable(text: &str) -> String {
-    let mut kept: String =
+    let mut clean: String =
         text.chars().take(MAX_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(MAX_CHARS).is_some() {
-        kept.push('…');
+        clean.push('…');
     }
-    kept
+    clean
 }
 
 #[cfg(test)]
@@ -18,14 +18,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endless_text_is_cut() {
+    fn long_text_is_truncated() {
         let text = storable(&"é".repeat(MAX_CHARS + 1));
         assert_eq!(text.chars().count(), MAX_CHARS + 1);
         assert!(text.ends_with('…'));
     }
 
     #[test]
-    fn control_characters_are_blanks() {
+    fn control_characters_become_spaces() {
         assert_eq!(storable("a\0b\u{1b}[31m\u{9b}c"), "a b [31m c");
     }
 }

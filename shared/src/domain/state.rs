@@ -1,7 +1,7 @@
-//! The states of an intent and the moves between them.
+//! The states of an intent and the transitions between them.
 //!
-//! The same moves stand in three places: here, in the database (`managed_tx_move_allowed`) and in
-//! docs/state-machine.md. A test compares all three.
+//! The transitions are defined here, in the database (`managed_tx_move_allowed`) and in docs/state-machine.md. A test
+//! compares all three.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,17 +13,17 @@ use super::tx_error::{ErrorCode, TxError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum TxState {
-    /// Accepted; has no nonce and no bytes.
+    /// Accepted; has no nonce and no signed bytes.
     Queued,
-    /// Has a nonce and committed bytes; no node is known to have them.
+    /// Has a nonce and committed bytes; no node has accepted them yet.
     InFlight,
-    /// A node took the bytes.
+    /// A node accepted the bytes.
     Submitted,
-    /// Mined, waiting for depth.
+    /// Mined, waiting for finality.
     Tracking,
-    /// Unmined for too long: an alarm. Still worked on.
+    /// Unmined for too long: an alarm. Processing continues.
     Stuck,
-    /// Somebody else's transaction took the nonce. Waits for an operator.
+    /// An external transaction consumed the nonce. Waits for an operator.
     Protect,
     Confirmed,
     Failed,
@@ -61,12 +61,12 @@ impl TxState {
         matches!(self, TxState::Confirmed | TxState::Failed | TxState::Cancelled)
     }
 
-    /// Whether an intent in this state holds a nonce whose fate is still open.
+    /// Whether an intent in this state has a nonce that is not yet final.
     pub fn is_open(self) -> bool {
         !self.is_terminal() && self != TxState::Queued
     }
 
-    /// Whether the move is one of the machine's. Staying in a state is always allowed.
+    /// Whether the transition is allowed. Staying in a state always is.
     pub fn may_become(self, next: TxState) -> bool {
         use TxState::*;
         self == next
@@ -77,13 +77,13 @@ impl TxState {
                     | (Submitted, Tracking | Stuck | Protect | Confirmed | Failed | Cancelled)
                     | (Tracking, Submitted | Stuck | Protect | Confirmed | Failed | Cancelled)
                     | (Stuck, Submitted | Tracking | Protect | Confirmed | Failed | Cancelled)
-                    // An operator releases: as it was, or displaced back to the head of the queue.
+                    // Released by an operator: back to its former state, or displaced to the head of the queue.
                     | (Protect, Submitted | Tracking | Queued)
             )
     }
 }
 
-/// How an intent ends if a placeholder takes its nonce instead of it.
+/// How an intent ends if a placeholder consumes its nonce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// CANCELLED or FAILED.
@@ -93,7 +93,7 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// As the error of an intent that ended so.
+    /// The error of an intent with this ending.
     pub fn error(&self) -> TxError {
         TxError::new(self.code, self.reason.clone())
     }
@@ -105,7 +105,6 @@ impl fmt::Display for TxState {
     }
 }
 
-/// A word that names no state.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a transaction state")]
 pub struct UnknownState(pub String);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_survives_its_spelling() {
+    fn every_state_round_trips() {
         for state in TxState::ALL {
             assert_eq!(state.as_str().parse(), Ok(state));
         }

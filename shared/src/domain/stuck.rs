@@ -1,17 +1,17 @@
-//! What to do about an intent that stays unmined. The port is one pure function; the default waits and alarms.
+//! The policy for STUCK intents. The port is one pure function; the default waits and raises the alarm.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// What is known about it when it is called STUCK.
+/// What is known about the intent when it becomes STUCK.
 #[derive(Clone, Copy, Debug)]
 pub struct StuckFacts {
-    /// Since its nonce was given.
+    /// Since its nonce was assigned.
     pub age: Duration,
     /// Sends so far.
     pub sends: u32,
-    /// Whether a node is known to have its bytes.
+    /// Whether a node accepted its bytes.
     pub taken: bool,
     /// Attempts with a higher price so far.
     pub replacements: u32,
@@ -20,16 +20,16 @@ pub struct StuckFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StuckAction {
-    /// The alarm is all.
+    /// Only the alarm.
     #[default]
     Wait,
-    /// The same bytes, now.
+    /// Sends the same bytes again.
     Rebroadcast,
-    /// A higher price, once.
+    /// Replaces it once at a higher price.
     Bump,
-    /// A placeholder competes for its nonce.
+    /// Sends a placeholder for its nonce.
     Cancel,
-    /// As `Wait`, with a log line that says a person is needed.
+    /// As `Wait`, with a log line that asks for an operator.
     Escalate,
 }
 
@@ -45,12 +45,12 @@ impl StuckAction {
     }
 }
 
-/// Asked once each time an intent becomes STUCK.
+/// Called once each time an intent becomes STUCK.
 pub trait StuckPolicy: Send + Sync + std::fmt::Debug {
     fn decide(&self, facts: StuckFacts) -> StuckAction;
 }
 
-/// The same answer for all: `stuck.policy`.
+/// The same action for every intent, from `stuck.policy`.
 #[derive(Clone, Copy, Debug)]
 pub struct Always(pub StuckAction);
 

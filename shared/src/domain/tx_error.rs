@@ -1,4 +1,4 @@
-//! Why an intent waits or how it ended: a code that never changes, words for people, and the bytes of a revert.
+//! Why an intent waits or how it ended: a stable code, a readable message, and the revert data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::revert::{Failure, RevertData};
 use super::state::TxState;
 
-/// Clients decide by these. Codes are added, never renamed; docs/api.md lists them, and a test compares the two.
+/// The stable codes that clients branch on. Codes are added, never renamed; docs/api.md lists them, and a test
+/// compares the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
     WouldRevert,
@@ -104,7 +105,7 @@ impl ErrorCode {
         }
     }
 
-    /// Of a row that has words and no code: it was written before there were codes.
+    /// For rows with a message and no code, written before codes existed.
     fn of_row(state: TxState, sub_state: Option<&str>) -> ErrorCode {
         match sub_state {
             Some("would_revert" | "waiting_earlier") => ErrorCode::WouldRevert,
@@ -127,7 +128,7 @@ impl ErrorCode {
         }
     }
 
-    /// Of an intent that was given up before there were codes.
+    /// For intents that ended before codes existed.
     pub fn of_ending(state: TxState) -> Option<ErrorCode> {
         match state {
             TxState::Cancelled => Some(ErrorCode::Cancelled),
@@ -143,7 +144,6 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A word that is no code.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not an error code")]
 pub struct UnknownCode(pub String);
@@ -167,12 +167,12 @@ impl Serialize for ErrorCode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxError {
     pub code: ErrorCode,
-    /// For people.
+    /// Human-readable; the wording may change.
     pub message: String,
     pub revert: Option<RevertData>,
 }
 
-/// What a row keeps beside the words.
+/// The JSON stored next to the message.
 #[derive(Serialize, Deserialize)]
 struct Detail {
     code: String,
@@ -185,30 +185,30 @@ impl TxError {
         TxError { code, message: message.into(), revert: None }
     }
 
-    /// The estimate failed: no nonce was used. `errors`: those of the contract.
+    /// The estimate failed; no nonce was used. `errors`: the contract's error signatures.
     pub fn would_revert(failure: Failure, errors: &[String]) -> TxError {
         TxError::of_failure(ErrorCode::WouldRevert, "would revert", failure, errors)
     }
 
-    /// It failed on chain, and failed again in the same way when it was executed anew.
+    /// It failed on chain, and a repeated execution failed in the same way.
     pub fn reverted(failure: Failure, errors: &[String]) -> TxError {
         TxError::of_failure(ErrorCode::Reverted, "reverted", failure, errors)
     }
 
     fn of_failure(code: ErrorCode, verb: &str, failure: Failure, errors: &[String]) -> TxError {
-        let message = format!("{verb}: {}", failure.in_words(errors));
+        let message = format!("{verb}: {}", failure.describe(errors));
         let code = if failure.out_of_gas { ErrorCode::OutOfGas } else { code };
         TxError { code, message, revert: failure.revert }
     }
 
-    /// What is stored beside the message.
+    /// The JSON stored next to the message.
     pub fn detail(&self) -> Value {
         let detail = Detail { code: self.code.as_str().to_owned(), revert: self.revert.clone() };
         // Unwrap safety: plain data with string keys.
         serde_json::to_value(detail).expect("an error serialises")
     }
 
-    /// From a row. Never fails: a row of an older or a newer program is worked on, whatever its error is called.
+    /// From a row. Never fails: rows of older and newer versions stay readable, even with an unknown code.
     pub fn from_row(
         message: Option<String>,
         detail: Option<Value>,
@@ -235,12 +235,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_survives_its_spelling_and_is_in_the_list_once() {
+    fn every_code_round_trips_and_is_listed_once() {
         for code in ErrorCode::ALL {
             assert_eq!(code.as_str().parse(), Ok(code));
         }
-        let words: BTreeSet<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-        assert_eq!(words.len(), ErrorCode::ALL.len());
+        let names: BTreeSet<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(names.len(), ErrorCode::ALL.len());
     }
 
     /// The first column of the table under this heading.
@@ -274,25 +274,25 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_other_programs_are_readable() {
+    fn rows_of_other_versions_are_readable() {
         let read = |detail: Option<Value>, state, sub_state| {
-            TxError::from_row(Some("words".into()), detail, state, sub_state).unwrap().code
+            TxError::from_row(Some("message".into()), detail, state, sub_state).unwrap().code
         };
         assert_eq!(read(None, TxState::Failed, Some("reverted")), ErrorCode::Reverted);
         assert_eq!(read(None, TxState::Queued, Some("waiting_funds")), ErrorCode::InsufficientFunds);
         assert_eq!(read(None, TxState::Failed, Some("placeholder")), ErrorCode::Unmineable);
         assert_eq!(read(None, TxState::Cancelled, None), ErrorCode::Cancelled);
         assert_eq!(read(None, TxState::Submitted, None), ErrorCode::Unknown);
-        let newer = json!({"code": "eaten_by_a_whale", "more": 1});
+        let newer = json!({"code": "future_code", "more": 1});
         assert_eq!(read(Some(newer), TxState::Failed, Some("reverted")), ErrorCode::Reverted);
         assert_eq!(read(Some(json!("nonsense")), TxState::Failed, Some("invalid")), ErrorCode::Invalid);
     }
 
     #[test]
-    fn running_out_of_gas_has_a_code_of_its_own() {
-        let failure = |out_of_gas| Failure { revert: None, message: "words".into(), out_of_gas };
+    fn out_of_gas_has_its_own_code() {
+        let failure = |out_of_gas| Failure { revert: None, message: "message".into(), out_of_gas };
         assert_eq!(TxError::reverted(failure(true), &[]).code, ErrorCode::OutOfGas);
         let error = TxError::would_revert(failure(false), &[]);
-        assert_eq!((error.code, error.message.as_str()), (ErrorCode::WouldRevert, "would revert: words"));
+        assert_eq!((error.code, error.message.as_str()), (ErrorCode::WouldRevert, "would revert: message"));
     }
 }

@@ -1,4 +1,4 @@
-//! A transaction on its way to becoming an attempt: unsigned, then signed but not yet committed.
+//! A transaction before it becomes an attempt: unsigned, then signed but not yet committed.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{
@@ -21,7 +21,7 @@ pub enum Fees {
 }
 
 impl Fees {
-    /// The least that makes it another price.
+    /// The smallest higher price.
     pub fn one_wei_more(self) -> Fees {
         match self {
             Fees::Legacy { gas_price } => Fees::Legacy { gas_price: gas_price.saturating_add(U256::one()) },
@@ -32,7 +32,7 @@ impl Fees {
         }
     }
 
-    /// The most one unit of gas can cost.
+    /// The maximum price per unit of gas.
     pub fn cap(&self) -> U256 {
         match self {
             Fees::Legacy { gas_price } => *gas_price,
@@ -53,12 +53,12 @@ pub struct UnsignedTx {
 }
 
 impl UnsignedTx {
-    /// What the sender must own for a node to take it. `None` when the product leaves 256 bits.
+    /// The balance a node requires of the sender. `None` if it exceeds 256 bits.
     pub fn max_cost(&self) -> Option<U256> {
         self.gas_limit.checked_mul(self.fees.cap())?.checked_add(self.payload.value)
     }
 
-    /// The form the signer and the encoder understand.
+    /// As the ethers type used for signing and encoding.
     pub fn typed(&self) -> TypedTransaction {
         let to = self.payload.to.map(NameOrAddress::Address);
         match (self.payload.kind, self.fees) {
@@ -100,7 +100,7 @@ impl UnsignedTx {
     }
 }
 
-/// Signed bytes that no one has recorded yet. They cannot be broadcast: only a committed `Attempt` can.
+/// Signed bytes that are not yet recorded. They cannot be broadcast: only a committed `Attempt` can.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SignedDraft {
     pub nonce: Nonce,
@@ -112,7 +112,7 @@ pub struct SignedDraft {
 }
 
 impl SignedDraft {
-    /// As stored beside the attempt: fees and gas limit, as 0x quantities.
+    /// Stored with the attempt: fees, gas limit and maximum cost, as 0x quantities.
     pub fn gas_params(&self) -> serde_json::Value {
         serde_json::json!({ "gasLimit": self.gas_limit, "fees": self.fees, "maxCost": self.max_cost })
     }
@@ -120,7 +120,7 @@ impl SignedDraft {
 
 impl std::fmt::Debug for SignedDraft {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Signed bytes are as good as money: never in a log.
+        // Signed bytes can be broadcast by anyone who reads them: never log them.
         f.debug_struct("SignedDraft")
             .field("nonce", &self.nonce)
             .field("tx_hash", &self.tx_hash)

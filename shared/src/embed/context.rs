@@ -1,4 +1,4 @@
-//! What a handler sees, and what it may return.
+//! The argument and the return types of a handler.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,76 +11,76 @@ use crate::signer::{Signer, SignerError, read_signed};
 
 use super::error::EmbedError;
 
-/// The nonce of one call, and whose it is.
+/// The reserved nonce of one call, passed to its handler.
 #[derive(Clone, Debug)]
 pub struct NonceContext {
     pub tx_id: TxId,
     pub chain_id: ChainId,
     pub submitter: Address,
     pub nonce: Nonce,
-    /// After this the answer does not count.
+    /// End of the reservation: a later answer is refused.
     pub(super) ends: Instant,
     pub(super) signer: Option<Arc<dyn Signer>>,
 }
 
-/// What a handler wants at its nonce.
+/// The transaction that a handler returns.
 #[derive(Clone, Debug)]
-pub enum Wanted {
-    /// Priced and signed by the worker.
+pub enum HandlerTx {
+    /// The worker sets the fees and signs it.
     Unsigned(Box<RequestedTx>),
-    /// Signed by the caller, for this nonce and no other.
+    /// Signed by the client, for the reserved nonce.
     Signed(Bytes),
 }
 
-impl From<RequestedTx> for Wanted {
+impl From<RequestedTx> for HandlerTx {
     fn from(tx: RequestedTx) -> Self {
-        Wanted::Unsigned(Box::new(tx))
+        HandlerTx::Unsigned(Box::new(tx))
     }
 }
 
-impl From<Bytes> for Wanted {
+impl From<Bytes> for HandlerTx {
     fn from(raw: Bytes) -> Self {
-        Wanted::Signed(raw)
+        HandlerTx::Signed(raw)
     }
 }
 
-/// What a handler may return: a transaction, or a transaction and a value that the call hands back.
+/// What a handler may return: a transaction, or a transaction and a value for the caller of `run`.
 pub trait HandlerAnswer {
     type Value;
-    fn split(self) -> (Wanted, Self::Value);
+    fn split(self) -> (HandlerTx, Self::Value);
 }
 
-impl HandlerAnswer for Wanted {
+impl HandlerAnswer for HandlerTx {
     type Value = ();
-    fn split(self) -> (Wanted, ()) {
+    fn split(self) -> (HandlerTx, ()) {
         (self, ())
     }
 }
 
 impl HandlerAnswer for RequestedTx {
     type Value = ();
-    fn split(self) -> (Wanted, ()) {
+    fn split(self) -> (HandlerTx, ()) {
         (self.into(), ())
     }
 }
 
 impl HandlerAnswer for Bytes {
     type Value = ();
-    fn split(self) -> (Wanted, ()) {
+    fn split(self) -> (HandlerTx, ()) {
         (self.into(), ())
     }
 }
 
-impl<W: Into<Wanted>, T> HandlerAnswer for (W, T) {
+impl<W: Into<HandlerTx>, T> HandlerAnswer for (W, T) {
     type Value = T;
-    fn split(self) -> (Wanted, T) {
+    fn split(self) -> (HandlerTx, T) {
         (self.0.into(), self.1)
     }
 }
 
-/// Why a handler has no signature.
+/// Why `NonceContext::sign` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum SignProblem {
+pub enum SignError {
     #[error("this process holds no key of the submitter; return the transaction unsigned")]
     NoKey,
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum SignProblem {
 }
 
 impl NonceContext {
-    /// What is left of the hold.
+    /// Time until the reservation ends.
     pub fn time_left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
     }
@@ -100,9 +100,10 @@ impl NonceContext {
         self.signer.is_some()
     }
 
-    /// Signs at the held nonce with a key of this process (`Gapless::with_signers`). Nothing is sent: return the result.
-    pub async fn sign(&self, tx: RequestedTx, gas_limit: U256, fees: Fees) -> Result<Wanted, SignProblem> {
-        let signer = self.signer.as_ref().ok_or(SignProblem::NoKey)?;
+    /// Signs for the reserved nonce with a key of this process (`Gapless::with_signers`). Sends nothing: return the
+    /// result.
+    pub async fn sign(&self, tx: RequestedTx, gas_limit: U256, fees: Fees) -> Result<HandlerTx, SignError> {
+        let signer = self.signer.as_ref().ok_or(SignError::NoKey)?;
         let payload = tx.validate()?;
         check_answer(&payload)?;
         let unsigned = UnsignedTx {
@@ -113,18 +114,18 @@ impl NonceContext {
             fees,
             payload,
         };
-        Ok(Wanted::Signed(signer.sign(&unsigned).await?.raw))
+        Ok(HandlerTx::Signed(signer.sign(&unsigned).await?.raw))
     }
 
-    /// The answer as it is stored, or why it could never be sent. The worker looks at it again, and trusts none of this.
-    pub(super) fn checked(&self, wanted: Wanted) -> Result<Answer, EmbedError> {
-        match wanted {
-            Wanted::Unsigned(tx) => {
+    /// The answer as it is stored, or why it is invalid. The worker checks it again and does not rely on this.
+    pub(super) fn validate(&self, tx: HandlerTx) -> Result<Answer, EmbedError> {
+        match tx {
+            HandlerTx::Unsigned(tx) => {
                 let payload = tx.validate()?;
                 check_answer(&payload)?;
                 Ok(Answer::Unsigned(Box::new(payload)))
             }
-            Wanted::Signed(raw) => {
+            HandlerTx::Signed(raw) => {
                 read_signed(self.chain_id, self.submitter, self.nonce, &raw).map_err(EmbedError::BadBytes)?;
                 Ok(Answer::Signed(raw))
             }

@@ -1,8 +1,9 @@
-//! The low-level hook: take a nonce, and say later what became of it. Off unless `nonce.low_level.enabled`.
+//! The low-level API: `allocate` a nonce, then `mark_used` or `mark_recyclable`. Off unless
+//! `nonce.low_level.enabled`.
 //!
-//! States as everywhere: RESERVED while it is held, USED once the caller's signed bytes are recorded, RECYCLABLE once it is
-//! given up. Sequences are strict, so a recyclable nonce is consumed by its placeholder, the smallest first; nobody gets it
-//! again, because whoever held it may have signed something for it.
+//! States: RESERVED until the reservation ends, USED once the client's signed bytes are recorded, RECYCLABLE once it
+//! is given up or expired. Sequences are strict: the placeholder consumes a recyclable nonce, the smallest first. A
+//! nonce is never granted twice, because the client may have signed something for it.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +11,17 @@ use uuid::Uuid;
 
 use super::Gapless;
 use super::error::EmbedError;
-use super::reservation::{Ask, Asked, PendingReservation, answer_as, shortened};
+use super::reservation::{
+    PendingReservation, RequestOutcome, ReservationRequest, submit_answer, truncate_reason,
+};
 use crate::domain::{Answer, Bytes, Nonce, ReservationState, SubmitterKey, TxId, Via};
 use crate::signer::read_signed;
 use crate::store::{ReservationOwner, StoreError};
 
-/// Longer than a lost connection takes to come back, and no longer: the caller has its own hold to think of.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long to retry while the database is unreachable: enough for a reconnect. The reservation runs out meanwhile.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A nonce that this process holds. Its owner is inside, and nobody else can make one: it cannot be used by mistake.
+/// A reserved nonce. Only `allocate` makes one; it carries the owner id that answers need.
 #[derive(Debug)]
 pub struct Allocation {
     tx_id: TxId,
@@ -29,7 +32,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// The intent that carries the nonce; follow it like any other.
+    /// The intent that has the nonce; track it like any other.
     pub fn tx_id(&self) -> TxId {
         self.tx_id
     }
@@ -42,50 +45,50 @@ impl Allocation {
         self.nonce
     }
 
-    /// What is left of the hold. After it the nonce is RECYCLABLE.
+    /// Time until the reservation ends. After that the nonce is RECYCLABLE.
     pub fn time_left(&self) -> Duration {
         self.ends.saturating_duration_since(Instant::now())
     }
 }
 
 impl Gapless {
-    /// Takes the submitter's next nonce for `hold`. Waits for its turn, at most `wait`. An allocation that is dropped is not
-    /// given up before its hold ends.
+    /// Reserves the submitter's next nonce for `reserve_for`. Waits in the queue, at most for `wait`. Dropping the
+    /// allocation does not give it up; it expires.
     pub async fn allocate(
         &self,
         submitter: SubmitterKey,
-        hold: Duration,
+        reserve_for: Duration,
         wait: Duration,
     ) -> Result<Allocation, EmbedError> {
         let request_id = format!("allocation-{}", Uuid::new_v4());
-        let ask = Ask { submitter, request_id, via: Via::LowLevel, hold, wait };
-        let mut reservation = match PendingReservation::ask(self, &ask).await? {
-            Asked::New(reservation) => reservation,
-            // A random request id that somebody else had: not in the life of a universe.
-            Asked::Known(tx_id) => return Err(EmbedError::RequestIdConflict { tx_id }),
+        let request = ReservationRequest { submitter, request_id, via: Via::LowLevel, reserve_for, wait };
+        let mut reservation = match PendingReservation::request(self, &request).await? {
+            RequestOutcome::New(reservation) => reservation,
+            // Practically impossible: the request id is random.
+            RequestOutcome::Known(tx_id) => return Err(EmbedError::RequestIdConflict { tx_id }),
         };
-        let given = reservation.nonce(wait).await?;
+        let granted = reservation.nonce(wait).await?;
         let (tx_id, owner) = (reservation.tx_id, reservation.owner);
-        reservation.keep();
-        Ok(Allocation { tx_id, owner, submitter, nonce: given.nonce, ends: given.ends })
+        reservation.detach();
+        Ok(Allocation { tx_id, owner, submitter, nonce: granted.nonce, ends: granted.ends })
     }
 
-    /// The nonce is used by these bytes; the worker checks, records and sends them. They are wanted, and not their hash: only
-    /// what is on disk may be sent. Bytes that do not count are refused, and the hold goes on.
+    /// Uses the nonce for these signed bytes; the worker checks, records and sends them. Takes the bytes and not
+    /// their hash, because only recorded bytes may be sent. Invalid bytes are refused, and the nonce stays reserved.
     pub async fn mark_used(&self, allocation: &Allocation, raw: Bytes) -> Result<TxId, EmbedError> {
         let Allocation { tx_id, owner, submitter, nonce, .. } = *allocation;
         read_signed(submitter.chain_id, submitter.address, nonce, &raw).map_err(EmbedError::BadBytes)?;
-        answer_as(self, tx_id, owner, &Answer::Signed(raw), ANSWER_WITHIN).await?;
+        submit_answer(self, tx_id, owner, &Answer::Signed(raw), ANSWER_TIMEOUT).await?;
         Ok(tx_id)
     }
 
-    /// The nonce is not wanted: the placeholder consumes it.
+    /// Gives the nonce up: the placeholder consumes it.
     pub async fn mark_recyclable(&self, allocation: &Allocation, reason: &str) -> Result<(), EmbedError> {
-        let answer = Answer::GaveUp(shortened(reason));
-        answer_as(self, allocation.tx_id, allocation.owner, &answer, ANSWER_WITHIN).await
+        let answer = Answer::GaveUp(truncate_reason(reason));
+        submit_answer(self, allocation.tx_id, allocation.owner, &answer, ANSWER_TIMEOUT).await
     }
 
-    /// Where it stands; `None`: its rows were pruned.
+    /// The state of the reservation; `None`: its rows were pruned.
     pub async fn allocation_state(
         &self,
         allocation: &Allocation,

@@ -1,9 +1,9 @@
-//! Nonces for code of your own: `with_nonce`, and the low-level hook behind it.
+//! Nonces for programs that link this crate: `with_nonce`, and the low-level API.
 //!
-//! This is the caller's side, for programs that link this crate and reach the database. It writes requests and answers,
-//! and nothing else: nonces are given, and transactions recorded, sent and followed, by the worker that owns the
-//! submitter. A nonce that is shown here has its placeholder on disk; whatever becomes of the caller, the nonce is
-//! consumed (docs/adr/0012, docs/embedding.md).
+//! The client side of reservations; it needs the database only. It writes requests and answers and nothing else: the
+//! worker that owns the submitter assigns nonces, and records, sends and tracks transactions. When a client sees its
+//! nonce, the placeholder is already recorded, so the nonce is consumed whatever happens to the client
+//! (docs/adr/0012, docs/embedding.md).
 
 mod call;
 mod context;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use call::{Accepted, Call, Failure};
-pub use context::{HandlerAnswer, NonceContext, SignProblem, Wanted};
+pub use context::{HandlerAnswer, HandlerTx, NonceContext, SignError};
 pub use error::{EmbedError, WithNonceError};
 pub use low_level::Allocation;
 
@@ -25,17 +25,17 @@ use crate::events::{self, EventPublisher};
 use crate::signer::SignerSet;
 use crate::store::{Store, StoreError, Timeouts, TxView};
 
-/// How long a nonce is held unless the call says otherwise. The submitter waits that long for a caller that died.
+/// How long a nonce stays reserved by default. If the client dies, its submitter is blocked for the rest of this time.
 pub const DEFAULT_RESERVATION: Duration = Duration::from_secs(10);
-/// How long a call waits for its nonce unless it says otherwise.
+/// How long a call waits for its nonce by default.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(60);
-/// Few: a call sends a handful of short statements.
-const CONNECTIONS: u32 = 5;
-/// Between two looks at a row. A look is one row by its key.
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
-const LONGEST_LOOK: Duration = Duration::from_millis(250);
+/// Few: a call runs a handful of short statements.
+const MAX_CONNECTIONS: u32 = 5;
+/// Bounds of the polling interval. A poll reads one row by its primary key.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A Gapless deployment as other code uses it. Cheap to clone.
+/// A client of a Gapless deployment. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Gapless {
     store: Store,
@@ -44,36 +44,36 @@ pub struct Gapless {
 }
 
 impl Gapless {
-    /// Needs nothing but the database. Refuses a schema that is older than this program.
+    /// Needs the database only. Refuses a schema that is older than this program.
     pub async fn connect(database_url: &Secret) -> Result<Gapless, StoreError> {
         Self::open(database_url, EventsMode::Poll).await
     }
 
-    /// The same, with the configuration of the deployment: events are told as it says.
+    /// The same, with the configuration of the deployment: events are published according to `events.mode`.
     pub async fn with_config(config: &Config) -> Result<Gapless, StoreError> {
         Self::open(&config.database.url, config.events.mode).await
     }
 
     async fn open(url: &Secret, mode: EventsMode) -> Result<Gapless, StoreError> {
-        let store = Store::new(url, "gapless-embedded", CONNECTIONS, Timeouts::default())?;
+        let store = Store::new(url, "gapless-embedded", MAX_CONNECTIONS, Timeouts::default())?;
         store.check_session().await?;
         store.check_schema().await?;
         Ok(Gapless { store, events: events::publisher(mode), signers: None })
     }
 
-    /// Keys of this process, for handlers that sign by themselves.
+    /// Keys of this process, for handlers that sign themselves.
     pub fn with_signers(self, signers: Arc<SignerSet>) -> Gapless {
         Gapless { signers: Some(signers), ..self }
     }
 
-    /// A call that can be told more before it runs: `call(submitter).request_id("invoice-7").run(handler)`.
+    /// A call with options: `call(submitter).request_id("invoice-7").run(handler)`.
     pub fn call(&self, submitter: SubmitterKey) -> Call<'_> {
         Call::new(self, submitter)
     }
 
-    /// Gives the handler the submitter's next nonce, and carries what it returns to the chain. Returns when the worker is
-    /// bound to that; follow the `tx_id` to its end. A handler that fails, panics or takes too long, a caller that is
-    /// killed, and a transaction that can never be sent all end alike: a placeholder consumes the nonce.
+    /// Runs the handler with the submitter's next nonce and sends the transaction it returns. Returns as soon as the
+    /// worker is bound to that transaction; track it by its `tx_id`. If the handler fails, panics or times out, if
+    /// the client is killed, or if the transaction is invalid, a placeholder consumes the nonce.
     pub async fn with_nonce<H, F, A, E>(
         &self,
         submitter: SubmitterKey,
@@ -93,48 +93,48 @@ impl Gapless {
         self.store.get_tx(tx_id).await
     }
 
-    /// Waits until the intent is final, or for `limit`. Answers it as it is then.
+    /// Waits until the intent is final, at most for `limit`. Returns its current state.
     pub async fn wait_final(&self, tx_id: TxId, limit: Duration) -> Result<Option<TxView>, StoreError> {
-        let mut looks = Looks::until(limit);
+        let mut backoff = PollBackoff::until(limit);
         loop {
             let view = self.store.get_tx(tx_id).await?;
-            if view.as_ref().is_none_or(|view| view.state.is_terminal()) || !looks.pause().await {
+            if view.as_ref().is_none_or(|view| view.state.is_terminal()) || !backoff.sleep().await {
                 return Ok(view);
             }
         }
     }
 
-    /// Wakes the workers. Polling is the truth: a lost word costs a second.
+    /// Wakes the workers. They also poll: a lost notification costs about a second.
     async fn wake_workers(&self) {
         if let Err(error) = self.store.notify_work().await {
-            tracing::debug!(error = %error, "workers were not notified; they poll");
+            tracing::debug!(error = %error, "could not notify the workers; they will poll");
         }
     }
 }
 
-/// Looks at a row again and again, ever more rarely, until a limit.
+/// Polling intervals that double up to a maximum, until a deadline.
 #[derive(Debug)]
-struct Looks {
-    until: Instant,
-    pause: Duration,
+struct PollBackoff {
+    deadline: Instant,
+    interval: Duration,
 }
 
-impl Looks {
-    fn until(limit: Duration) -> Looks {
-        // A limit beyond what a clock can hold is no limit that anybody lives to see.
+impl PollBackoff {
+    fn until(limit: Duration) -> PollBackoff {
+        // A limit that overflows the clock becomes 136 years.
         let now = Instant::now();
-        let until = now.checked_add(limit).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-        Looks { until, pause: SHORTEST_LOOK }
+        let deadline = now.checked_add(limit).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
+        PollBackoff { deadline, interval: MIN_POLL_INTERVAL }
     }
 
-    /// False: the limit is reached.
-    async fn pause(&mut self) -> bool {
-        let left = self.until.saturating_duration_since(Instant::now());
+    /// False: the deadline has passed.
+    async fn sleep(&mut self) -> bool {
+        let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return false;
         }
-        tokio::time::sleep(self.pause.min(left)).await;
-        self.pause = (self.pause * 2).min(LONGEST_LOOK);
+        tokio::time::sleep(self.interval.min(left)).await;
+        self.interval = (self.interval * 2).min(MAX_POLL_INTERVAL);
         true
     }
 }

@@ -1,121 +1,128 @@
-//! One reservation in the hands of a call: asked for, waited for, answered, or given up when the call is dropped.
+//! One reservation on the client's side: request it, poll for the nonce, answer. Dropping it gives it up.
 
 use std::time::{Duration, Instant};
 
 use super::error::EmbedError;
-use super::{Gapless, Looks};
+use super::{Gapless, PollBackoff};
 use crate::domain::intent::check_request_id;
 use crate::domain::sanitize::storable;
 use crate::domain::{Answer, Event, EventKind, Nonce, ReservationState, SubmitterKey, TxId, Via};
 use crate::store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, StoreError};
 
-/// A caller that is not heard of for this long gets no nonce any more.
-const WANTED_FOR: Duration = Duration::from_secs(15);
-/// How often it says that it waits.
-const SAY_SO: Duration = Duration::from_secs(3);
-/// Between two tries while the database is away.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// As long as the reasons of cancellations.
+/// A request that is not renewed for this long is abandoned and gets no nonce.
+const REQUEST_TTL: Duration = Duration::from_secs(15);
+/// How often a waiting client renews its request; also the time limit for giving up.
+const RENEW_INTERVAL: Duration = Duration::from_secs(3);
+/// Between two tries while the database is unreachable.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// The same limit as for the reason of a cancellation.
 const MAX_REASON_CHARS: usize = 1_000;
 
-/// What is asked for.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct ReservationRequest {
     pub(super) submitter: SubmitterKey,
     pub(super) request_id: String,
     pub(super) via: Via,
-    pub(super) hold: Duration,
+    /// How long the nonce stays reserved.
+    pub(super) reserve_for: Duration,
+    /// How long to wait for the nonce.
     pub(super) wait: Duration,
 }
 
-/// A nonce that was given, and until when it is held.
+/// A granted nonce and the end of its reservation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrantedNonce {
     pub(super) nonce: Nonce,
     pub(super) ends: Instant,
 }
 
-/// A request is out. Dropped before it is answered, it is given up.
+/// A stored reservation request. Dropped before it is answered, it is given up.
 #[derive(Debug)]
 pub(super) struct PendingReservation {
     gapless: Gapless,
     pub(super) tx_id: TxId,
     pub(super) owner: ReservationOwner,
-    /// Answered, given up, or no longer ours to end.
-    over: bool,
+    /// Answered, given up, or ended by the worker: nothing to do on drop.
+    finished: bool,
 }
 
-/// Whether a request is new.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum RequestOutcome {
     New(PendingReservation),
-    /// The same request id asked before.
+    /// The request id was used before.
     Known(TxId),
 }
 
 impl PendingReservation {
-    pub(super) async fn ask(gapless: &Gapless, ask: &Ask) -> Result<Asked, EmbedError> {
-        check_request_id(&ask.request_id)?;
+    pub(super) async fn request(
+        gapless: &Gapless,
+        request: &ReservationRequest,
+    ) -> Result<RequestOutcome, EmbedError> {
+        check_request_id(&request.request_id)?;
         let new = NewReservation {
             tx_id: TxId::new(),
-            submitter: ask.submitter,
-            request_id: ask.request_id.clone(),
-            via: ask.via,
+            submitter: request.submitter,
+            request_id: request.request_id.clone(),
+            via: request.via,
             owner: ReservationOwner::new(),
-            // Nothing would be no hold at all; the worker bounds the other end.
-            hold: ask.hold.max(Duration::from_millis(1)),
-            wanted_for: WANTED_FOR,
+            // The database refuses zero; the worker applies the upper limit.
+            reserve_for: request.reserve_for.max(Duration::from_millis(1)),
+            wanted_for: REQUEST_TTL,
         };
-        // From here on a row may exist, whatever comes back: dropping this gives it up.
-        let mut reservation =
-            PendingReservation { gapless: gapless.clone(), tx_id: new.tx_id, owner: new.owner, over: false };
+        // From here on a row may exist, even if the insert returns an error: dropping this gives it up.
+        let mut reservation = PendingReservation {
+            gapless: gapless.clone(),
+            tx_id: new.tx_id,
+            owner: new.owner,
+            finished: false,
+        };
         let outbox = gapless.events.wants_outbox();
-        let patience = Patience::of(ask.wait);
+        let retry = ConnectionRetry::within(request.wait);
         let outcome = loop {
             let tried = gapless.store.request_reservation(&new, outbox).await;
-            if let Some(outcome) = patience.judge(tried).await {
+            if let Some(outcome) = retry.result_or_wait(tried).await {
                 break outcome?;
             }
         };
-        reservation.over = outcome != ReservationOutcome::Created;
+        reservation.finished = outcome != ReservationOutcome::Created;
         match outcome {
             ReservationOutcome::Created => {
-                let tx_id = Some(reservation.tx_id);
-                gapless.events.publish(&Event { submitter: ask.submitter, tx_id, kind: EventKind::Accepted });
+                let (submitter, tx_id) = (request.submitter, Some(reservation.tx_id));
+                gapless.events.publish(&Event { submitter, tx_id, kind: EventKind::Accepted });
                 gapless.wake_workers().await;
-                Ok(Asked::New(reservation))
+                Ok(RequestOutcome::New(reservation))
             }
-            ReservationOutcome::Existing(tx_id) => Ok(Asked::Known(tx_id)),
+            ReservationOutcome::Existing(tx_id) => Ok(RequestOutcome::Known(tx_id)),
             ReservationOutcome::Conflict(tx_id) => Err(EmbedError::RequestIdConflict { tx_id }),
-            ReservationOutcome::UnknownSubmitter => Err(EmbedError::UnknownSubmitter(ask.submitter)),
+            ReservationOutcome::UnknownSubmitter => Err(EmbedError::UnknownSubmitter(request.submitter)),
             ReservationOutcome::Protected { reason } => Err(EmbedError::Protected { reason }),
-            ReservationOutcome::WrongMode if ask.via == Via::LowLevel => Err(EmbedError::NotLowLevel),
+            ReservationOutcome::WrongMode if request.via == Via::LowLevel => Err(EmbedError::NotLowLevel),
             ReservationOutcome::WrongMode => Err(EmbedError::LowLevel),
         }
     }
 
-    /// Waits until the nonce is there.
+    /// Polls until the nonce is granted, at most for `wait`. Renews the request meanwhile.
     pub(super) async fn nonce(&mut self, wait: Duration) -> Result<GrantedNonce, EmbedError> {
         let tx_id = self.tx_id;
-        let mut looks = Looks::until(wait);
-        let mut said_so = Instant::now();
+        let mut backoff = PollBackoff::until(wait);
+        let mut renewed_at = Instant::now();
         loop {
-            match self.look().await {
-                Ok(Some(given)) => return Ok(given),
+            match self.poll().await {
+                Ok(Some(granted)) => return Ok(granted),
                 Ok(None) => {}
                 Err(EmbedError::Store(error)) if error.is_connection() => {
-                    tracing::debug!(tx.id = %tx_id, error = %error, "the reservation could not be looked at");
+                    tracing::debug!(tx.id = %tx_id, %error, "could not read the reservation; retrying");
                 }
                 Err(error) => return Err(error),
             }
-            if said_so.elapsed() >= SAY_SO {
-                said_so = Instant::now();
-                // A word that is lost is said again; without any, the request lapses and costs nothing.
-                let _ = self.gapless.store.keep_waiting(tx_id, self.owner, WANTED_FOR).await;
+            if renewed_at.elapsed() >= RENEW_INTERVAL {
+                renewed_at = Instant::now();
+                // A failed renewal is retried. If all of them fail, the request expires and no nonce is used.
+                let _ = self.gapless.store.keep_waiting(tx_id, self.owner, REQUEST_TTL).await;
             }
-            if !looks.pause().await {
-                self.give_up("the caller waited no longer for its nonce").await;
-                // It may have been given in between, and is consumed by its placeholder then.
+            if !backoff.sleep().await {
+                self.give_up("the client stopped waiting for its nonce").await;
+                // The nonce may have been granted in between; its placeholder consumes it then.
                 return match self.gapless.store.reservation(tx_id).await {
                     Ok(Some(view)) if view.state != ReservationState::Requested => {
                         Err(EmbedError::TooLate { tx_id, state: view.state })
@@ -126,55 +133,56 @@ impl PendingReservation {
         }
     }
 
-    async fn look(&mut self) -> Result<Option<GrantedNonce>, EmbedError> {
+    async fn poll(&mut self) -> Result<Option<GrantedNonce>, EmbedError> {
         let tx_id = self.tx_id;
-        let asked_at = Instant::now();
+        let queried_at = Instant::now();
         let Some(view) = self.gapless.store.reservation(tx_id).await? else {
-            self.over = true;
-            return Err(EmbedError::NotYours { tx_id });
+            self.finished = true;
+            return Err(EmbedError::NotOwner { tx_id });
         };
         match (view.state, view.nonce) {
-            // From before the question: what is left was worked out after it.
+            // Counted from before the query: the database computed `left` after that, so this never ends too late.
             (ReservationState::Reserved, Some(nonce)) if !view.left.is_zero() => {
-                Ok(Some(GrantedNonce { nonce, ends: asked_at + view.left }))
+                Ok(Some(GrantedNonce { nonce, ends: queried_at + view.left }))
             }
             (ReservationState::Requested, _) if !view.tx_state.is_terminal() => Ok(None),
             (ReservationState::Requested, _) => {
-                self.over = true;
+                self.finished = true;
                 let reason = view.last_error.unwrap_or_default();
                 Err(EmbedError::Ended { tx_id, state: view.tx_state, reason })
             }
             (state, _) => {
-                self.over = true;
+                self.finished = true;
                 Err(EmbedError::TooLate { tx_id, state })
             }
         }
     }
 
-    /// Binds the worker to the answer, or says why not.
+    /// Stores the answer. After `Ok` the worker is bound to it.
     pub(super) async fn answer(&mut self, answer: &Answer, within: Duration) -> Result<(), EmbedError> {
         let (tx_id, owner) = (self.tx_id, self.owner);
-        let answered = answer_as(&self.gapless, tx_id, owner, answer, within).await;
-        // An error of the database leaves it open whether the answer was taken; giving up settles it, if it was not.
-        self.over = !matches!(answered, Err(EmbedError::Store(_)));
+        let answered = submit_answer(&self.gapless, tx_id, owner, answer, within).await;
+        // After a database error it is unknown whether the answer was stored; the drop gives the reservation up, which
+        // has no effect on a stored answer.
+        self.finished = !matches!(answered, Err(EmbedError::Store(_)));
         answered
     }
 
-    /// The placeholder shall consume the nonce, at once. If that cannot be said, the end of the hold says it.
+    /// Lets the placeholder consume the nonce at once. If this fails, the reservation expires instead.
     pub(super) async fn give_up(&mut self, reason: &str) {
-        self.over = true;
+        self.finished = true;
         give_up(&self.gapless, self.tx_id, self.owner, reason).await;
     }
 
-    /// Somebody else ends it.
-    pub(super) fn keep(mut self) {
-        self.over = true;
+    /// Ends the automatic give-up on drop: an `Allocation` takes over.
+    pub(super) fn detach(mut self) {
+        self.finished = true;
     }
 }
 
 impl Drop for PendingReservation {
     fn drop(&mut self) {
-        if self.over {
+        if self.finished {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -183,17 +191,17 @@ impl Drop for PendingReservation {
     }
 }
 
-pub(super) async fn answer_as(
+pub(super) async fn submit_answer(
     gapless: &Gapless,
     tx_id: TxId,
     owner: ReservationOwner,
     answer: &Answer,
     within: Duration,
 ) -> Result<(), EmbedError> {
-    let patience = Patience::of(within);
+    let retry = ConnectionRetry::within(within);
     let outcome = loop {
         let tried = gapless.store.answer_reservation(tx_id, owner, answer).await;
-        if let Some(outcome) = patience.judge(tried).await {
+        if let Some(outcome) = retry.result_or_wait(tried).await {
             break outcome?;
         }
     };
@@ -203,41 +211,41 @@ pub(super) async fn answer_as(
             Ok(())
         }
         AnswerOutcome::TooLate(state) => Err(EmbedError::TooLate { tx_id, state }),
-        AnswerOutcome::AnsweredBefore => Err(EmbedError::AnsweredBefore { tx_id }),
-        AnswerOutcome::NotYours => Err(EmbedError::NotYours { tx_id }),
+        AnswerOutcome::AlreadyAnswered => Err(EmbedError::AlreadyAnswered { tx_id }),
+        AnswerOutcome::NotOwner => Err(EmbedError::NotOwner { tx_id }),
     }
 }
 
 async fn give_up(gapless: &Gapless, tx_id: TxId, owner: ReservationOwner, reason: &str) {
-    let answer = Answer::GaveUp(shortened(reason));
-    if let Err(error) = answer_as(gapless, tx_id, owner, &answer, SAY_SO).await {
-        tracing::debug!(tx.id = %tx_id, error = %error, "not given up by hand; the end of the hold does it");
+    let answer = Answer::GaveUp(truncate_reason(reason));
+    if let Err(error) = submit_answer(gapless, tx_id, owner, &answer, RENEW_INTERVAL).await {
+        tracing::debug!(tx.id = %tx_id, error = %error, "could not give up the reservation; it will expire");
     }
 }
 
-pub(super) fn shortened(reason: &str) -> String {
+pub(super) fn truncate_reason(reason: &str) -> String {
     match reason.trim() {
         "" => "no reason was given".to_owned(),
         reason => storable(reason).chars().take(MAX_REASON_CHARS).collect(),
     }
 }
 
-/// Tries on while the database is away. Every statement here may be repeated.
-struct Patience {
-    begun: Instant,
+/// Retries while the database is unreachable, up to a limit. Every statement used here is idempotent.
+struct ConnectionRetry {
+    started: Instant,
     limit: Duration,
 }
 
-impl Patience {
-    fn of(limit: Duration) -> Patience {
-        Patience { begun: Instant::now(), limit }
+impl ConnectionRetry {
+    fn within(limit: Duration) -> ConnectionRetry {
+        ConnectionRetry { started: Instant::now(), limit }
     }
 
-    /// `None`: try again.
-    async fn judge<T>(&self, tried: Result<T, StoreError>) -> Option<Result<T, StoreError>> {
+    /// `None`, after a pause: try again.
+    async fn result_or_wait<T>(&self, tried: Result<T, StoreError>) -> Option<Result<T, StoreError>> {
         match tried {
-            Err(error) if error.is_connection() && self.begun.elapsed() < self.limit => {
-                tokio::time::sleep(TRY_AGAIN).await;
+            Err(error) if error.is_connection() && self.started.elapsed() < self.limit => {
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 None
             }
             other => Some(other),

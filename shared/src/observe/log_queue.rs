@@ -1,7 +1,7 @@
-//! A queue before the log's output: whoever logs never waits for whoever reads.
+//! A queue in front of the log output, so that logging never blocks.
 //!
-//! A thread of its own writes what has gathered, many lines at a time. If the reader is slow the queue fills, and then
-//! lines are dropped and counted: a log that nobody reads must not stop a service.
+//! A separate thread writes the queued lines in large writes. If the reader of the log is slow, the queue fills up and
+//! further lines are dropped and counted, because a blocked log must not stop the service.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::metrics::LOG_LINES_DROPPED_TOTAL;
 
-/// Lines gather for this long after a write, so that a flood is a few large writes. What a `kill -9` can take with it.
-const GATHER: Duration = Duration::from_millis(5);
-/// A buffer that grew beyond this in a flood is given back.
-const KEEP_BYTES: usize = 1 << 20;
+/// Lines are collected for this long after a write, so that many lines become few writes. `kill -9` can lose this much.
+const COLLECT: Duration = Duration::from_millis(5);
+/// A larger buffer is shrunk to this size after a write.
+const RETAINED_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub(super) struct LogQueue {
@@ -31,15 +31,15 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     lines: Vec<u8>,
-    /// Lines, ever.
+    /// Number of lines dropped since the start.
     dropped: u64,
     writing: bool,
-    /// Somebody waits for the queue to be empty.
-    hurry: bool,
+    /// A flush is waiting, so write at once.
+    flushing: bool,
 }
 
 impl LogQueue {
-    /// Starts the thread. It ends with the process.
+    /// Starts the thread, which runs until the process ends.
     pub(super) fn start(out: impl Write + Send + 'static, limit_bytes: usize) -> io::Result<LogQueue> {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), limit_bytes });
         let queue = LogQueue { shared };
@@ -64,16 +64,16 @@ impl LogQueue {
         }
     }
 
-    /// Waits until everything is written. False if `patience` ran out first: the reader is too slow.
-    pub(super) fn flush(&self, patience: Duration) -> bool {
+    /// Waits until all lines are written. False: timeout, because the reader is too slow.
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
         let mut state = self.lock();
-        state.hurry = true;
+        state.flushing = true;
         self.shared.changed.notify_all();
         let busy = |state: &mut State| state.writing || !state.lines.is_empty();
         let (state, waited) = self
             .shared
             .changed
-            .wait_timeout_while(state, patience, busy)
+            .wait_timeout_while(state, timeout, busy)
             .unwrap_or_else(PoisonError::into_inner);
         drop(state);
         !waited.timed_out()
@@ -81,31 +81,28 @@ impl LogQueue {
 
     fn run(self, mut out: impl Write) {
         let mut lines = Vec::new();
-        let mut told = 0;
+        let mut reported = 0;
         loop {
             let mut state = self.wait_while(self.lock(), |state| state.lines.is_empty());
             std::mem::swap(&mut lines, &mut state.lines);
             state.writing = true;
             drop(state);
-            // Nobody is left to be told if the log itself cannot be written.
+            // An error of the log itself cannot be reported.
             let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
-            lines.shrink_to(KEEP_BYTES);
+            lines.shrink_to(RETAINED_BYTES);
             let mut state = self.lock();
             state.writing = false;
-            let dropped = state.dropped - std::mem::replace(&mut told, state.dropped);
-            let hurry = std::mem::take(&mut state.hurry);
+            let dropped = state.dropped - std::mem::replace(&mut reported, state.dropped);
+            let flushing = std::mem::take(&mut state.flushing);
             drop(state);
             self.shared.changed.notify_all();
             if dropped > 0 {
-                tracing::warn!(
-                    lines = dropped,
-                    "lines of this log were dropped: whoever reads it is too slow"
-                );
+                tracing::warn!(lines = dropped, "log lines dropped: the reader of the log is too slow");
             }
-            if !hurry {
+            if !flushing {
                 let (state, changed) = (self.lock(), &self.shared.changed);
-                drop(changed.wait_timeout_while(state, GATHER, |state| !state.hurry));
+                drop(changed.wait_timeout_while(state, COLLECT, |state| !state.flushing));
             }
         }
     }
@@ -160,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_written_in_order_and_whole_by_a_flush() {
+    fn a_flush_writes_all_lines_in_order() {
         let (reader, writer) = io::pipe().unwrap();
         let queue = LogQueue::start(writer, 1 << 20).unwrap();
         let reading = std::thread::spawn(move || {
@@ -174,9 +171,9 @@ mod tests {
         assert_eq!(reading.join().unwrap(), expected);
     }
 
-    /// A pipe that nobody reads takes 64 KiB, the queue its limit; the rest of a megabyte is dropped and nobody waits.
+    /// An unread pipe takes 64 KiB and the queue its limit; the rest of a megabyte is dropped without blocking.
     #[test]
-    fn a_reader_that_does_not_read_stops_nobody() {
+    fn a_blocked_reader_does_not_block_logging() {
         let (reader, writer) = io::pipe().unwrap();
         let queue = LogQueue::start(writer, 200_000).unwrap();
         for number in 0..10_000 {
@@ -185,11 +182,11 @@ mod tests {
         assert!(!queue.flush(Duration::from_millis(1)), "the pipe is full");
         let mut lines = BufReader::new(reader).lines();
         let first = lines.next().unwrap().unwrap();
-        assert_eq!(first, line(0).trim_end(), "what was taken is not lost");
+        assert_eq!(first, line(0).trim_end(), "queued lines are not lost");
         let reading = std::thread::spawn(move || {
             lines.map_while(Result::ok).take_while(|line| !line.contains("end")).count()
         });
-        assert!(queue.flush(LONG), "it goes on when somebody reads");
+        assert!(queue.flush(LONG), "writing continues when the pipe is read");
         let dropped = queue.lock().dropped;
         assert!(dropped > 0);
         queue.make_writer().write_all(b"end\n").unwrap();

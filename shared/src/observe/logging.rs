@@ -1,4 +1,4 @@
-//! Where log lines go and what they look like.
+//! Log output and format.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -13,28 +13,28 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::log_queue::LogQueue;
 use crate::config::{Log, LogFormat};
 
-/// Some seconds of a flood, or a day of a quiet service. Beyond it lines are dropped.
+/// Further lines are dropped while the queue is full.
 const QUEUE_BYTES: usize = 8 << 20;
-/// What a normal end waits for a slow reader of the log.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a normal shutdown waits for the log to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 static QUEUE: OnceLock<LogQueue> = OnceLock::new();
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    #[error("configuration: log.level: `{level}` is not a filter: {source}")]
+    #[error("configuration: log.level: `{level}` is not a valid filter: {source}")]
     Filter {
         level: String,
         #[source]
         source: tracing_subscriber::filter::ParseError,
     },
-    #[error("the log has no thread: {0}")]
+    #[error("cannot start the log thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// To be kept until the process ends: its end is when the last lines are written.
+/// Flushes the log on drop. Keep it until the process ends.
 #[derive(Debug)]
-#[must_use = "the last lines are lost if it is dropped early"]
+#[must_use = "log lines may be lost if it is dropped early"]
 pub struct LogGuard(());
 
 impl Drop for LogGuard {
@@ -43,14 +43,14 @@ impl Drop for LogGuard {
     }
 }
 
-/// Logs go to standard error, so that a program's output stays its own. A second call in one process changes
-/// nothing: whoever embeds several services (tests do) has one log.
+/// Logs to standard error, so that standard output is free for data. Only the first call in a process has an effect, so
+/// several services in one process (as in tests) share one log.
 pub fn init_logging(config: &Log) -> Result<LogGuard, LoggingError> {
     let filter = EnvFilter::try_new(&config.level)
         .map_err(|source| LoggingError::Filter { level: config.level.clone(), source })?;
     let queue = match QUEUE.get() {
         Some(queue) => queue,
-        // Of two that come at once, one has a thread for nothing.
+        // Two concurrent first calls leave one unused thread.
         None => {
             let queue = LogQueue::start(std::io::stderr(), QUEUE_BYTES)?;
             QUEUE.get_or_init(|| queue)
@@ -60,7 +60,7 @@ pub fn init_logging(config: &Log) -> Result<LogGuard, LoggingError> {
         .with_env_filter(filter)
         .with_writer(queue.clone())
         .with_ansi(std::io::stderr().is_terminal());
-    let cap = filter_fn(may_be_told);
+    let cap = filter_fn(may_be_logged);
     let installed = match config.format {
         LogFormat::Json => {
             builder.json().flatten_event(true).with_span_list(false).finish().with(cap).try_init()
@@ -73,9 +73,9 @@ pub fn init_logging(config: &Log) -> Result<LogGuard, LoggingError> {
     Ok(LogGuard(()))
 }
 
-/// Whatever the filter says, libraries say nothing below `info`: at `debug` and `trace` some of them show URLs, headers,
-/// statements or bytes of a connection, and what they will show after the next update nobody knows.
-fn may_be_told(metadata: &Metadata<'_>) -> bool {
+/// Libraries never log below `info`, whatever the filter: at `debug` and `trace` some of them log URLs, headers,
+/// statements or connection data, and an update may add more.
+fn may_be_logged(metadata: &Metadata<'_>) -> bool {
     *metadata.level() <= Level::INFO || is_ours(metadata.target())
 }
 
@@ -85,10 +85,10 @@ fn is_ours(target: &str) -> bool {
     name == "gapless" || name.starts_with("gapless_")
 }
 
-/// Waits until everything logged so far is written, or the reader has proved too slow.
+/// Waits until all lines logged so far are written, up to a timeout.
 pub fn flush_logs() {
     if let Some(queue) = QUEUE.get() {
-        queue.flush(PATIENCE);
+        queue.flush(FLUSH_TIMEOUT);
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_crates_may_be_talkative() {
+    fn only_our_own_crates_log_below_info() {
         for target in ["gapless", "gapless::store", "gapless_worker::lane", "gapless_api"] {
             assert!(is_ours(target), "{target}");
         }

@@ -1,11 +1,13 @@
-//! Every metric of Gapless: name, unit, labels, meaning. No metric is named anywhere else.
+//! All metrics: names, units, labels and descriptions.
 //!
-//! Labels are bounded: outcomes, route names, chains, duties. Never an address, a hash or a transaction.
+//! Labels have few values (results, routes, chains, duties), never addresses, hashes or transactions.
 
 use std::sync::OnceLock;
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use super::initial_counters::{Program, register};
 
 /// API. `result`: created, existing, or the `code` of the problem.
 pub const TX_CREATE_TOTAL: &str = "gapless_tx_create_total";
@@ -13,35 +15,36 @@ pub const TX_CREATE_TOTAL: &str = "gapless_tx_create_total";
 pub const HTTP_REQUEST_SECONDS: &str = "gapless_http_request_seconds";
 /// API. Rows per group insert.
 pub const INTAKE_BATCH_SIZE: &str = "gapless_intake_batch_size";
-/// API. Connections that are open.
+/// API. Open connections.
 pub const API_CONNECTIONS: &str = "gapless_api_connections";
-/// API. Requests that wait for a transaction to be final.
+/// API. Long-polling requests that wait for a transaction to be final.
 pub const LONG_POLLS: &str = "gapless_long_polls";
-/// Both. Lines that were not logged because whoever reads the log is too slow.
+/// Both. Log lines dropped because the reader of the log is too slow.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "gapless_log_lines_dropped_total";
 
-/// Worker. `result`: insert (its first owner ever), free (it had been given back), takeover (it had expired under its last
-/// owner), renew, not_owner (someone was faster), lost (found by a renewal), error. `renew` counts each lease of each renewal.
+/// Worker. `result`: insert (first owner), free (was released), takeover (expired under its last owner), renew,
+/// not_owner (another worker was faster), lost (detected by a renewal), error. `renew` counts each lease of each
+/// renewal.
 pub const LEASE_ACQUIRE_TOTAL: &str = "gapless_lease_acquire_total";
-/// Worker. `operation`: what the write was for, as `FencedWrite::operation` names it. Writes refused because the lease was lost.
+/// Worker. `operation`: see `FencedWrite::operation`. Writes rejected because the lease was lost.
 pub const LEASE_FENCED_TOTAL: &str = "gapless_lease_fenced_total";
-/// Worker. `send`: first, or again for bytes of which an earlier send is known; `result`: class of the node's answer, or no_answer.
+/// Worker. `send`: first, or again for bytes sent before; `result`: class of the node's response, or no_answer.
 pub const TX_SUBMIT_TOTAL: &str = "gapless_tx_submit_total";
-/// Worker. `place`: who looks: block (its hash was seen in one), early (on a chain that mines at once), lane (after the rows were
-/// read, before a resend, for a stale receipt), attribution (who consumed a nonce); `result`: found, missing, error. Found and
-/// missing count receipts, error counts look-ups.
+/// Worker. `place`: block (its hash was seen in a block), early (on a chain with instant mining), lane (after the rows
+/// were read, before a resend, for a stale receipt), attribution (which transaction consumed a nonce); `result`:
+/// found, missing, error. Found and missing count receipts, error counts look-ups.
 pub const RECEIPT_CHECK_TOTAL: &str = "gapless_receipt_check_total";
-/// Worker. `result`: final (its block is canonical at the required depth), replaced (another block is), unknown (no node could say).
+/// Worker. `result`: final (the block is canonical at the required depth), replaced (another block is), unknown.
 pub const FINALITY_CHECK_TOTAL: &str = "gapless_finality_check_total";
-/// Worker. `result`: confirmed, failed, cancelled. Intents that ended, after the commit.
+/// Worker. `result`: confirmed, failed, cancelled. Intents that became final, counted after the commit.
 pub const TX_FINAL_TOTAL: &str = "gapless_tx_final_total";
-/// Worker. `action`: wait, rebroadcast, bump, cancel, escalate. What the policy wanted for intents that became STUCK.
+/// Worker. `action`: wait, rebroadcast, bump, cancel, escalate. Policy decisions for intents that became STUCK.
 pub const STUCK_DECISIONS_TOTAL: &str = "gapless_stuck_decisions_total";
-/// Worker. Times that blocks were replaced, as seen by this process.
+/// Worker. Reorgs seen by this process.
 pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "gapless_confirmations_new_fork_total";
 /// Worker. Fenced writes per transaction.
 pub const WRITER_BATCH_SIZE: &str = "gapless_writer_batch_size";
-/// Worker. One transaction of fenced writes, commit included.
+/// Worker. Duration of one transaction of fenced writes, including the commit.
 pub const WRITER_FLUSH_SECONDS: &str = "gapless_writer_flush_seconds";
 /// Worker. `chain`: chain id. Intents without a nonce.
 pub const QUEUE_DEPTH: &str = "gapless_queue_depth";
@@ -49,76 +52,78 @@ pub const QUEUE_DEPTH: &str = "gapless_queue_depth";
 pub const QUEUE_OLDEST_AGE_SECONDS: &str = "gapless_queue_oldest_age_seconds";
 /// Worker. `chain`: chain id. Intents with a nonce that are in no block.
 pub const UNMINED_TRANSACTIONS: &str = "gapless_unmined_transactions";
-/// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
+/// Worker. `chain`: chain id. Time since the oldest of them was assigned its nonce.
 pub const UNMINED_OLDEST_AGE_SECONDS: &str = "gapless_unmined_oldest_age_seconds";
-/// Worker. `chain`: chain id. Intents in a block that is not final: the backlog of receipts.
+/// Worker. `chain`: chain id. Mined intents that are not final.
 pub const TRACKING_TRANSACTIONS: &str = "gapless_tracking_transactions";
-/// Worker. `chain`: chain id. How long ago the oldest of them was given its nonce.
+/// Worker. `chain`: chain id. Time since the oldest of them was assigned its nonce.
 pub const TRACKING_OLDEST_AGE_SECONDS: &str = "gapless_tracking_oldest_age_seconds";
-/// Worker. `queue`: mailbox (the fullest of all lanes), writer, reader_rows, reader_heads, reader_spent, ended_lanes, blocks. What waits
-/// inside this process, looked at every second.
+/// Worker. `queue`: mailbox (the longest of all lanes), writer, reader_rows, reader_heads, reader_spent, ended_lanes,
+/// blocks. Entries in internal queues, sampled every second.
 pub const INTERNAL_QUEUE_DEPTH: &str = "gapless_internal_queue_depth";
-/// Worker. `queue`: mailbox, blocks. What did not fit; whoever reads the queue is told that something is missing and reads anew.
+/// Worker. `queue`: mailbox, blocks. Entries dropped because the queue was full; the reader is notified and reloads.
 pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "gapless_internal_queue_dropped_total";
-/// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Questions that waited for room.
+/// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Requests that waited for free capacity.
 pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "gapless_internal_queue_waits_total";
 /// Worker. Submitters this process owns.
 pub const LANES: &str = "gapless_lanes";
-/// Worker. `chain`: chain id. Submitters that wait for an operator.
+/// Worker. `chain`: chain id. Submitters in PROTECT.
 pub const PROTECTED_SUBMITTERS: &str = "gapless_protected_submitters";
-/// Worker. `chain`: chain id. Submitters with a consumed nonce that nothing explains: they get no new nonces.
+/// Worker. `chain`: chain id. Submitters in SUSPECT: a consumed nonce is unexplained, so they get no new nonces.
 pub const SUSPECT_SUBMITTERS: &str = "gapless_suspect_submitters";
-/// Worker. `chain`: chain id; `reason`: funds, fee, node, signer. How long the head of a queue has been blocked, the longest of all.
+/// Worker. `chain`: chain id; `reason`: funds, fee, node, signer. Longest time that the head of a queue has been
+/// blocked.
 pub const LANE_BLOCKED_SECONDS: &str = "gapless_lane_blocked_seconds";
-/// Worker. `chain`: chain id. Submitters whose key others use as well.
+/// Worker. `chain`: chain id. Submitters with a shared key.
 pub const SHARED_SUBMITTERS: &str = "gapless_shared_submitters";
-/// Worker. `how`: stepped_over, displaced. Nonces of shared submitters that others used.
+/// Worker. `how`: stepped_over, displaced. Nonces of shared keys used by external transactions.
 pub const EXTERNAL_NONCES_TOTAL: &str = "gapless_external_nonces_total";
-/// Worker. `rule`: allow, deploy, max_value, max_value_per_day. What policies of submitters refused.
+/// Worker. `rule`: allow, deploy, max_value, max_value_per_day. Intents refused by a submitter's policy.
 pub const POLICY_REFUSED_TOTAL: &str = "gapless_policy_refused_total";
 /// Worker. `chain`: chain id. Intents that are STUCK.
 pub const STUCK_TRANSACTIONS: &str = "gapless_stuck_transactions";
-/// Worker. `chain`: chain id. Submitters below `balance.low`, as this process last counted; the duty has one holder.
+/// Worker. `chain`: chain id. Submitters below `balance.low`, as last counted by this process; one worker runs the
+/// duty.
 pub const SUBMITTER_BALANCE_LOW: &str = "gapless_submitter_balance_low";
 /// Worker. `duty`, `result`: ok, error.
 pub const DUTY_RUNS_TOTAL: &str = "gapless_duty_runs_total";
-/// Worker. `method`: of the JSON-RPC call. From the call to its answer, waiting for a batch included.
+/// Worker. `method`: JSON-RPC method. Time from call to response, including waiting for a batch.
 pub const RPC_REQUEST_SECONDS: &str = "gapless_rpc_request_seconds";
 /// Worker. Calls per HTTP request.
 pub const RPC_BATCH_SIZE: &str = "gapless_rpc_batch_size";
-/// Worker. `kind`: what kept us from an answer.
+/// Worker. `kind`: why there was no response.
 pub const RPC_ERRORS_TOTAL: &str = "gapless_rpc_errors_total";
-/// Worker. `chain`: chain id; `node`: host and port. 1: of the right chain, at the head, and it answers.
+/// Worker. `chain`: chain id; `node`: host and port. 1: reachable, correct chain, and at the head.
 pub const RPC_NODE_HEALTHY: &str = "gapless_rpc_node_healthy";
-/// Worker. `chain`: chain id; `node`: host and port. Blocks behind the best node of the chain, as last asked.
+/// Worker. `chain`: chain id; `node`: host and port. Blocks behind the best node of the chain.
 pub const RPC_NODE_LAG_BLOCKS: &str = "gapless_rpc_node_lag_blocks";
-/// Worker. Answers to a broadcast that no pattern knows.
+/// Worker. Unclassified responses to a broadcast.
 pub const TX_SUBMIT_UNKNOWN_TOTAL: &str = "gapless_tx_submit_unknown_total";
-/// Worker. `verdict`: where an unmined transaction seemed to be.
+/// Worker. `verdict`: where an unmined transaction was found.
 pub const MEMPOOL_DIAGNOSES_TOTAL: &str = "gapless_mempool_diagnoses_total";
 pub const MEMPOOL_ACTIONS_TOTAL: &str = "gapless_mempool_actions_total";
-/// Worker. `signer`: kind of remote signer; `result`: signed, refused, different (from what was asked), unavailable.
+/// Worker. `signer`: kind of remote signer; `result`: signed, refused, different (from the request), unavailable.
 pub const SIGNER_REQUESTS_TOTAL: &str = "gapless_signer_requests_total";
-/// Worker. `signer`: kind of remote signer. From asking to the checked answer, waiting for a turn included.
+/// Worker. `signer`: kind of remote signer. Time from request to checked response, including waiting for a slot.
 pub const SIGNER_REQUEST_SECONDS: &str = "gapless_signer_request_seconds";
 
-/// From a local round trip to the longest long poll.
+/// From a local round trip to the maximum long poll.
 const SECONDS_BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0];
 const SIZE_BUCKETS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
 
-/// Gives the current values in the Prometheus text format.
+/// Renders the current values in the Prometheus text format.
 #[derive(Clone)]
 pub struct MetricsHandle(PrometheusHandle);
 
 impl MetricsHandle {
     pub fn render(&self) -> String {
-        // Folds the histograms' raw samples together; without it they pile up between scrapes.
+        // Aggregates the histograms' samples, which otherwise accumulate between scrapes.
         self.0.run_upkeep();
         self.0.render()
     }
 
-    /// To be called now and then in a process that nobody scrapes.
+    /// Call it periodically in a process that is not scraped.
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
@@ -130,8 +135,8 @@ impl std::fmt::Debug for MetricsHandle {
     }
 }
 
-/// Installs the process-wide recorder on the first call; later calls give the same handle.
-pub fn install_metrics() -> MetricsHandle {
+/// Installs the process-wide recorder on the first call; later calls return the same handle.
+pub fn install_metrics(program: Program) -> MetricsHandle {
     static HANDLE: OnceLock<MetricsHandle> = OnceLock::new();
     HANDLE
         .get_or_init(|| {
@@ -146,6 +151,7 @@ pub fn install_metrics() -> MetricsHandle {
                 tracing::warn!("another metrics recorder is installed; /metrics stays empty");
             }
             describe();
+            register(program);
             handle
         })
         .clone()
@@ -156,68 +162,61 @@ fn describe() {
     describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "HTTP requests by route and status");
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
     describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
-    describe_gauge!(LONG_POLLS, Unit::Count, "Requests that wait for a transaction to be final");
-    describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the log's reader is too slow");
+    describe_gauge!(LONG_POLLS, Unit::Count, "Long-polling requests that wait for a transaction to be final");
+    describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the reader of the log is too slow");
     describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions and renewals by result");
-    describe_counter!(LEASE_FENCED_TOTAL, "Writes refused because the lease was lost, by operation");
-    describe_counter!(TX_SUBMIT_TOTAL, "First and repeated broadcasts by class of the node's answer");
+    describe_counter!(LEASE_FENCED_TOTAL, "Writes rejected because the lease was lost, by operation");
+    describe_counter!(TX_SUBMIT_TOTAL, "First and repeated broadcasts by class of the node's response");
     describe_counter!(RECEIPT_CHECK_TOTAL, "Receipt look-ups of watcher and lanes by place and result");
     describe_counter!(FINALITY_CHECK_TOTAL, "Checks of blocks at the required depth by result");
-    describe_counter!(TX_FINAL_TOTAL, "Intents that ended, by result");
+    describe_counter!(TX_FINAL_TOTAL, "Intents that became final, by result");
     describe_counter!(STUCK_DECISIONS_TOTAL, "Decisions about stuck intents by action");
-    describe_counter!(
-        CONFIRMATIONS_NEW_FORK_TOTAL,
-        "Times that blocks were replaced, as seen by this process"
-    );
+    describe_counter!(CONFIRMATIONS_NEW_FORK_TOTAL, "Reorgs seen by this process");
     describe_histogram!(WRITER_BATCH_SIZE, Unit::Count, "Fenced writes per transaction");
     describe_histogram!(
         WRITER_FLUSH_SECONDS,
         Unit::Seconds,
-        "Transactions of fenced writes, commit included"
+        "Transactions of fenced writes, including the commit"
     );
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Intents without a nonce");
     describe_gauge!(QUEUE_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest intent without a nonce");
     describe_gauge!(UNMINED_TRANSACTIONS, Unit::Count, "Intents with a nonce that are in no block");
     describe_gauge!(UNMINED_OLDEST_AGE_SECONDS, Unit::Seconds, "Age of the oldest unmined nonce");
-    describe_gauge!(TRACKING_TRANSACTIONS, Unit::Count, "Intents in a block that is not final");
+    describe_gauge!(TRACKING_TRANSACTIONS, Unit::Count, "Mined intents that are not final");
     describe_gauge!(
         TRACKING_OLDEST_AGE_SECONDS,
         Unit::Seconds,
-        "Age of the oldest nonce in a block that is not final"
+        "Age of the oldest mined nonce that is not final"
     );
-    describe_gauge!(INTERNAL_QUEUE_DEPTH, Unit::Count, "What waits in queues inside this process");
-    describe_counter!(INTERNAL_QUEUE_DROPPED_TOTAL, "What did not fit into queues that may lose it");
-    describe_counter!(INTERNAL_QUEUE_WAITS_TOTAL, "Questions that waited for room in a queue");
+    describe_gauge!(INTERNAL_QUEUE_DEPTH, Unit::Count, "Entries in internal queues of this process");
+    describe_counter!(INTERNAL_QUEUE_DROPPED_TOTAL, "Entries dropped because an internal queue was full");
+    describe_counter!(INTERNAL_QUEUE_WAITS_TOTAL, "Requests that waited for a full internal queue");
     describe_gauge!(LANES, Unit::Count, "Submitters this process owns");
-    describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters that wait for an operator");
+    describe_gauge!(PROTECTED_SUBMITTERS, Unit::Count, "Submitters in PROTECT");
     describe_gauge!(
         LANE_BLOCKED_SECONDS,
         Unit::Seconds,
-        "Longest time that the head of a queue has waited for this"
+        "Longest time that the head of a queue has been blocked"
     );
-    describe_gauge!(
-        SUSPECT_SUBMITTERS,
-        Unit::Count,
-        "Submitters with a consumed nonce that nothing explains"
-    );
-    describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters whose key others use as well");
-    describe_counter!(EXTERNAL_NONCES_TOTAL, "Nonces of shared submitters that others used");
-    describe_counter!(POLICY_REFUSED_TOTAL, "Intents that policies of submitters refused, by rule");
+    describe_gauge!(SUSPECT_SUBMITTERS, Unit::Count, "Submitters with a consumed nonce that is unexplained");
+    describe_gauge!(SHARED_SUBMITTERS, Unit::Count, "Submitters with a shared key");
+    describe_counter!(EXTERNAL_NONCES_TOTAL, "Nonces of shared keys used by external transactions");
+    describe_counter!(POLICY_REFUSED_TOTAL, "Intents refused by a submitter's policy, by rule");
     describe_gauge!(STUCK_TRANSACTIONS, Unit::Count, "Transactions unmined for too long");
     describe_gauge!(SUBMITTER_BALANCE_LOW, Unit::Count, "Submitters below balance.low");
     describe_counter!(DUTY_RUNS_TOTAL, "Runs of scheduled duties by result");
     describe_histogram!(RPC_REQUEST_SECONDS, Unit::Seconds, "JSON-RPC calls by method");
     describe_histogram!(RPC_BATCH_SIZE, Unit::Count, "JSON-RPC calls per HTTP request");
-    describe_counter!(RPC_ERRORS_TOTAL, "JSON-RPC requests without an answer, by kind");
+    describe_counter!(RPC_ERRORS_TOTAL, "JSON-RPC requests without a response, by kind");
     describe_gauge!(
         RPC_NODE_HEALTHY,
         Unit::Count,
-        "Whether a node is of the right chain, at the head, and answers"
+        "Whether a node is reachable, on the correct chain and at the head"
     );
-    describe_gauge!(RPC_NODE_LAG_BLOCKS, Unit::Count, "Blocks a node is behind the best one of its chain");
-    describe_counter!(TX_SUBMIT_UNKNOWN_TOTAL, "Answers to a broadcast that no pattern knows");
-    describe_counter!(MEMPOOL_DIAGNOSES_TOTAL, "Looks for unmined transactions by verdict");
-    describe_counter!(MEMPOOL_ACTIONS_TOTAL, "What a mempool diagnosis brought forward, by action");
+    describe_gauge!(RPC_NODE_LAG_BLOCKS, Unit::Count, "Blocks a node is behind the best node of its chain");
+    describe_counter!(TX_SUBMIT_UNKNOWN_TOTAL, "Unclassified responses to a broadcast");
+    describe_counter!(MEMPOOL_DIAGNOSES_TOTAL, "Mempool look-ups of unmined transactions by result");
+    describe_counter!(MEMPOOL_ACTIONS_TOTAL, "Actions triggered by a mempool diagnosis, by action");
     describe_counter!(SIGNER_REQUESTS_TOTAL, "Requests to remote signers by kind and result");
     describe_histogram!(SIGNER_REQUEST_SECONDS, Unit::Seconds, "Requests to remote signers by kind");
 }
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_recorded_metric_is_rendered_with_its_buckets() {
-        let handle = install_metrics();
+        let handle = install_metrics(Program::Api);
         metrics::counter!(TX_CREATE_TOTAL, "result" => "created").increment(2);
         metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => "createTx", "status" => "202").record(0.003);
         let text = handle.render();

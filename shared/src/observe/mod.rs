@@ -1,10 +1,12 @@
-//! Logs, trace context and metrics, the same in every process. Nothing here decides what is worth telling.
+//! Logging, trace context and metrics, shared by all processes.
 
+mod initial_counters;
 mod log_queue;
 mod logging;
 pub mod metrics;
 mod trace;
 
+pub use initial_counters::Program;
 pub use logging::{LogGuard, LoggingError, flush_logs, init_logging};
 pub use metrics::{MetricsHandle, install_metrics};
 pub use trace::TraceContext;

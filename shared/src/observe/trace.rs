@@ -1,9 +1,9 @@
-//! W3C trace context: one `traceparent` from the client's request to every step of its transaction.
+//! W3C trace context: propagates `traceparent` from the client's request to every step of its transaction.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Names a trace and the span in it that caused what follows.
+/// A trace id and the id of the parent span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     trace_id: u128,
@@ -12,19 +12,19 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// A trace of our own, sampled.
+    /// Starts a new, sampled trace.
     pub fn start() -> TraceContext {
-        // All zeroes means "no trace"; the chance is nil, the rule is absolute.
+        // An id of all zeroes is invalid.
         TraceContext { trace_id: rand::random::<u128>() | 1, span_id: new_span_id(), flags: 1 }
     }
 
-    /// The next span of the same trace.
+    /// A new span of the same trace.
     pub fn child(&self) -> TraceContext {
         TraceContext { span_id: new_span_id(), ..*self }
     }
 
-    /// Goes on with the caller's trace if the header is well formed, or starts one: a bad header is no reason to
-    /// refuse a request.
+    /// Continues the client's trace if the header is valid, otherwise starts a new one. An invalid header is not an
+    /// error.
     pub fn continue_from(header: Option<&str>) -> TraceContext {
         match header.and_then(|text| text.parse::<TraceContext>().ok()) {
             Some(parent) => parent.child(),
@@ -41,7 +41,7 @@ fn new_span_id() -> u64 {
     rand::random::<u64>() | 1
 }
 
-/// As in the `traceparent` header and in `managed_tx.trace_context`.
+/// The format of the `traceparent` header and of `managed_tx.trace_context`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)

@@ -1,7 +1,7 @@
-//! What another process signed, compared with what it was asked to sign.
+//! Compares a transaction signed by another process with the requested transaction.
 //!
-//! Nothing is believed: the bytes must be the encoding of the very transaction that was asked for, under a signature of
-//! its sender. Bytes that differ would be recorded under the nonce and sent, and do something nobody wanted.
+//! The bytes must be the exact encoding of the requested transaction with a signature of its sender. Otherwise an
+//! unintended transaction would be recorded at the nonce and sent.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Bytes, Signature, U256};
@@ -11,9 +11,9 @@ use ethers_core::utils::rlp::{PayloadInfo, Rlp};
 use super::signature::{is_low, is_signature_of};
 use crate::domain::{H256, SignedDraft, UnsignedTx};
 
-/// Names the first field that is not as it was asked for. The values stay out of it: clients read this text.
+/// The first field that differs from the request. Without values, because clients can read this text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the signed transaction is not the one that was asked for: `{0}` differs")]
+#[error("the signed transaction differs from the request: `{0}`")]
 pub(super) struct Difference(pub(super) &'static str);
 
 const LEGACY: [&str; 9] = ["nonce", "gasPrice", "gas", "to", "value", "data", "v", "r", "s"];
@@ -34,11 +34,11 @@ const EIP_1559: [&str; 12] = [
     "s",
 ];
 
-/// A draft of exactly `tx`, or what is wrong with `raw`.
+/// The draft, if `raw` is exactly `tx`; otherwise the first difference.
 pub(super) fn checked(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Difference> {
     let typed = tx.typed();
     let max_cost = tx.max_cost().ok_or(Difference("gas"))?;
-    // The encoding of a legacy transaction is a list, which no type number is the beginning of.
+    // A legacy transaction is an RLP list, whose first byte is never a type number.
     let (kind, body) = match raw.split_first() {
         Some((kind @ 1..=0x7f, body)) => (*kind, body),
         Some(_) => (0, raw.as_ref()),
@@ -73,7 +73,7 @@ pub(super) fn checked(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Differ
     Ok(SignedDraft { nonce: tx.nonce, raw, tx_hash, gas_limit: tx.gas_limit, fees: tx.fees, max_cost })
 }
 
-/// The encoded items of a list that has exactly so many and nothing after it.
+/// The encoded items of a list with exactly `count` items and no trailing bytes.
 fn fields(body: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     let PayloadInfo { header_len, value_len } = PayloadInfo::from(body).ok()?;
     let list = Rlp::new(body);
@@ -88,7 +88,7 @@ fn signature(fields: &[&[u8]], tx: &UnsignedTx, kind: u8) -> Result<Signature, D
     let number = |index: usize, name| Rlp::new(fields[index]).as_val::<U256>().map_err(|_| Difference(name));
     let (v, r, s) = (number(0, "v")?, number(1, "r")?, number(2, "s")?);
     let smallest = match kind {
-        // EIP-155. The older 27 and 28 are valid on every chain: not what was asked for.
+        // EIP-155. The older values 27 and 28 are valid on every chain and not accepted.
         0 => U256::from(tx.chain_id.0) * 2 + 35,
         _ => U256::zero(),
     };

@@ -14,7 +14,7 @@ fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
 }
 
 #[test]
-fn what_was_asked_for_is_taken_as_it_is() {
+fn the_requested_transaction_is_accepted() {
     for tx in each_type() {
         let raw = signed(&wallet(), &tx);
         let draft = checked(&tx, raw.clone()).unwrap();
@@ -35,7 +35,7 @@ fn a_deployment_without_data_or_value_is_taken() {
     }
 }
 
-/// A change and the name under which it must be found.
+/// A changed field and its expected name.
 type Change = (&'static str, fn(&mut UnsignedTx));
 
 #[test]
@@ -96,7 +96,7 @@ fn another_key_is_found() {
         "4747474747474747474747474747474747474747474747474747474747474747".parse().unwrap();
     for tx in each_type() {
         assert_eq!(difference(&tx, signed(&other, &tx)), "from");
-        // Everything right, and a signature of another transaction.
+        // All fields are correct, but the signature is of another transaction.
         let mut stale = tx.clone();
         stale.nonce = Nonce(8);
         assert_eq!(difference(&tx, tx.typed().rlp_signed(&signature(&wallet(), &stale))), "from");
@@ -105,13 +105,13 @@ fn another_key_is_found() {
 }
 
 #[test]
-fn a_signature_that_nodes_would_not_take_is_refused() {
-    // Twice the half of the order, rounded up: the order itself.
+fn a_signature_that_nodes_reject_is_rejected() {
+    // The curve order.
     let order = HALF_ORDER * 2 + 1;
     for tx in each_type() {
         let good = signature(&wallet(), &tx);
         let encoded = |signature: Signature| tx.typed().rlp_signed(&signature);
-        // The other value of `s` that fits, with the other parity: it recovers to the same sender.
+        // The higher value of `s` with the other parity recovers to the same sender.
         let parity = if good.v.is_multiple_of(2) { good.v - 1 } else { good.v + 1 };
         let high = Signature { s: order - good.s, v: parity, ..good };
         assert_eq!(high.recover(tx.typed().sighash()).unwrap(), tx.from);
@@ -128,7 +128,7 @@ fn a_signature_that_nodes_would_not_take_is_refused() {
 }
 
 #[test]
-fn bytes_that_are_no_transaction_are_refused_wherever_they_end() {
+fn truncated_or_modified_bytes_are_rejected() {
     for tx in each_type() {
         let raw = signed(&wallet(), &tx);
         for end in 0..raw.len() {
@@ -151,8 +151,8 @@ fn bytes_that_are_no_transaction_are_refused_wherever_they_end() {
 }
 
 #[test]
-fn another_spelling_of_the_same_transaction_is_refused() {
-    // The nonce with a leading zero: some decoders read it as the same number, and its hash is another.
+fn a_non_canonical_encoding_is_rejected() {
+    // The nonce with a leading zero: some decoders accept it, but the hash differs.
     let [legacy, ..] = each_type();
     let raw = signed(&wallet(), &legacy).to_vec();
     let mut padded = raw.clone();

@@ -1,4 +1,4 @@
-//! Asking keepers of keys, each until it has answered, what they sign for.
+//! Queries remote signers for their addresses until each has responded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,80 +9,80 @@ use super::remote_signer::{RemoteKey, RemoteSigner};
 use super::set::{SignerProblem, SignerSet};
 use crate::domain::Address;
 
-/// Between two questions to a keeper that did not answer, at first and at the most.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-const ASK_AGAIN_AT_MOST: Duration = Duration::from_secs(15);
+/// Initial and maximum backoff between queries to a remote signer that does not respond.
+const RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(15);
 
-/// A keeper of the configuration.
+/// A configured remote signer.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Its place in the configuration.
+    /// Its configuration key.
     pub(super) name: String,
     pub(super) remote_signer: Arc<dyn RemoteSigner>,
-    /// Empty: it is asked.
+    /// Configured addresses. Empty: the signer is queried.
     pub(super) listed: Vec<Address>,
 }
 
 impl SignerSet {
-    /// Asks every remote signer what it signs for, each until it has answered; none waits for another. Addresses that
-    /// come in are usable at once, and are told to `found`.
+    /// Queries every remote signer for its addresses concurrently, each until it responds. New addresses are usable at
+    /// once and are sent to `found`.
     pub async fn discover(&self, found: mpsc::UnboundedSender<Vec<Address>>) {
-        let asking = self.sources.iter().map(|source| self.ask(source, &found));
-        futures::future::join_all(asking).await;
+        let queries = self.sources.iter().map(|source| self.query(source, &found));
+        futures::future::join_all(queries).await;
     }
 
-    async fn ask(&self, source: &Source, found: &mpsc::UnboundedSender<Vec<Address>>) {
-        let mut pause = ASK_AGAIN;
+    async fn query(&self, source: &Source, found: &mpsc::UnboundedSender<Vec<Address>>) {
+        let mut pause = RETRY;
         loop {
             let reason = match source.remote_signer.addresses().await {
                 Ok(addresses) if addresses.is_empty() && source.listed.is_empty() => {
-                    "it signs for no address".to_owned()
+                    "it has no addresses".to_owned()
                 }
                 Ok(addresses) => {
                     tracing::info!(
                         source = source.name,
                         endpoint = source.remote_signer.shown(),
                         addresses = addresses.len(),
-                        "a remote signer answers"
+                        "remote signer reachable"
                     );
-                    self.settle(source);
-                    return self.take_over(source, addresses, found);
+                    self.clear_problem(source);
+                    return self.add_addresses(source, addresses, found);
                 }
                 Err(reason) => reason,
             };
-            self.complain(source, reason);
+            self.set_problem(source, reason);
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(ASK_AGAIN_AT_MOST);
+            pause = (pause * 2).min(MAX_RETRY);
         }
     }
 
-    /// What the configuration lists is not added to: a list is a restriction.
-    fn take_over(
+    /// A configured list is a restriction: no other addresses are added.
+    fn add_addresses(
         &self,
         source: &Source,
         addresses: Vec<Address>,
         found: &mpsc::UnboundedSender<Vec<Address>>,
     ) {
         for missing in source.listed.iter().filter(|address| !addresses.contains(address)) {
-            self.report(&source.name, format!("it does not sign for {missing:#x}, which is listed"));
+            self.report(&source.name, format!("it does not sign for {missing:#x}, which is configured"));
         }
         if !source.listed.is_empty() {
             return;
         }
         let new: Vec<Address> =
             addresses.into_iter().filter(|address| self.insert_remote(source, *address)).collect();
-        // Nobody listens any more: the process is about to stop.
+        // The receiver is gone only during shutdown.
         let _ = found.send(new);
     }
 
-    /// False: another signer has it.
+    /// False: the address already has a signer.
     pub(super) fn insert_remote(&self, source: &Source, address: Address) -> bool {
         let signer = RemoteKey { address, remote_signer: Arc::clone(&source.remote_signer) };
         self.insert(&source.name, signer)
     }
 
-    /// A keeper did not answer: said once, until it does or until the reason is another.
-    fn complain(&self, source: &Source, reason: String) {
+    /// Records and logs why a remote signer does not respond; logged once until the reason changes.
+    fn set_problem(&self, source: &Source, reason: String) {
         let mut known = self.change();
         match known.problems.iter_mut().find(|problem| problem.source == source.name) {
             Some(problem) if problem.reason == reason => return,
@@ -96,11 +96,11 @@ impl SignerSet {
             source = source.name,
             endpoint = source.remote_signer.shown(),
             reason,
-            "a remote signer does not answer; it is asked again, the others are used"
+            "remote signer does not respond; retrying"
         );
     }
 
-    fn settle(&self, source: &Source) {
+    fn clear_problem(&self, source: &Source) {
         self.change().problems.retain(|problem| problem.source != source.name);
     }
 }

@@ -1,4 +1,4 @@
-//! V3 keystore files: reading, making and importing. One file holds one key, encrypted under a password.
+//! V3 keystore files: reading, creating and importing. Each file contains one encrypted key.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -12,28 +12,28 @@ use zeroize::Zeroizing;
 use crate::config::Secret;
 use crate::domain::Address;
 
-/// No text of it holds a key or a password.
+/// The messages contain no key or password.
 #[derive(Debug, thiserror::Error)]
 pub enum KeystoreError {
-    #[error("the key is not 32 bytes of hex, or no valid private key")]
+    #[error("the key is not 32 bytes of hex or not a valid private key")]
     BadKey,
     #[error("the password is empty")]
     EmptyPassword,
     #[error("{path}: {source}")]
     File { path: PathBuf, source: std::io::Error },
-    #[error("{path} could not be encrypted: {reason}")]
+    #[error("cannot encrypt {path}: {reason}")]
     Encrypt { path: PathBuf, reason: String },
     #[error("{reason}")]
     Decrypt { reason: String },
 }
 
-/// A new random key in `dir`, which is made if it is missing.
+/// Creates a random key in `dir`, which is created if missing.
 pub fn create(dir: &Path, password: &Secret) -> Result<(Address, PathBuf), KeystoreError> {
     let wallet = LocalWallet::new(&mut thread_rng());
     store(dir, &wallet, password)
 }
 
-/// An existing key, in hex with or without `0x`, into `dir`.
+/// Imports a key, in hex with or without `0x`, into `dir`.
 pub fn import(
     dir: &Path,
     secret_hex: &Secret,
@@ -51,7 +51,7 @@ pub(super) fn wallet_from_hex(secret_hex: &Secret) -> Result<LocalWallet, Keysto
     Ok(LocalWallet::from(key))
 }
 
-/// The file is on disk, readable by its owner alone, before the address is known to anybody.
+/// The file is synced to disk, readable only by its owner, before the address is returned.
 fn store(dir: &Path, wallet: &LocalWallet, password: &Secret) -> Result<(Address, PathBuf), KeystoreError> {
     if password.is_empty() {
         return Err(KeystoreError::EmptyPassword);
@@ -63,7 +63,7 @@ fn store(dir: &Path, wallet: &LocalWallet, password: &Secret) -> Result<(Address
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(at(dir))?;
     let name = format!("{:x}.json", wallet.address());
     let path = dir.join(&name);
-    // Made here, empty, for its mode, and so that a key that is already there is never overwritten.
+    // Create the file first, to set its mode and to never overwrite an existing key.
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(at(&path))?;
     let bytes = Zeroizing::new(wallet.signer().to_bytes().to_vec());
     let stored = LocalWallet::encrypt_keystore(
@@ -74,7 +74,7 @@ fn store(dir: &Path, wallet: &LocalWallet, password: &Secret) -> Result<(Address
         Some(&name),
     );
     if let Err(error) = stored {
-        // The empty file would be reported as a broken keystore at every start.
+        // An empty file would be reported as an invalid keystore at every startup.
         let _ = fs::remove_file(&path);
         return Err(KeystoreError::Encrypt { path, reason: error.to_string() });
     }
@@ -83,19 +83,19 @@ fn store(dir: &Path, wallet: &LocalWallet, password: &Secret) -> Result<(Address
     Ok((wallet.address(), path))
 }
 
-/// Decrypts one file. Slow on purpose (that is what protects it): call it on a blocking thread.
+/// Decrypts one file. Key derivation is slow by design: call it on a blocking thread.
 pub(super) fn open(path: &Path, password: &Secret) -> Result<LocalWallet, KeystoreError> {
     let wallet = LocalWallet::decrypt_keystore(path, password.expose())
         .map_err(|error| KeystoreError::Decrypt { reason: error.to_string() })?;
     match stated_address(path) {
         Some(stated) if stated != wallet.address() => Err(KeystoreError::Decrypt {
-            reason: format!("the file says {stated:#x}, its key is that of {:#x}", wallet.address()),
+            reason: format!("the file states {stated:#x}, but its key is of {:#x}", wallet.address()),
         }),
         _ => Ok(wallet),
     }
 }
 
-/// The address in the clear, which some tools write and others leave out.
+/// The plaintext address, which is optional.
 fn stated_address(path: &Path) -> Option<Address> {
     let file: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let text = file.get("address")?.as_str()?;
@@ -111,7 +111,7 @@ mod tests {
     const KEY: &str = "4646464646464646464646464646464646464646464646464646464646464646";
 
     #[test]
-    fn a_key_goes_into_a_file_and_comes_back() {
+    fn a_key_is_stored_and_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let (keys, password) = (dir.path().join("keys"), Secret::new("pass"));
         let (address, path) = create(&keys, &password).unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_password_opens_nothing() {
+    fn a_wrong_password_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let (_, path) = create(dir.path(), &Secret::new("right")).unwrap();
         let error = open(&path, &Secret::new("wrong")).unwrap_err().to_string();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_there_is_not_overwritten() {
+    fn an_existing_key_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let (_, path) = import(dir.path(), &Secret::new(KEY), &Secret::new("first")).unwrap();
         assert!(import(dir.path(), &Secret::new(KEY), &Secret::new("second")).is_err());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_without_being_repeated() {
+    fn invalid_keys_are_rejected_and_leave_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let zero = "0".repeat(64);
         for bad in ["", "0x", "46", "zz46464646464646464646464646464646464646464646464646464646464646", &zero]
@@ -148,7 +148,7 @@ mod tests {
             assert!(matches!(error, KeystoreError::BadKey));
         }
         assert!(matches!(create(dir.path(), &Secret::default()), Err(KeystoreError::EmptyPassword)));
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was left behind");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no file is left");
     }
 
     #[test]
@@ -158,6 +158,6 @@ mod tests {
         let mut file: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         file["address"] = "0000000000000000000000000000000000000001".into();
         fs::write(&path, file.to_string()).unwrap();
-        assert!(open(&path, &Secret::new("p")).unwrap_err().to_string().contains("the file says"));
+        assert!(open(&path, &Secret::new("p")).unwrap_err().to_string().contains("the file states"));
     }
 }

@@ -1,4 +1,4 @@
-//! A key in this process's memory.
+//! A private key in the memory of this process.
 
 use async_trait::async_trait;
 use ethers_core::types::Signature;
@@ -11,7 +11,7 @@ use super::{Signer, SignerError};
 use crate::config::Secret;
 use crate::domain::{Address, H256, SignedDraft, UnsignedTx};
 
-/// Holds the key until dropped, which wipes it.
+/// The key is zeroized on drop.
 pub struct LocalSigner {
     wallet: LocalWallet,
     kind: &'static str,
@@ -56,25 +56,25 @@ impl Signer for LocalSigner {
         self.kind
     }
 
-    /// Runs where it is called: signing and checking are a fraction of a millisecond of pure computation, short enough
-    /// for the other lanes of the thread, and a hop to a blocking thread would cost a good part of that again.
+    /// Runs on the caller's thread: signing and checking take a fraction of a millisecond, and a blocking thread would
+    /// add a large part of that.
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError> {
         if tx.from != self.address() {
             return Err(self.refused(format!("the transaction is from {:#x}", tx.from)));
         }
-        let max_cost = tx.max_cost().ok_or_else(|| self.refused("gas, price and value leave 256 bits"))?;
+        let max_cost = tx.max_cost().ok_or_else(|| self.refused("gas, price and value exceed 256 bits"))?;
         let typed = tx.typed();
         // Hashed once, for signing and for checking.
         let digest = typed.sighash();
         let signed = self.wallet.sign_hash(digest).map_err(|error| self.refused(error.to_string()))?;
-        // 27 and 28 stand for the parity. Two more mean an `r` that was reduced, which no transaction can say.
+        // 27 and 28 encode the parity. 29 and 30 mean a reduced `r`, which a transaction cannot encode.
         let is_y_odd = match signed.v {
             27 => false,
             28 => true,
-            _ => return Err(self.refused("the signature does not fit a transaction")),
+            _ => return Err(self.refused("the signature cannot be encoded in a transaction")),
         };
         let signature = Signature { v: v(&typed, tx.chain_id, is_y_odd), ..signed };
-        // A wrong signature would be somebody else's transaction, or nobody's: the nonce would never be consumed.
+        // A wrong signature would belong to another sender, and the nonce would never be consumed.
         if !is_signature_of(self.address(), digest, &signature) {
             return Err(self.refused("the signature does not recover to the address"));
         }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(draft.nonce, Nonce(9));
     }
 
-    /// Computed with an implementation of RLP, Keccak and RFC 6979 of its own, which also yields the example above.
+    /// Computed with an independent implementation of RLP, Keccak and RFC 6979, which also yields the example above.
     #[tokio::test]
     async fn a_dynamic_fee_transaction_comes_out_byte_by_byte() {
         let signer = signer("4646464646464646464646464646464646464646464646464646464646464646");
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_never_be_valid_is_refused() {
+    async fn invalid_transactions_are_refused() {
         let signer = signer("4646464646464646464646464646464646464646464646464646464646464646");
         let fees = Fees::Legacy { gas_price: U256::MAX };
         let error = signer.sign(&unsigned(&signer, TxKind::Legacy, fees)).await.unwrap_err();
         assert!(matches!(error, SignerError::Refused { .. }), "{error}");
-        let mut foreign = unsigned(&signer, TxKind::Legacy, Fees::Legacy { gas_price: 1.into() });
-        foreign.from = Address::zero();
-        assert!(matches!(signer.sign(&foreign).await, Err(SignerError::Refused { .. })));
+        let mut other_sender = unsigned(&signer, TxKind::Legacy, Fees::Legacy { gas_price: 1.into() });
+        other_sender.from = Address::zero();
+        assert!(matches!(signer.sign(&other_sender).await, Err(SignerError::Refused { .. })));
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
-//! Keys, and the one thing done with them: turning an unsigned transaction into signed bytes.
+//! Signers: turn an unsigned transaction into signed bytes.
 //!
-//! A signer does not know nonces, queues or nodes, and never sends what it signed. Keys are read once at start, are
-//! never written to a log, and leave the process only as signatures. Keys that live elsewhere never come here.
+//! A signer does not manage nonces or queues and never sends a transaction. Local keys are read once at startup and
+//! never logged. Keys of remote signers never enter this process.
 
 mod check;
 mod discover;
@@ -34,19 +34,18 @@ use crate::domain::{Address, SignedDraft, UnsignedTx};
 #[async_trait]
 pub trait Signer: Send + Sync + std::fmt::Debug {
     fn address(&self) -> Address;
-    /// Where the key lives, in one word: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or
-    /// `gcp_kms`.
+    /// The kind of key store: `keystore`, `raw_key`, `json_rpc`, `clef`, `http`, `aws_kms` or `gcp_kms`.
     fn kind(&self) -> &'static str;
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError>;
 }
 
-/// Why there is no signature. The variant is the decision.
+/// Why there is no signature. The variant decides whether the caller retries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignerError {
-    /// Try later: the signer is away. No nonce is used up by waiting.
+    /// Temporary: retry later. No nonce is consumed meanwhile.
     #[error("the signer of {address:#x} is unavailable: {reason}")]
     Unavailable { address: Address, reason: String },
-    /// Never: this transaction will not be signed, however often it is asked.
+    /// Permanent: the signer will never sign this transaction.
     #[error("the signer of {address:#x} refuses: {reason}")]
     Refused { address: Address, reason: String },
 }

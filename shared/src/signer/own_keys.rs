@@ -1,4 +1,4 @@
-//! Keys that this process reads and holds: keystore files under one password, and raw keys in environment variables.
+//! Local keys: keystore files with one password, and raw keys in environment variables.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ impl SignerSet {
             Ok(opened) => opened,
             Err(reason) => return self.report(&dir.display().to_string(), reason),
         };
-        // Each takes a core for a while; more at once than cores would only hold more memory.
+        // Decryption is CPU-bound and needs much memory, so run one per core.
         let at_once = std::thread::available_parallelism().map_or(2, usize::from);
         let mut opening = futures::stream::iter(files)
             .map(|path| {
@@ -35,8 +35,8 @@ impl SignerSet {
                     self.insert(&source, LocalSigner::from_keystore(wallet));
                 }
                 Ok(Err(error)) => self.report(&source, error.to_string()),
-                // The decrypting library panics on lengths it did not expect.
-                Err(_) => self.report(&source, "not a well-formed V3 keystore".into()),
+                // The decryption library panics on unexpected lengths.
+                Err(_) => self.report(&source, "not a valid V3 keystore".into()),
             }
         }
     }
@@ -72,7 +72,7 @@ fn raw_key(name: &str) -> Result<LocalSigner, String> {
     LocalSigner::new(&variable(name)?).map_err(|error| error.to_string())
 }
 
-/// Regular files in name order. Hidden ones are editors' and mounts'; the password may lie beside the keys.
+/// Regular files in name order, without hidden files (of editors and mounts) and without the password file.
 fn key_files(dir: &Path, config: &config::Signer) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let mut files: Vec<PathBuf> = entries

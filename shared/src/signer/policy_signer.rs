@@ -1,7 +1,7 @@
-//! A signer behind a policy: what breaks it is never handed to the key, whoever asks.
+//! A signer that checks the submitter's policy before it signs.
 //!
-//! The lane has judged before, and better: with a code, an audit row, and the day's total. This is the last line, for the
-//! path that somebody forgot.
+//! The lane checks the policy first, with an error code, an audit row and the daily total. This is defence in depth for
+//! code paths that skip that check.
 
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ impl Signer for PolicySigner {
 
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError> {
         let address = self.address();
-        if let Err(breach) = self.policy.judge(address, &tx.payload) {
+        if let Err(breach) = self.policy.check(address, &tx.payload) {
             tracing::error!(chain.id = tx.chain_id.0, submitter = ?address, nonce = tx.nonce.0, rule = breach.rule.as_str(),
-                "a transaction that breaks the policy reached the signer and was not signed");
+                "transaction violates the policy; not signed");
             return Err(SignerError::Refused { address, reason: breach.to_string() });
         }
         self.signer.sign(tx).await
@@ -52,7 +52,7 @@ mod tests {
     use crate::signer::LocalSigner;
 
     #[tokio::test]
-    async fn what_breaks_the_policy_is_not_signed_and_a_placeholder_is() {
+    async fn a_policy_violation_is_not_signed_but_a_placeholder_is() {
         let local = LocalSigner::from_raw_key(LocalWallet::from_bytes(&[7; 32]).unwrap());
         let from = local.address();
         let policy = Policy { max_value: Some(1.into()), ..Policy::default() };

@@ -1,7 +1,7 @@
-//! A transaction that somebody else signed, read back into what it does.
+//! Decodes a transaction signed by the reserving client of a nonce.
 //!
-//! For bytes of a caller that holds a nonce. Nothing in them is believed: what was read is encoded again and compared
-//! byte by byte, and the signature must be the sender's, for this chain and this nonce.
+//! The bytes are not trusted: the decoded transaction is encoded again and compared byte by byte, and the signature
+//! must be the sender's, for this chain and this nonce.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::transaction::eip2930::AccessList;
@@ -11,15 +11,15 @@ use ethers_core::utils::rlp::Rlp;
 use super::check::checked;
 use crate::domain::{Address, ChainId, Fees, Nonce, Payload, SignedDraft, Speed, TxKind, UnsignedTx};
 
-/// What signed bytes would do, and the bytes as a draft.
+/// The decoded payload, and the bytes as a draft.
 #[derive(Clone, Debug)]
 pub struct ReadSigned {
-    /// With its gas limit and its prices: a replacement stays within what the caller signed.
+    /// Includes gas limit and fees, so that a replacement stays within the signed limits.
     pub payload: Payload,
     pub draft: SignedDraft,
 }
 
-/// Reads bytes that must be a transaction of `from`, on this chain, at this nonce; or says what is wrong with them.
+/// Decodes bytes that must be a transaction of `from` on this chain at this nonce. The error describes the problem.
 pub fn read_signed(
     chain_id: ChainId,
     from: Address,
@@ -27,20 +27,20 @@ pub fn read_signed(
     raw: &Bytes,
 ) -> Result<ReadSigned, String> {
     let (typed, _) = TypedTransaction::decode_signed(&Rlp::new(raw))
-        .map_err(|error| format!("no signed transaction of a kind that is sent here: {error}"))?;
+        .map_err(|error| format!("not a signed transaction of a supported type: {error}"))?;
     let signed_nonce = typed.nonce().copied().unwrap_or_default();
     if signed_nonce != U256::from(nonce.0) {
-        return Err("it is signed for another nonce than the one that is held".to_owned());
+        return Err("signed for another nonce than the reserved one".to_owned());
     }
     if typed.chain_id().map(|id| id.as_u64()) != Some(chain_id.0) {
-        return Err("it is signed for another chain, or for every chain".to_owned());
+        return Err("signed for another chain, or without a chain id".to_owned());
     }
     let (payload, fees) = content(&typed)?;
     let gas_limit = payload.gas_limit.unwrap_or_default();
     let unsigned = UnsignedTx { chain_id, from, nonce, gas_limit, fees, payload };
     let draft = checked(&unsigned, raw.clone()).map_err(|difference| match difference.0 {
-        "from" => "it is not signed by the submitter".to_owned(),
-        field => format!("its `{field}` is not in the one form that every node takes"),
+        "from" => "not signed by the submitter".to_owned(),
+        field => format!("`{field}` is not in canonical encoding"),
     })?;
     Ok(ReadSigned { payload: unsigned.payload, draft })
 }
@@ -49,7 +49,7 @@ fn content(typed: &TypedTransaction) -> Result<(Payload, Fees), String> {
     let (kind, access_list, fees) = match typed {
         TypedTransaction::Legacy(tx) => (TxKind::Legacy, AccessList::default(), legacy_fees(tx)),
         TypedTransaction::Eip2930(tx) => {
-            // An empty list is a legacy transaction to us, and would be encoded as one.
+            // With an empty list it would be encoded as a legacy transaction.
             if tx.access_list.0.is_empty() {
                 return Err("an EIP-2930 transaction needs an access list".to_owned());
             }
@@ -66,7 +66,7 @@ fn content(typed: &TypedTransaction) -> Result<(Payload, Fees), String> {
     let tip = match fees {
         Fees::Eip1559 { max_fee_per_gas, max_priority_fee_per_gas } => {
             if max_priority_fee_per_gas > max_fee_per_gas {
-                return Err("its priority fee is above its fee cap".to_owned());
+                return Err("the priority fee is above the maximum fee".to_owned());
             }
             Some(max_priority_fee_per_gas)
         }
@@ -74,7 +74,7 @@ fn content(typed: &TypedTransaction) -> Result<(Payload, Fees), String> {
     };
     let to = match typed.to() {
         Some(NameOrAddress::Address(address)) => Some(*address),
-        Some(NameOrAddress::Name(_)) => return Err("its recipient is no address".to_owned()),
+        Some(NameOrAddress::Name(_)) => return Err("the recipient is not an address".to_owned()),
         None => None,
     };
     let payload = Payload {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_signed_is_read_back_whatever_its_kind() {
+    async fn signed_transactions_of_each_kind_are_decoded() {
         for (kind, listed) in [
             (TxKind::Legacy, false),
             (TxKind::Legacy, true),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_for_another_nonce_chain_or_sender_and_nonsense_are_refused() {
+    async fn another_nonce_chain_or_sender_and_invalid_bytes_are_rejected() {
         let tx = unsigned(TxKind::Eip1559, false);
         let raw = signer().sign(&tx).await.unwrap().raw;
         let problem = |chain, from, nonce, raw: &Bytes| read_signed(chain, from, nonce, raw).unwrap_err();
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signature_for_every_chain_is_refused() {
+    async fn a_signature_without_a_chain_id_is_rejected() {
         let wallet: LocalWallet =
             "4646464646464646464646464646464646464646464646464646464646464646".parse().unwrap();
         let request = TransactionRequest::new().to(Address::repeat_byte(7)).nonce(4).gas(21_000).gas_price(9);
         let signature = wallet.sign_hash(request.sighash()).unwrap();
         let raw = TypedTransaction::Legacy(request).rlp_signed(&signature);
         let error = read_signed(CHAIN, wallet.address(), Nonce(4), &raw).unwrap_err();
-        assert!(error.contains("every chain"), "{error}");
+        assert!(error.contains("without a chain id"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! Keys that others keep: what a keeper must be able to do, and the one way its answers become signed drafts.
+//! Keys of remote signers: the interface of a remote signer, and the check of its responses.
 //!
-//! A keeper is not trusted: what it returns is compared with what was asked, field by field. Asking happens before
-//! anything is committed, so that a slow, absent or lying keeper costs time and no nonce.
+//! A remote signer is not trusted: its response is compared with the request field by field. Signing happens before
+//! anything is committed, so that a slow, unreachable or faulty signer costs time but no nonce.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,35 +14,35 @@ use super::{Signer, SignerError};
 use crate::domain::{Address, SignedDraft, UnsignedTx};
 use crate::observe::metrics as m;
 
-/// What a keeper says is kept and shown, within reason.
-const MAX_SAID: usize = 300;
+/// Maximum length of a remote signer's message in characters.
+const MAX_MESSAGE: usize = 300;
 
-/// Somebody else who holds keys: a process, a service.
+/// A process or service that holds keys.
 #[async_trait]
 pub(super) trait RemoteSigner: Send + Sync + std::fmt::Debug {
-    /// As in the configuration, in metrics and in the table of submitters.
+    /// The name used in the configuration, in metrics and in the table of submitters.
     fn kind(&self) -> &'static str;
-    /// Where it is, as far as logs may show it.
+    /// The endpoint without secrets, for logs.
     fn shown(&self) -> &str;
-    /// What it says it signs for.
+    /// The addresses it signs for.
     async fn addresses(&self) -> Result<Vec<Address>, String>;
-    /// Signed bytes, which nobody has looked at.
-    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, NoAnswer>;
+    /// Signed bytes, unchecked.
+    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, SignFailure>;
 }
 
 /// Why there are no signed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// The keeper has decided: never.
+pub(super) enum SignFailure {
+    /// Permanent refusal by the signer.
     Refused(String),
-    /// Nothing is known about this transaction; ask again.
+    /// Temporary; retry.
     Unavailable(String),
-    /// Another key signed, or nobody did. From a keeper that only sees digests this is no word about the transaction:
-    /// ask again.
-    External(String),
+    /// The signature is invalid or of another key. A signer that only receives digests cannot refuse a transaction, so
+    /// retry.
+    WrongKey(String),
 }
 
-/// One address of a keeper.
+/// One address of a remote signer.
 #[derive(Debug)]
 pub(super) struct RemoteKey {
     pub(super) address: Address,
@@ -50,8 +50,8 @@ pub(super) struct RemoteKey {
 }
 
 impl RemoteKey {
-    /// The result, and the word for it in metrics.
-    async fn ask(&self, tx: &UnsignedTx) -> (&'static str, Result<SignedDraft, SignerError>) {
+    /// The metrics label and the result.
+    async fn request_signature(&self, tx: &UnsignedTx) -> (&'static str, Result<SignedDraft, SignerError>) {
         let address = self.address;
         let refused = |reason: String| SignerError::Refused { address, reason };
         let unavailable = |reason: String| SignerError::Unavailable { address, reason };
@@ -60,9 +60,9 @@ impl RemoteKey {
         }
         let raw = match self.remote_signer.raw(tx).await {
             Ok(raw) => raw,
-            Err(NoAnswer::Refused(reason)) => return ("refused", Err(refused(reason))),
-            Err(NoAnswer::Unavailable(reason)) => return ("unavailable", Err(unavailable(reason))),
-            Err(NoAnswer::External(reason)) => return ("different", Err(unavailable(reason))),
+            Err(SignFailure::Refused(reason)) => return ("refused", Err(refused(reason))),
+            Err(SignFailure::Unavailable(reason)) => return ("unavailable", Err(unavailable(reason))),
+            Err(SignFailure::WrongKey(reason)) => return ("different", Err(unavailable(reason))),
         };
         match checked(tx, raw) {
             Ok(draft) => ("signed", Ok(draft)),
@@ -74,7 +74,7 @@ impl RemoteKey {
                     signer = self.kind(),
                     endpoint = self.remote_signer.shown(),
                     field = difference.0,
-                    "a signer returned another transaction than it was asked for; refused, no nonce is used"
+                    "remote signer returned a different transaction; rejected, no nonce is used"
                 );
                 ("different", Err(refused(difference.to_string())))
             }
@@ -94,7 +94,7 @@ impl Signer for RemoteKey {
 
     async fn sign(&self, tx: &UnsignedTx) -> Result<SignedDraft, SignerError> {
         let begun = Instant::now();
-        let (outcome, result) = self.ask(tx).await;
+        let (outcome, result) = self.request_signature(tx).await;
         metrics::histogram!(m::SIGNER_REQUEST_SECONDS, "signer" => self.kind()).record(begun.elapsed());
         metrics::counter!(m::SIGNER_REQUESTS_TOTAL, "signer" => self.kind(), "result" => outcome)
             .increment(1);
@@ -102,7 +102,7 @@ impl Signer for RemoteKey {
     }
 }
 
-/// A keeper's own words, short and on one line.
-pub(super) fn cut(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_SAID).collect()
+/// A remote signer's message, shortened and without control characters.
+pub(super) fn sanitize(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(MAX_MESSAGE).collect()
 }

@@ -1,8 +1,8 @@
-//! Every key this process can sign with: those read once at start, and those of remote signers.
+//! All keys this process can sign with: local keys, read once at startup, and keys of remote signers.
 //!
-//! A key that cannot be read is reported and left out; it never keeps the others from working. Addresses of remote
-//! signers that the configuration lists are there from the start, whether the signer is or not. The other addresses of
-//! remote signers come when their signer has answered (`discover`).
+//! A key that cannot be read is reported and skipped. Configured addresses of remote signers are present from the
+//! start, even if the signer is unreachable. Other addresses of remote signers are added when the signer responds
+//! (`discover`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -17,10 +17,10 @@ use super::remote_signer::RemoteSigner;
 use crate::config;
 use crate::domain::Address;
 
-/// A key that is not in the set, or a remote signer that is not there, and why.
+/// A key that could not be loaded, or an unreachable remote signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignerProblem {
-    /// A path, the name of an environment variable, or a place in the configuration.
+    /// A path, the name of an environment variable, or a configuration key.
     pub source: String,
     pub reason: String,
 }
@@ -38,7 +38,7 @@ pub(super) struct Known {
 }
 
 impl SignerSet {
-    /// Reads what the configuration names; asks nobody. Always returns: what went wrong is in `problems`, and in the log.
+    /// Loads the configured keys without network access. Failures are in `problems` and in the log.
     pub async fn load(config: &config::Signer) -> SignerSet {
         let mut set = SignerSet::default();
         if let Some(dir) = &config.keystore {
@@ -53,7 +53,7 @@ impl SignerSet {
             (Protocol::Service, &config.http),
         ] {
             for (index, remote) in remotes.iter().enumerate() {
-                let name = format!("signer.{}.{index}", protocol.word());
+                let name = format!("signer.{}.{index}", protocol.name());
                 match Remote::new(protocol, remote) {
                     Ok(remote_signer) => {
                         set.add_source(name, Arc::new(remote_signer), remote.addresses.clone())
@@ -71,7 +71,7 @@ impl SignerSet {
         set
     }
 
-    /// Each key is a source of its own: one that may not be used keeps no other from being found.
+    /// Each key is a separate source, so that a failing key does not affect the others.
     fn add_cloud(
         &mut self,
         name: String,
@@ -130,12 +130,12 @@ impl SignerSet {
         self.sources.iter().any(|source| source.listed.is_empty())
     }
 
-    /// As of now: a remote signer that has answered is no problem any more.
+    /// Current problems; those of a remote signer are removed when it responds.
     pub fn problems(&self) -> Vec<SignerProblem> {
         self.known().problems.clone()
     }
 
-    /// Equal for two processes that can sign for the same addresses.
+    /// Equal for processes that can sign for the same addresses.
     pub fn fingerprint(&self) -> String {
         let mut digest = Sha256::new();
         for address in self.known().signers.keys() {
@@ -144,12 +144,12 @@ impl SignerSet {
         hex::encode(digest.finalize())
     }
 
-    /// Adds a signer of the program's own. False: the address has one already, and keeps it.
+    /// Adds a custom signer. False: the address already has a signer.
     pub fn add(&self, signer: Arc<dyn Signer>) -> bool {
-        self.insert_shared("the program's own signer", signer)
+        self.insert_shared("custom signer", signer)
     }
 
-    /// False: the address has a signer already, and keeps it.
+    /// False: the address already has a signer.
     pub(super) fn insert(&self, source: &str, signer: impl Signer + 'static) -> bool {
         self.insert_shared(source, Arc::new(signer))
     }
@@ -159,7 +159,7 @@ impl SignerSet {
         let mut known = self.change();
         if known.signers.contains_key(&address) {
             drop(known);
-            self.report(source, format!("{address:#x} has been read before"));
+            self.report(source, format!("{address:#x} already has a signer"));
             return false;
         }
         known.signers.insert(address, signer);
@@ -167,7 +167,7 @@ impl SignerSet {
     }
 
     pub(super) fn report(&self, source: &str, reason: String) {
-        tracing::error!(source, reason, "a key could not be loaded; the others are used");
+        tracing::error!(source, reason, "could not load a key; continuing with the others");
         self.change().problems.push(SignerProblem { source: source.to_owned(), reason });
     }
 }

@@ -48,7 +48,7 @@ async fn keys_that_can_be_read_are_used_and_the_others_reported() {
 }
 
 #[tokio::test]
-async fn a_missing_password_or_variable_is_a_problem_not_an_end() {
+async fn a_missing_password_or_variable_is_reported_as_a_problem() {
     let dir = tempfile::tempdir().unwrap();
     let config = config::Signer {
         keystore: Some(dir.path().to_owned()),
@@ -76,7 +76,7 @@ async fn the_fingerprint_depends_on_the_addresses_alone() {
     assert_ne!(prints[0], SignerSet::default().fingerprint());
 }
 
-/// Waits, without a clock of its own, until `true`.
+/// Polls until `seen` returns true.
 async fn until(what: &str, mut seen: impl FnMut() -> bool) {
     let waiting = async {
         while !seen() {
@@ -87,7 +87,7 @@ async fn until(what: &str, mut seen: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn listed_addresses_are_there_before_their_signer_and_the_others_when_it_answers() {
+async fn listed_addresses_are_present_at_once_and_others_when_the_signer_responds() {
     let up = Arc::new(AtomicBool::new(false));
     let (listed, asked, local) = (Address::repeat_byte(1), Address::repeat_byte(2), Address::repeat_byte(3));
     let open = Arc::clone(&up);
@@ -117,17 +117,17 @@ async fn listed_addresses_are_there_before_their_signer_and_the_others_when_it_a
     up.store(true, Relaxed);
     assert_eq!(news.recv().await, Some(vec![asked]), "the other address has a signer already");
     discovering.await.unwrap();
-    assert_eq!(news.recv().await, None, "nobody is asked any more");
+    assert_eq!(news.recv().await, None, "discovery has ended");
     assert_eq!(set.addresses(), vec![listed, asked, local]);
     assert_ne!(set.fingerprint(), before);
     let reasons: Vec<String> = set.problems().into_iter().map(|problem| problem.reason).collect();
     assert_eq!(reasons.len(), 2, "{reasons:?}");
     assert!(reasons.iter().any(|reason| reason.contains("does not sign for 0x0303")), "{reasons:?}");
-    assert!(reasons.iter().any(|reason| reason.contains("has been read before")), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains("already has a signer")), "{reasons:?}");
 }
 
 #[tokio::test]
-async fn one_silent_signer_does_not_keep_another_from_being_found() {
+async fn an_unresponsive_signer_does_not_delay_another() {
     let silent = FakeSigner::start(|_| Act::Hang).await;
     let fake = FakeSigner::start(|asked| {
         let result = [Address::repeat_byte(5)];

@@ -1,7 +1,7 @@
-//! A signature on its way into a transaction: the `v` it carries there, and whose it is.
+//! Signatures in transactions: computes `v` and verifies the signer.
 //!
-//! Signatures are made by one implementation of the curve and looked at by another: a fault of either is found here, and
-//! not by a node that takes the bytes for somebody else's.
+//! One implementation of the curve creates signatures and another verifies them, so that a bug in either is found
+//! before the transaction is sent.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, H256, Signature, U256};
@@ -11,11 +11,11 @@ use secp256k1::ecdsa::{RecoverableSignature, RecoveryId};
 
 use crate::domain::ChainId;
 
-/// Half of the order of the curve. Of the two values of `s` that fit a signature nodes take only the lower one (EIP-2).
+/// Half of the curve order. Nodes accept only the lower of the two valid values of `s` (EIP-2).
 pub(super) const HALF_ORDER: U256 =
     U256([0xdfe9_2f46_681b_20a0, 0x5d57_6e73_57a4_501d, 0xffff_ffff_ffff_ffff, 0x7fff_ffff_ffff_ffff]);
 
-/// What stands for the parity in a transaction. A sum that leaves 64 bits wraps, and is then no one's signature.
+/// The `v` of a transaction. On overflow it wraps, and the signature does not verify.
 pub(super) fn v(typed: &TypedTransaction, chain_id: ChainId, is_y_odd: bool) -> u64 {
     match typed {
         // EIP-155.
@@ -30,7 +30,7 @@ pub(super) fn is_low(s: U256) -> bool {
     !s.is_zero() && s <= HALF_ORDER
 }
 
-/// Whether nodes will take this for a signature of `address` over `digest`: `r`, `s` and the parity in `v` together.
+/// Whether nodes accept this as a signature of `address` over `digest`: checks `r`, `s` and the parity in `v`.
 pub fn is_signature_of(address: Address, digest: H256, signature: &Signature) -> bool {
     is_low(signature.s) && sender(digest, signature) == Some(address)
 }
@@ -38,7 +38,7 @@ pub fn is_signature_of(address: Address, digest: H256, signature: &Signature) ->
 fn sender(digest: H256, signature: &Signature) -> Option<Address> {
     let is_y_odd = match signature.v {
         parity @ (0 | 1) => parity == 1,
-        // EIP-155 knows no more of the parity than its last bit; the rest is the chain's.
+        // EIP-155: the last bit is the parity, the rest is the chain id.
         v @ 35.. => (v - 35) % 2 == 1,
         _ => return None,
     };
@@ -48,7 +48,7 @@ fn sender(digest: H256, signature: &Signature) -> Option<Address> {
     signature.s.to_big_endian(&mut compact[32..]);
     let signature = RecoverableSignature::from_compact(&compact, id).ok()?;
     let key = signature.recover_ecdsa(Message::from_digest(digest.0)).ok()?;
-    // The first byte says that both coordinates follow. An address is the end of their hash.
+    // Skip the prefix byte of the uncompressed point. An address is the last 20 bytes of the hash of the coordinates.
     let hash = keccak256(&key.serialize_uncompressed()[1..]);
     Some(Address::from_slice(&hash[12..]))
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn both_implementations_agree_whoever_signs_whatever() {
+    fn both_implementations_agree() {
         let mut odd = 0;
         for byte in 1..=60 {
             let (wallet, digest) = (wallet(byte), H256(keccak256([byte])));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_about_a_signature_is_found() {
+    fn invalid_signatures_are_rejected() {
         let (key, digest) = (wallet(7), H256(keccak256("digest")));
         let (address, good) = (key.address(), signed(&key, digest));
         let order = HALF_ORDER * 2 + 1;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_id_that_no_signature_could_hold_makes_no_valid_one() {
+    fn a_chain_id_that_overflows_v_gives_no_valid_signature() {
         let typed = TypedTransaction::Legacy(TransactionRequest::new());
         assert_eq!(v(&typed, ChainId(1), true), 38);
         let huge = ChainId(u64::MAX / 2);

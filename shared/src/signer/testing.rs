@@ -1,4 +1,4 @@
-//! A signer made of a socket, a key and a closure, for tests of everything a remote signer can do wrong.
+//! A fake remote signer over TCP, for tests of failures and wrong responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,15 +12,15 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::domain::{Address, ChainId, Fees, Nonce, Payload, TxKind, UnsignedTx};
 
-/// A request as it came in.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// Method and path: `POST /sign`.
     pub(crate) line: String,
-    /// As they came, with lower-case names.
+    /// In received order, with lower-case names.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) text: String,
-    /// Null if the text is no JSON.
+    /// Null if the text is not JSON.
     pub(crate) body: Value,
 }
 
@@ -30,12 +30,12 @@ impl Asked {
     }
 }
 
-/// What the signer does with a request.
+/// How the signer reacts to a request.
 pub(crate) enum Act {
     Answer(u16, String),
-    /// An answer from another time.
+    /// A response with this `Date` header.
     AnswerAt(chrono::DateTime<chrono::Utc>, u16, String),
-    /// The connection ends in the middle of this body.
+    /// The connection closes in the middle of this body.
     Truncate(String),
     Reset,
     Hang,
@@ -142,12 +142,12 @@ pub(crate) fn signature(wallet: &LocalWallet, tx: &UnsignedTx) -> Signature {
     wallet.sign_transaction_sync(&tx.typed()).unwrap()
 }
 
-/// As an honest signer would return it.
+/// The correctly signed transaction.
 pub(crate) fn signed(wallet: &LocalWallet, tx: &UnsignedTx) -> Bytes {
     tx.typed().rlp_signed(&signature(wallet, tx))
 }
 
-/// One transaction of each type, with every field set to something of its own.
+/// One transaction of each type, with distinct values in all fields.
 pub(crate) fn each_type() -> [UnsignedTx; 3] {
     let dynamic = Fees::Eip1559 { max_fee_per_gas: 30.into(), max_priority_fee_per_gas: 2.into() };
     let legacy = Fees::Legacy { gas_price: 20.into() };

@@ -1,6 +1,6 @@
-//! One HTTP request to one keeper of keys. Moves bytes; does not know what they mean.
+//! HTTP transport to remote signers, independent of the protocol.
 //!
-//! No text of it holds a URL or a token: both may be secrets.
+//! Error messages contain no URL path and no token: both may be secrets.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use zeroize::Zeroizing;
 
 use crate::config::endpoint::is_loopback;
 
-/// A signed transaction that pools would take is 128 KiB, twice that in hex; everything else is smaller.
+/// Mempools accept at most 128 KiB per transaction, twice that in hex; other responses are smaller.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// Shorter than the idle limits of the usual proxies, so that a connection is not closed under a request.
+/// Shorter than the idle timeouts of common proxies, so that a pooled connection is not closed during a request.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// How a server is reached, and how it and we know each other.
+/// Connection settings of a server.
 #[derive(Clone, Copy)]
 pub(super) struct Route<'a> {
     pub(super) url: &'a str,
     pub(super) timeout: Duration,
     pub(super) max_in_flight: usize,
     pub(super) ca_file: Option<&'a PathBuf>,
-    /// Our certificate and its key.
+    /// Client certificate and its key.
     pub(super) identity: Option<(&'a PathBuf, &'a PathBuf)>,
-    /// Past any proxy of the environment.
+    /// Ignore proxy settings of the environment.
     pub(super) direct: bool,
 }
 
@@ -41,13 +41,13 @@ impl<'a> Route<'a> {
 pub(super) struct Transport {
     client: Client,
     url: Url,
-    /// Scheme, host and port: all that errors and logs may show.
+    /// Scheme, host and port, for errors and logs.
     shown: String,
     slots: Semaphore,
     timeout: Duration,
 }
 
-/// What came back, whatever its status.
+/// A response with any status.
 pub(super) struct Reply {
     pub(super) status: u16,
     /// The server's clock.
@@ -63,24 +63,24 @@ impl std::fmt::Debug for Transport {
 
 impl Transport {
     pub(super) fn new(route: Route<'_>) -> Result<Transport, String> {
-        let url = Url::parse(route.url).map_err(|_| "its url cannot be read".to_owned())?;
-        let host = url.host_str().ok_or("its url names no host")?;
+        let url = Url::parse(route.url).map_err(|_| "invalid url".to_owned())?;
+        let host = url.host_str().ok_or("the url has no host")?;
         let port = url.port_or_known_default().unwrap_or_default();
         let shown = format!("{}://{host}:{port}", url.scheme());
         let mut builder = Client::builder()
             .timeout(route.timeout)
             .connect_timeout(route.timeout)
             .pool_idle_timeout(POOL_IDLE)
-            // Tokens go to the configured server or nowhere.
+            // Send tokens only to the configured server.
             .redirect(Policy::none());
-        // A proxy from the environment is for the outside, never for a signer on this machine.
+        // Never use a proxy for loopback.
         if route.direct || is_loopback(host) {
             builder = builder.no_proxy();
         }
         if let Some(path) = route.ca_file {
             let authorities = Certificate::from_pem_bundle(&read(path)?).map_err(bad(path))?;
             if authorities.is_empty() {
-                return Err(format!("{}: holds no certificate", path.display()));
+                return Err(format!("{}: contains no certificate", path.display()));
             }
             builder = builder.tls_certs_only(authorities);
         }
@@ -99,7 +99,7 @@ impl Transport {
         &self.shown
     }
 
-    /// As it stands in the header `host`.
+    /// The value of the `host` header.
     pub(super) fn host(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         match self.url.port() {
@@ -108,11 +108,11 @@ impl Transport {
         }
     }
 
-    /// `path` is added to that of the URL, word by word.
+    /// Appends the segments of `path` to the URL.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.url.clone();
-        if let (false, Ok(mut words)) = (path.is_empty(), url.path_segments_mut()) {
-            words.pop_if_empty().extend(path);
+        if let (false, Ok(mut segments)) = (path.is_empty(), url.path_segments_mut()) {
+            segments.pop_if_empty().extend(path);
         }
         self.client.request(method, url)
     }
@@ -127,7 +127,7 @@ impl Transport {
         let mut body = Zeroizing::new(Vec::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(format!("its answer has more than {MAX_ANSWER_BYTES} bytes"));
+                return Err(format!("the response has more than {MAX_ANSWER_BYTES} bytes"));
             }
             body.extend_from_slice(&chunk);
         }
@@ -136,25 +136,25 @@ impl Transport {
 
     fn failed(&self, error: reqwest::Error) -> String {
         if error.is_timeout() {
-            return format!("no answer within {:?}", self.timeout);
+            return format!("no response within {:?}", self.timeout);
         }
         innermost(&error.without_url())
     }
 }
 
-/// A header that nothing below writes to a log.
+/// Adds a header marked as sensitive, so that it is not logged.
 pub(super) fn with_secret(
     request: RequestBuilder,
     name: &str,
     value: &str,
 ) -> Result<RequestBuilder, String> {
-    let value = HeaderValue::from_str(value).map_err(|_| "its credentials cannot be sent".to_owned());
+    let value = HeaderValue::from_str(value).map_err(|_| "invalid credentials for a header".to_owned());
     let mut value = value?;
     value.set_sensitive(true);
     Ok(request.header(name, value))
 }
 
-/// A body of pairs, encoded as browsers do it.
+/// Sets a form-urlencoded body.
 pub(super) fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
     let mut url = Url::parse("form:").expect("a scheme is a URL");
     url.query_pairs_mut().extend_pairs(pairs);
@@ -171,7 +171,7 @@ fn bad(path: &Path) -> impl Fn(reqwest::Error) -> String {
     move |error| format!("{path}: {}", innermost(&error))
 }
 
-/// The outer text is only "error sending request"; the innermost says what happened.
+/// The innermost error; the outer one is only "error sending request".
 fn innermost(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,7 +1,7 @@
-//! Where the database is, and how the way there is secured.
+//! The database URL and its TLS mode.
 //!
-//! Whoever sits between a worker and its database can have anything signed: the worker signs what the rows say. So the way to
-//! another machine is verified, or somebody has said that it need not be.
+//! A man in the middle between a worker and its database could have anything signed, because the worker signs what
+//! the rows contain. So a connection to another machine needs an explicit `sslmode`.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -13,9 +13,9 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use super::error::StoreError;
 use crate::config::Secret;
 use crate::config::endpoint::is_loopback;
-use crate::secret_file::is_open_to_all;
+use crate::secret_file::is_world_readable;
 
-/// What the driver takes. It would log others together with their values, which may be secrets.
+/// Parameters that the driver supports. It would log others with their values, which may be secrets.
 const PARAMETERS: [&str; 18] = [
     "sslmode",
     "ssl-mode",
@@ -37,14 +37,14 @@ const PARAMETERS: [&str; 18] = [
     "options",
 ];
 
-/// Parameters that name files, and the variables that do so in their absence.
+/// Parameters that name files, and the environment variables used if they are absent.
 const FILES: [(&[&str], &str); 3] = [
     (&["sslrootcert", "ssl-root-cert", "ssl-ca"], "PGSSLROOTCERT"),
     (&["sslcert", "ssl-cert"], "PGSSLCERT"),
     (&["sslkey", "ssl-key"], "PGSSLKEY"),
 ];
 
-/// A database URL as it was read, not as it was written.
+/// A parsed database URL, without unsupported parameters.
 pub(super) struct Address {
     url: Url,
     options: PgConnectOptions,
@@ -56,7 +56,7 @@ impl Address {
         let bad = |problem: &str| StoreError::BadUrl { problem: problem.to_owned() };
         let mut url = Url::parse(url.expose()).map_err(|error| bad(&error.to_string()))?;
         if !matches!(url.scheme(), "postgres" | "postgresql") {
-            return Err(bad("it does not begin with postgres://"));
+            return Err(bad("it does not start with postgres://"));
         }
         let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
         let (known, unknown): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(name, _)| is_known(name));
@@ -70,9 +70,9 @@ impl Address {
         Ok(Address { url, options, unknown })
     }
 
-    /// For a connection, if the way is secured or somebody said that it need not be.
+    /// Connection options. Refuses another machine without an explicit `sslmode`, and unreadable certificate files.
     pub(super) fn options(self) -> Result<PgConnectOptions, StoreError> {
-        if self.is_elsewhere() && !self.says("sslmode", "PGSSLMODE") && !self.says("ssl-mode", "PGSSLMODE") {
+        if self.is_remote() && !self.is_set("sslmode", "PGSSLMODE") && !self.is_set("ssl-mode", "PGSSLMODE") {
             return Err(StoreError::Unsecured { host: self.options.get_host().to_owned() });
         }
         for (names, variable) in FILES {
@@ -86,39 +86,39 @@ impl Address {
         Ok(self.options)
     }
 
-    /// What somebody should know at the start, each in a line.
-    fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
+    /// Security warnings for the start of a program, one line each.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
         for name in &self.unknown {
-            remarks.push(format!("the parameter `{name}` of database.url is not known and not used"));
+            warnings.push(format!("unknown parameter `{name}` in database.url is ignored"));
         }
-        if self.is_elsewhere()
+        if self.is_remote()
             && let Some(danger) = danger(self.options.get_ssl_mode())
         {
             let host = self.options.get_host();
-            remarks.push(format!(
-                "the connection to the database on {host} {danger}: whoever sits between can read it, change it, and have \
-                 anything signed; use sslmode=verify-full (docs/operations.md, TLS)"
+            warnings.push(format!(
+                "the connection to the database on {host} {danger}: a man in the middle can read and \
+                 change it, and have anything signed; use sslmode=verify-full (docs/operations.md, TLS)"
             ));
         }
         let (names, variable) = FILES[2];
         if let Some(path) = self.file(names, variable)
-            && is_open_to_all(Path::new(path.as_ref()))
+            && is_world_readable(Path::new(path.as_ref()))
         {
-            remarks.push(format!("every user of this machine can read {path}, the key of sslkey"));
+            warnings.push(format!("all users of this machine can read the private key {path} (sslkey)"));
         }
-        remarks
+        warnings
     }
 
-    fn is_elsewhere(&self) -> bool {
+    fn is_remote(&self) -> bool {
         self.options.get_socket().is_none() && !is_loopback(self.options.get_host())
     }
 
-    fn says(&self, name: &str, variable: &str) -> bool {
+    fn is_set(&self, name: &str, variable: &str) -> bool {
         self.url.query_pairs().any(|(found, _)| found == name) || std::env::var_os(variable).is_some()
     }
 
-    /// The path of a file that is named and not written out.
+    /// The path of a file parameter; `None` if it is absent or contains the PEM text itself.
     fn file(&self, names: &[&str], variable: &str) -> Option<Cow<'_, str>> {
         let named = self.url.query_pairs().find(|(name, _)| names.contains(&name.as_ref()));
         let path = named.map(|(_, path)| path).or_else(|| std::env::var(variable).ok().map(Cow::Owned))?;
@@ -130,23 +130,22 @@ fn is_known(name: &str) -> bool {
     PARAMETERS.contains(&name) || name.starts_with("options[")
 }
 
-/// What is wrong with a mode, between machines.
+/// The risk of a TLS mode on a connection to another machine.
 fn danger(mode: PgSslMode) -> Option<&'static str> {
     match mode {
-        // The driver's `allow` never asks for TLS.
+        // With `allow` the driver never uses TLS.
         PgSslMode::Disable | PgSslMode::Allow => Some("is not encrypted"),
         PgSslMode::Prefer => Some("may not be encrypted, and the server is not verified"),
         PgSslMode::Require => Some("is encrypted, but the server is not verified"),
-        // Authorities of the web count as well, and they vouch for everybody.
+        // Public CAs are accepted as well, and they issue certificates for any server.
         PgSslMode::VerifyCa => Some("is encrypted, but the name of the server is not verified"),
         PgSslMode::VerifyFull => None,
     }
 }
 
-/// What whoever starts a program should know about its way to the database. A URL that cannot be read says nothing: it is
-/// refused where it is used.
-pub fn database_remarks(url: &Secret) -> Vec<String> {
-    Address::read(url).map(|address| address.remarks()).unwrap_or_default()
+/// Security warnings about the connection to the database. None for an invalid URL: that is refused where it is used.
+pub fn database_warnings(url: &Secret) -> Vec<String> {
+    Address::read(url).map(|address| address.warnings()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_on_another_machine_needs_a_word_about_tls() {
+    fn a_database_on_another_machine_needs_an_sslmode() {
         for here in [
             "postgres://h@localhost/d",
             "postgres://127.0.0.1:1/d",
@@ -166,21 +165,21 @@ mod tests {
             "postgres:///d?host=/run/pg",
         ] {
             assert!(options(here).is_ok(), "{here}");
-            assert_eq!(database_remarks(&Secret::new(here)), Vec::<String>::new(), "{here}");
+            assert_eq!(database_warnings(&Secret::new(here)), Vec::<String>::new(), "{here}");
         }
-        for silent in [
+        for unset in [
             "postgres://u:hunter2@db/d",
             "postgres:///d?host=db.internal",
             "postgres://10.0.0.1/d?hostaddr=10.0.0.2",
         ] {
-            let error = options(silent).unwrap_err();
-            assert!(error.is_for_people() && error.to_string().contains("sslmode=verify-full"), "{error}");
+            let error = options(unset).unwrap_err();
+            assert!(error.needs_operator() && error.to_string().contains("sslmode=verify-full"), "{error}");
             assert!(!error.to_string().contains("hunter2"), "{error}");
         }
     }
 
     #[test]
-    fn anything_less_than_verified_is_warned_of() {
+    fn every_mode_but_verify_full_is_warned_about() {
         for (mode, warned) in [
             ("disable", true),
             ("allow", true),
@@ -191,11 +190,11 @@ mod tests {
         ] {
             let url = format!("postgres://u:hunter2@db/d?sslmode={mode}");
             assert!(options(&url).is_ok(), "{mode}");
-            let remarks = database_remarks(&Secret::new(url));
-            assert_eq!(!remarks.is_empty(), warned, "{mode}: {remarks:?}");
+            let warnings = database_warnings(&Secret::new(url));
+            assert_eq!(!warnings.is_empty(), warned, "{mode}: {warnings:?}");
             assert!(
-                remarks.iter().all(|remark| remark.contains("on db ") && !remark.contains("hunter2")),
-                "{remarks:?}"
+                warnings.iter().all(|warning| warning.contains("on db ") && !warning.contains("hunter2")),
+                "{warnings:?}"
             );
         }
     }
@@ -203,16 +202,13 @@ mod tests {
     #[test]
     fn an_unknown_parameter_is_named_without_its_value() {
         let url = Secret::new("postgres://localhost/d?sslpassword=hunter2&application_name=x");
-        assert_eq!(
-            database_remarks(&url),
-            ["the parameter `sslpassword` of database.url is not known and not used"]
-        );
+        assert_eq!(database_warnings(&url), ["unknown parameter `sslpassword` in database.url is ignored"]);
         let read = Address::read(&url).unwrap();
         assert!(!read.url.as_str().contains("hunter2") && read.url.as_str().ends_with("?application_name=x"));
     }
 
     #[test]
-    fn a_url_that_cannot_be_read_is_not_repeated() {
+    fn errors_do_not_contain_the_password() {
         for (url, named) in [
             ("hunter2", "database.url"),
             ("mysql://u:hunter2@h/d", "postgres://"),

@@ -1,4 +1,4 @@
-//! Keys of the API's clients. Made and revoked by the command line, read by the API, which also notes their use.
+//! API keys. The command line creates and revokes them; the API reads them and records when they were last used.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{ApiKeyId, PresentedKey, Rights, Scope, SubmitterKey};
 
-/// Requests of one key at one API process.
+/// Rate limit of one key, per API process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateLimit {
-    /// Per second. `None`: what the API is configured for.
+    /// Requests per second. `None`: the default of the API's configuration.
     pub rate: Option<f64>,
-    /// At once. `None`: what the API is configured for.
+    /// Burst size. `None`: the default of the API's configuration.
     pub burst: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
 pub struct NewApiKey {
     pub name: String,
-    /// The secret itself never gets here.
+    /// Has the hash only, not the secret.
     pub key: PresentedKey,
     pub rights: Rights,
     pub limit: RateLimit,
@@ -48,7 +48,7 @@ pub struct ApiKeyRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevokeOutcome {
     Revoked,
-    /// It was revoked before; that time stands.
+    /// It was revoked before; the earlier time is unchanged.
     Already,
     Unknown,
 }
@@ -107,7 +107,7 @@ impl Store {
         ensure_rows("create_api_key", 1, done.rows_affected() as usize)
     }
 
-    /// From its commit on, every look at the key finds it revoked.
+    /// After the commit, every read of the key finds it revoked.
     pub async fn revoke_api_key(&self, id: &ApiKeyId) -> Result<RevokeOutcome, StoreError> {
         let before: Option<bool> = sqlx::query_scalar(
             "-- revoke_api_key
@@ -128,7 +128,7 @@ impl Store {
         })
     }
 
-    /// Oldest first, those that are over included.
+    /// Oldest first, including expired and revoked keys.
     pub async fn list_api_keys(&self) -> Result<Vec<ApiKeyRow>, StoreError> {
         let rows: Vec<Raw> = sqlx::query_as(select_keys!("list_api_keys", "ORDER BY created_at, key_id"))
             .fetch_all(&self.pool)
@@ -137,7 +137,7 @@ impl Store {
         rows.into_iter().map(ApiKeyRow::try_from).collect()
     }
 
-    /// Those of `ids` that exist, as they are now. One that is not there, and one that is over, are for the caller to refuse.
+    /// The keys of `ids` that exist. The caller refuses missing, expired and revoked ones.
     pub async fn find_api_keys(&self, ids: &[&ApiKeyId]) -> Result<Vec<ApiKeyRow>, StoreError> {
         let rows: Vec<Raw> = sqlx::query_as(select_keys!("find_api_keys", "WHERE key_id = ANY($1)"))
             .bind(ids.iter().map(|id| id.as_str()).collect::<Vec<&str>>())
@@ -147,7 +147,7 @@ impl Store {
         rows.into_iter().map(ApiKeyRow::try_from).collect()
     }
 
-    /// Whether a key was ever made. Those that are over count: an API that was locked stays locked.
+    /// Whether any key exists. Expired and revoked keys count: an API that required keys continues to require them.
     pub async fn has_api_keys(&self) -> Result<bool, StoreError> {
         sqlx::query_scalar(
             "-- has_api_keys
@@ -158,7 +158,7 @@ impl Store {
         .map_err(StoreError::db("has_api_keys"))
     }
 
-    /// Of keys that were used a moment ago. Nothing depends on it.
+    /// Sets `last_used_at` to now. Informational only.
     pub async fn note_api_keys_used(&self, ids: &[ApiKeyId]) -> Result<(), StoreError> {
         sqlx::query(
             "-- note_api_keys_used
@@ -209,7 +209,7 @@ impl TryFrom<Raw> for ApiKeyRow {
     }
 }
 
-/// As `SubmitterKey` prints.
+/// Parses `<chain id>:<address>`, as `SubmitterKey` is printed.
 fn submitter(cell: Cell<'_>, text: &str) -> Result<SubmitterKey, StoreError> {
     let (chain, address) = text.split_once(':').ok_or_else(|| cell.bad("has no chain"))?;
     row::key("api_key", cell.parse(chain)?, address)

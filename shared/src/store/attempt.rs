@@ -1,4 +1,4 @@
-//! An attempt: signed bytes that are on disk. The only thing that can be broadcast.
+//! An attempt: signed and committed bytes. Only attempts can be broadcast.
 
 use ethers_core::types::{Bytes, H256};
 
@@ -29,13 +29,13 @@ impl std::str::FromStr for AttemptKind {
             "ORIGINAL" => Ok(AttemptKind::Original),
             "REPLACEMENT" => Ok(AttemptKind::Replacement),
             "PLACEHOLDER" => Ok(AttemptKind::Placeholder),
-            other => Err(format!("`{other}` is not a kind of attempt")),
+            other => Err(format!("unknown attempt kind `{other}`")),
         }
     }
 }
 
-/// Signed *and* committed. Its fields are private and only the store builds one, after COMMIT or from a row:
-/// whoever holds an `Attempt` holds bytes that every later owner of the submitter will find as well.
+/// Signed *and* committed bytes. The fields are private and only the store builds one, after COMMIT or from a row:
+/// every later owner of the submitter finds the same bytes in the database.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Attempt {
     pub(super) id: AttemptId,
@@ -70,19 +70,19 @@ impl Attempt {
     pub fn fees(&self) -> Fees {
         self.fees
     }
-    /// Class of the last answer of a node to a send of these bytes, as far as it is known.
+    /// Class of the last node response to a send of these bytes, if known.
     pub fn last_outcome(&self) -> Option<&str> {
         self.last_outcome.as_deref()
     }
-    /// Keeps the class of a newer answer. What is on disk is written by a `SentNote`.
-    pub fn answered(&mut self, outcome: &str) {
+    /// Sets the class of a newer response in memory only; a `SentNote` writes it to the database.
+    pub fn set_last_outcome(&mut self, outcome: &str) {
         self.last_outcome = Some(outcome.to_owned());
     }
 }
 
 impl std::fmt::Debug for Attempt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Signed bytes are as good as money: never in a log.
+        // Without the signed bytes: anyone who reads them could broadcast them.
         f.debug_struct("Attempt")
             .field("id", &self.id)
             .field("tx_id", &self.tx_id)

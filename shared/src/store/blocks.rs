@@ -1,4 +1,4 @@
-//! Chains as seen: their identity, and the recent canonical blocks that one elected worker keeps.
+//! The identity of a chain, and its recent canonical blocks, which one elected worker stores.
 
 use ethers_core::types::H256;
 
@@ -8,19 +8,19 @@ use super::row::{self, Cell, hash_text};
 use super::timeout_pool::PooledConnection;
 use crate::domain::{BlockRef, ChainId, Confirmation};
 
-/// What the kept blocks say of a mined transaction. Blocks that are not kept say nothing.
+/// The stored blocks that confirm a mined transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfirmingBlocks {
-    /// Its own block first. `whole`: up to the newest block, or to the limit; otherwise some are not kept.
+    /// Its own block first. `whole`: complete up to the newest block or to the limit; otherwise some are not stored.
     Listed { blocks: Vec<Confirmation>, whole: bool },
     /// Another block is canonical at its height.
     Replaced,
-    /// No block at its height is kept: below the window, or not saved yet.
-    NotKept,
+    /// No block at its height is stored: too old, or not saved yet.
+    NotStored,
 }
 
 impl Store {
-    /// Remembers the genesis of a chain at first sight; returns the one remembered.
+    /// Stores the genesis hash of a chain if none is stored; returns the stored one.
     pub async fn remember_genesis(&self, chain: ChainId, genesis: H256) -> Result<H256, StoreError> {
         sqlx::query(
             "-- remember_genesis
@@ -33,11 +33,11 @@ impl Store {
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("remember_genesis"))?;
-        // Never deleted: what was refused above is there.
+        // Rows are never deleted: after a conflict above the row exists.
         Ok(self.known_genesis(chain).await?.unwrap_or(genesis))
     }
 
-    /// The genesis of a chain, if it was ever seen.
+    /// The stored genesis hash of a chain.
     pub async fn known_genesis(&self, chain: ChainId) -> Result<Option<H256>, StoreError> {
         let known: Option<String> =
             sqlx::query_scalar("-- known_genesis\nSELECT genesis_hash FROM chain WHERE chain_id = $1")
@@ -50,8 +50,8 @@ impl Store {
         known.map(|known| row::hash(cell(), &known)).transpose()
     }
 
-    /// The canonical blocks that confirm what is in a block, that block first, at most so many. `head`: the newest
-    /// block that was seen before this was asked.
+    /// The canonical blocks that confirm a block, starting with that block, at most `most`. `head`: the newest block
+    /// known before this call.
     pub async fn confirmation_blocks(
         &self,
         chain: ChainId,
@@ -83,16 +83,16 @@ impl Store {
                 number: cell("number").unsigned(number_at)?,
                 hash: row::hash(cell("hash"), &hash_at)?,
             };
-            // What was kept before a pause may not reach up to what was seen after it: one piece of chain, no more.
+            // Blocks stored before an interruption may not connect to those stored after it: stop at the first break.
             match blocks.last() {
                 Some(below) if row::hash(cell("parent_hash"), &parent)? != below.hash => break,
-                None if block.number != number => return Ok(ConfirmingBlocks::NotKept),
+                None if block.number != number => return Ok(ConfirmingBlocks::NotStored),
                 None if block.hash != hash => return Ok(ConfirmingBlocks::Replaced),
                 Some(_) | None => blocks.push(block),
             }
         }
         match blocks.last().map(|last| last.number) {
-            None => Ok(ConfirmingBlocks::NotKept),
+            None => Ok(ConfirmingBlocks::NotStored),
             Some(last) => Ok(ConfirmingBlocks::Listed {
                 whole: blocks.len() == found && (found as u64 == most || Some(last) >= head),
                 blocks,
@@ -100,8 +100,8 @@ impl Store {
         }
     }
 
-    /// Makes `blocks` (ascending, contiguous) the canonical ones from the first of them on, and forgets blocks
-    /// further than `keep` below the last.
+    /// Stores `blocks` (ascending, contiguous) as canonical, replacing stored blocks from the first of them on.
+    /// Deletes blocks more than `keep` below the last.
     pub async fn save_blocks(
         &self,
         chain: ChainId,
@@ -126,13 +126,13 @@ async fn save_blocks(
 ) -> Result<(), StoreError> {
     let number = |block: &BlockRef| i64::try_from(block.number).unwrap_or(i64::MAX);
     let mut tx = connection.begin().await.map_err(StoreError::db("save_blocks"))?;
-    // Whatever is lost here is read from the chain again: no wait for the disk, and none for those who need it.
+    // Asynchronous commit: blocks lost in a crash are read from the chain again.
     sqlx::query("SET LOCAL synchronous_commit TO OFF")
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("save_blocks"))?;
     sqlx::query(
-        "-- save_blocks: forget what is above or far below
+        "-- save_blocks: delete blocks above or far below
         DELETE FROM chain_block
         WHERE chain_id = $1 AND (number > $2 OR number < $3)",
     )

@@ -1,5 +1,5 @@
-//! What made an intent final, in its cell. Its own block has columns and is not written twice; those above it are one piece of
-//! chain, so that hashes are enough.
+//! The JSON of the `confirmations` column. The intent's own block has its own columns and is left out; the blocks
+//! above it are contiguous, so their hashes are enough.
 
 use ethers_core::types::H256;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::domain::{Confirmation, FinalConfirmations};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
+struct ConfirmationsJson {
     rule: String,
     count: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,10 +21,10 @@ struct Written {
     above: Vec<String>,
 }
 
-/// The cell that goes with the columns of a move.
+/// The column value for a move.
 pub(super) fn confirmations_json(change: &Move) -> Option<Value> {
     let counted = change.confirmations.as_ref()?;
-    let written = Written {
+    let written = ConfirmationsJson {
         rule: counted.rule.to_string(),
         count: counted.count,
         final_block: counted.final_block,
@@ -34,13 +34,14 @@ pub(super) fn confirmations_json(change: &Move) -> Option<Value> {
     Some(serde_json::to_value(written).expect("confirmations serialise"))
 }
 
-/// The list of a cell and of the block in the columns beside it. Where the hashes were not read, it has its first block alone.
+/// Reads the column together with the own block from its columns. If the hashes were not selected, the list contains
+/// the own block only.
 pub(super) fn read_confirmations(
     cell: Cell<'_>,
     value: Value,
     own: (u64, H256),
 ) -> Result<FinalConfirmations, StoreError> {
-    let written: Written = cell.json(value)?;
+    let written: ConfirmationsJson = cell.json(value)?;
     let mut blocks = vec![Confirmation { number: own.0, hash: own.1 }];
     for (number, hash) in (own.0.saturating_add(1)..).zip(&written.above) {
         blocks.push(Confirmation { number, hash: row::hash(cell, hash)? });
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_back_and_the_own_block_is_not_written_twice() {
+    fn confirmations_round_trip_without_the_own_block() {
         for (rule, blocks) in [(Finality::Blocks(3), 3), (Finality::Finalized, 64), (Finality::Blocks(1), 1)]
         {
             let whole = counted(rule, blocks);
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_cell_names_itself() {
+    fn an_invalid_value_is_reported_with_its_column() {
         let value = serde_json::json!({ "rule": "soon", "count": 1 });
         let error = read_confirmations(CELL, value, (7, H256::zero())).unwrap_err().to_string();
         assert!(error.contains("managed_tx.confirmations of 1"), "{error}");

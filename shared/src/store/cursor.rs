@@ -1,4 +1,4 @@
-//! Where a sequence stands, as the fence writes it: created here, and compared and set together with the moves of its intents
+//! Writes of nonce cursors behind the fence: created here; updated by compare-and-set together with the intents
 //! (`lanes`).
 
 use sqlx::Postgres;
@@ -12,13 +12,13 @@ use crate::domain::Nonce;
 
 pub(super) type Cursor<'a> = (&'a Fence, &'a CursorWrite);
 
-/// Those that are there, or those that are not.
+/// The cursor writes for existing cursors, or for new ones.
 pub(super) fn cursors<'a>(live: &[&'a FencedWrite], exist: bool) -> Vec<Cursor<'a>> {
     let all = live.iter().filter_map(|write| write.cursor.as_ref().map(|cursor| (&write.fence, cursor)));
     all.filter(|(_, cursor)| cursor.expect_next.is_some() == exist).collect()
 }
 
-/// The first write of a submitter: its sequence begins, perhaps with its first nonces given.
+/// Creates the cursors of submitters that have none, possibly with their first nonces assigned.
 pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
     let new = cursors(live, false);
     if new.is_empty() {
@@ -48,7 +48,7 @@ pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Re
 }
 pub(super) type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
-/// Fourteen columns, in the order in which both statements name them.
+/// Binds the 14 columns of the cursors, in the order of both statements.
 pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[Cursor<'_>]) -> Query<'q> {
     let column = |get: fn(&Fence, &CursorWrite) -> i64| -> Vec<i64> {
         cursors.iter().map(|(fence, cursor)| get(fence, cursor)).collect()

@@ -1,4 +1,4 @@
-//! The last mempool diagnosis of an intent: advice beside the row's state, written behind the same fence.
+//! The last mempool diagnosis of an intent: informational only, written behind the fence.
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ pub struct DiagnosisView {
     pub diagnosis: Diagnosis,
 }
 
-/// The time is the database's, as that of everything else in the row.
+/// `at` is the database's time, like all times in the row.
 pub(super) async fn note_diagnoses(
     tx: &mut Transaction<'_, Postgres>,
     live: &[&FencedWrite],

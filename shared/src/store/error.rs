@@ -1,57 +1,57 @@
-//! What can go wrong between us and the database.
+//! Errors of the store.
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database refused, or could not be asked. Whether a COMMIT took effect may be unknown.
+    /// The database returned an error or could not be reached. Whether a COMMIT took effect may be unknown.
     #[error("{operation}: {source}")]
     Db {
         operation: &'static str,
         #[source]
         source: sqlx::Error,
     },
-    /// A guarded write met other rows than it meant to. Nothing was written.
-    #[error("{operation}: {expected} rows meant, {found} met")]
+    /// A compare-and-set write did not match the expected rows. Nothing was written.
+    #[error("{operation}: expected {expected} rows, found {found}")]
     RowsAffected { operation: &'static str, expected: usize, found: usize },
-    /// A stored cell that no code of this version writes.
+    /// A stored value that this version cannot read.
     #[error("{table}.{column} of {id}: {problem}")]
     Inconsistency { table: &'static str, column: &'static str, id: String, problem: String },
     #[error(
         "the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`"
     )]
     SchemaTooOld { found: i64, needed: i64 },
-    /// Sessions are not ours alone. See `check_session`.
+    /// See `check_session`.
     #[error(
-        "database.url leads to a connection pooler that {problem}: connect to PostgreSQL itself \
+        "database.url points to a connection pooler that {problem}: connect to PostgreSQL directly \
          (docs/operations.md, Connection poolers)"
     )]
     Pooled { problem: String },
-    /// Without the URL itself: it holds a password.
-    #[error("database.url cannot be used: {problem}")]
+    /// Without the URL itself: it contains a password.
+    #[error("invalid database.url: {problem}")]
     BadUrl { problem: String },
     #[error(
-        "database.url leads to another machine ({host}) and does not say how the way there is secured: add \
-         sslmode=verify-full, and sslrootcert=FILE if its authority is your own; or sslmode=disable, if nobody else \
-         can reach the network between (docs/operations.md, TLS)"
+        "database.url points to another machine ({host}) without sslmode: add sslmode=verify-full, and \
+         sslrootcert=FILE for a private CA; or sslmode=disable if the network in between is trusted \
+         (docs/operations.md, TLS)"
     )]
     Unsecured { host: String },
-    /// The server is not who it should be, or cannot prove it.
+    /// The server's certificate is not valid, or it offers no TLS.
     #[error("{operation}: the database server is not trusted: {problem}{}", remedy(.problem))]
     Untrusted { operation: &'static str, problem: String },
 }
 
-/// What helps with a certificate that is not accepted.
+/// A hint for a certificate that was not accepted.
 fn remedy(problem: &str) -> &'static str {
     if problem.contains("UnknownIssuer") {
-        " (no authority that is known here has signed its certificate: name the right one in sslrootcert)"
+        " (its certificate was issued by an unknown CA: set sslrootcert to the right CA certificate)"
     } else if problem.contains("not valid for name") || problem.contains("NotValidForName") {
-        " (database.url must name the server as its certificate does)"
+        " (the host in database.url must match the certificate)"
     } else {
         ""
     }
 }
 
-/// What is wrong with the server's certificate, if that is what went wrong. Or that it offers no TLS.
-fn distrust(source: &sqlx::Error) -> Option<String> {
+/// The problem, if the error is about the server's certificate or missing TLS.
+fn tls_problem(source: &sqlx::Error) -> Option<String> {
     match source {
         sqlx::Error::Io(error) => match error.get_ref()?.downcast_ref::<rustls::Error>()? {
             refused @ rustls::Error::InvalidCertificate(_) => Some(refused.to_string()),
@@ -64,14 +64,14 @@ fn distrust(source: &sqlx::Error) -> Option<String> {
 
 impl StoreError {
     pub(crate) fn db(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
-        move |source| match distrust(&source) {
+        move |source| match tls_problem(&source) {
             Some(problem) => StoreError::Untrusted { operation, problem },
             None => StoreError::Db { operation, source },
         }
     }
 
-    /// Whether somebody has to change something before this database can be used: waiting does not help.
-    pub fn is_for_people(&self) -> bool {
+    /// Whether retrying is useless until someone changes the configuration or the database.
+    pub fn needs_operator(&self) -> bool {
         matches!(
             self,
             StoreError::SchemaTooOld { .. }
@@ -82,8 +82,8 @@ impl StoreError {
         )
     }
 
-    /// Whether the database could not be reached or answered: waiting may help, and no row is to blame. A server that is not
-    /// trusted stops a start; a program that runs waits for one that is.
+    /// Whether this is a temporary problem with the database or the connection, and not with a row: retrying may
+    /// help. An untrusted server ends a program at its start; a running program retries.
     pub fn is_connection(&self) -> bool {
         let source = match self {
             StoreError::Untrusted { .. } => return true,
@@ -97,9 +97,9 @@ impl StoreError {
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed
             | sqlx::Error::Protocol(_) => true,
-            // 08: connection exceptions. 53: out of resources. 57P: shutdown, crash, cannot connect now.
-            // 57014 and 55P03 are our own statement and lock time-outs; 25P03 is the idle-in-transaction one;
-            // 40: deadlock and serialisation. All of them pass.
+            // All temporary. 08: connection exceptions. 53: out of resources. 57P: shutdown, crash, cannot connect
+            // now. 57014 and 55P03: our own statement and lock timeouts; 25P03: idle-in-transaction timeout. 40:
+            // deadlock and serialisation failures.
             sqlx::Error::Database(db) => db.code().is_some_and(|code| {
                 code.starts_with("08")
                     || code.starts_with("53")

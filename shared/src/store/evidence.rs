@@ -1,5 +1,5 @@
-//! What is known of the blocks that consumed a submitter's nonces, and whether it is SUSPECT. Written behind the fence, and
-//! only when it changes: nothing of it is on the way of a transaction that nobody doubts.
+//! Evidence about the blocks that consumed a submitter's nonces, and whether it is SUSPECT. Written behind the fence,
+//! only when it changes: regular transactions cause no such write.
 
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
@@ -72,7 +72,7 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
     ensure_rows("note_evidence", noted.len(), done.rows_affected() as usize)
 }
 
-/// The columns of a cursor, as they are read.
+/// The evidence columns of a cursor.
 #[derive(sqlx::FromRow)]
 pub(super) struct EvidenceRow {
     suspect_reason: Option<String>,
@@ -81,7 +81,7 @@ pub(super) struct EvidenceRow {
     above_block: Option<i64>,
     above_hash: Option<String>,
     above_count: Option<i64>,
-    /// Where the transaction before the oldest open one was mined. It is final.
+    /// Block of the final transaction just below the oldest open nonce.
     last_final_block: Option<i64>,
 }
 

@@ -1,4 +1,5 @@
-//! Nonces of a shared submitter that are left to others: noted behind the fence, read by its lane and by the audit.
+//! Nonces of a shared submitter that are left to external senders: written behind the fence, read by its lane and the
+//! audit.
 
 use std::collections::HashMap;
 
@@ -12,15 +13,15 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{Nonce, SubmitterKey};
 
-/// A lane reads the newest ranges only: a nonce that somebody vacates is a recent one.
-const NEWEST: i64 = 64;
+/// A lane reads the newest ranges only: only recent external nonces can become vacant again.
+const MAX_RANGES: i64 = 64;
 
-/// Why nonces are left to others.
+/// Why nonces are left to external senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExternalCause {
     /// The chain or its mempool was ahead of the sequence.
     SteppedOver,
-    /// An intent had it and lost it.
+    /// An intent had the nonce and lost it to an external transaction.
     Displaced,
 }
 
@@ -39,12 +40,12 @@ impl std::str::FromStr for ExternalCause {
         match text {
             "STEPPED_OVER" => Ok(ExternalCause::SteppedOver),
             "DISPLACED" => Ok(ExternalCause::Displaced),
-            other => Err(format!("`{other}` is no cause of a foreign nonce")),
+            other => Err(format!("unknown cause `{other}` of an external nonce")),
         }
     }
 }
 
-/// A range of nonces that are left to others, both ends included.
+/// A range of nonces that are left to external senders, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalNonces {
     pub first: Nonce,
@@ -80,13 +81,13 @@ pub(super) async fn note_external(
     live: &[&FencedWrite],
 ) -> Result<(), StoreError> {
     let found: Vec<(&Fence, &ExternalNonces)> =
-        live.iter().flat_map(|write| write.foreign.iter().map(|range| (&write.fence, range))).collect();
+        live.iter().flat_map(|write| write.external.iter().map(|range| (&write.fence, range))).collect();
     if found.is_empty() {
         return Ok(());
     }
     let keys: Vec<SubmitterKey> = found.iter().map(|(fence, _)| fence.key).collect();
     let (chains, submitters) = columns(&keys);
-    // No row count: what is noted already stays as it is.
+    // No row count: ranges that are already recorded stay unchanged.
     sqlx::query(
         "-- note_foreign
         INSERT INTO foreign_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
@@ -107,7 +108,7 @@ pub(super) async fn note_external(
 }
 
 impl Store {
-    /// What lanes of shared submitters know of the others' nonces. Strict lanes cost nothing here.
+    /// Loads the external nonces of shared submitters. Runs no query if all submitters are strict.
     pub(super) async fn load_external(
         &self,
         lanes: &mut HashMap<SubmitterKey, LaneRows>,
@@ -132,13 +133,13 @@ impl Store {
         )
         .bind(chains)
         .bind(submitters)
-        .bind(NEWEST)
+        .bind(MAX_RANGES)
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("load_foreign"))?;
         for found in rows {
             let (key, range) = read(found)?;
-            lanes.entry(key).or_default().foreign.push(range);
+            lanes.entry(key).or_default().external.push(range);
         }
         Ok(())
     }

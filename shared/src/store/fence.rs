@@ -1,8 +1,8 @@
 //! The fence: commits many `FencedWrite`s in one transaction.
 //!
-//! The first statement locks the lease rows and tells who still owns what; the rest, with fresh snapshots, are a few
-//! `unnest` statements. A write whose lease is lost is left out; any row that is not as its writer believed
-//! fails the whole transaction, and the caller bisects. Why this and not EXISTS: docs/adr/0002.
+//! The first statement locks the lease rows and returns those that are still owned; the others, with fresh snapshots,
+//! are a few `unnest` statements. A write whose lease is lost is skipped. If any row differs from what its writer
+//! expects, the whole transaction fails, and the caller bisects the batch. Why not EXISTS: docs/adr/0002.
 
 use std::collections::HashSet;
 
@@ -24,10 +24,10 @@ use super::timeout_pool::PooledConnection;
 use crate::domain::{Event, SubmitterKey};
 
 impl Store {
-    /// Commits the writes of all lanes that still own their submitter. The answers are in the order of the batch.
+    /// Commits the writes of all lanes that still own their submitter. Returns results in the order of the batch.
     ///
-    /// An error means that nothing was written, or, if the connection broke at COMMIT, that it is unknown: either way
-    /// the lanes read their rows again and go on from what they find.
+    /// After an error nothing was written, or, if the connection broke at COMMIT, the result is unknown: in both
+    /// cases the lanes reload their rows and continue from there.
     pub async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
         let mut connection = self.pool.acquire().await.map_err(StoreError::db("fence"))?;
         let applied = self.pool.wait_for("fence", apply(&mut connection, batch)).await;
@@ -67,8 +67,8 @@ async fn apply(connection: &mut PooledConnection, batch: &[FencedWrite]) -> Resu
 
 pub(super) type Tx<'c> = Transaction<'c, Postgres>;
 
-/// Statement 1. Holds each lease row, until commit, in a mode that conflicts with changing it; a takeover that came
-/// first makes the row's newest version fail the comparison, and it is not returned.
+/// Statement 1. Locks each lease row until the commit, in a mode that conflicts with updates. If a takeover committed
+/// first, the newest version of the row does not match the lease id and is not returned.
 async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<HashSet<Uuid>, StoreError> {
     let keys: Vec<SubmitterKey> = batch.iter().map(|write| write.fence.key).collect();
     let (chains, submitters) = super::lease::columns(&keys);
@@ -126,7 +126,7 @@ async fn displace_attempts(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(),
     if displaced.is_empty() {
         return Ok(());
     }
-    // No row count: an intent has as many attempts as it was given, and all of them are dead.
+    // No row count: an intent may have any number of attempts, and all of them are displaced.
     sqlx::query(
         "-- displace_attempts
         UPDATE tx_attempt
@@ -169,11 +169,11 @@ async fn finish_actions(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), St
             live.iter().flat_map(|write| write.done_actions.iter().map(|action| (&write.fence, action)));
         all.filter_map(|(fence, action)| pick(action.asked_by).map(|id| (fence, id, action))).collect()
     };
-    let by_operators = of(|asked| match asked {
+    let by_operators = of(|request| match request {
         AskedBy::Audit(id) => Some(id),
         AskedBy::TxRequest(_) => None,
     });
-    let by_clients = of(|asked| match asked {
+    let by_clients = of(|request| match request {
         AskedBy::TxRequest(id) => Some(id),
         AskedBy::Audit(_) => None,
     });

@@ -1,4 +1,4 @@
-//! A `FencedWrite` is what one lane wants changed, all or nothing. It is made from a lease; `fence` applies it.
+//! A `FencedWrite` is the set of changes of one lane, applied atomically. It is made from a lease; `fence` applies it.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::domain::{
     SubmitterKey, TxError, TxId, TxState,
 };
 
-/// A change of one intent: the state it leaves, the state it enters, and every mutable column as it shall be.
+/// A state change of one intent: old state, new state, and the new value of every mutable column.
 #[derive(Clone, Debug)]
 pub struct Move {
     pub tx_id: TxId,
@@ -28,22 +28,22 @@ pub struct Move {
     pub tx_hash: Option<H256>,
     pub last_error: Option<TxError>,
     pub receipt: Option<Receipt>,
-    /// What made it final, if it was mined.
+    /// The confirmations that made it final, if it was mined.
     pub confirmations: Option<FinalConfirmations>,
-    /// The attempt that took the nonce instead of the first, once that is decided.
+    /// The attempt that was mined instead of the original, once that is final.
     pub replaced_by: Option<H256>,
-    /// How it ends if a placeholder takes its nonce.
+    /// How it ends if a placeholder consumes its nonce.
     pub ending: Option<Ending>,
-    /// A send of the mined bytes that was not noted before.
+    /// The last send of the mined bytes, if it is not recorded yet.
     pub mined_send: Option<MinedSend>,
     /// Sends claimed by this write; they happen only after it is committed.
     pub sends: u32,
-    /// When the same bytes are due again; `None` leaves the time as it is.
+    /// Time until the same bytes are sent again; `None` leaves the stored time unchanged.
     pub resubmit_in: Option<Duration>,
 }
 
 impl Move {
-    /// From one state to another, with nothing else to say.
+    /// A state change with all other columns empty.
     pub fn new(tx_id: TxId, from: TxState, to: TxState) -> Move {
         Move {
             tx_id,
@@ -64,16 +64,16 @@ impl Move {
     }
 }
 
-/// Where the sequence stands, compared and set.
+/// Compare-and-set of a submitter's nonce cursor.
 #[derive(Clone, Debug)]
 pub struct CursorWrite {
-    /// What it is now, or `None` if it does not exist yet and is created.
+    /// The current value of `next`; `None`: the cursor does not exist and is created.
     pub expect_next: Option<Nonce>,
     pub expect_protected: bool,
     pub start: Nonce,
     pub next: Nonce,
     pub in_flight: Option<(TxId, Nonce)>,
-    /// No intent below it is open; `next` if none is.
+    /// Lowest nonce that may be open; equals `next` if none is.
     pub open_from: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
@@ -81,41 +81,41 @@ pub struct CursorWrite {
     pub delegated: bool,
 }
 
-/// A send of an attempt, and how a node answered it.
+/// A send of an attempt, and the node's response.
 #[derive(Clone, Debug)]
 pub struct SentNote {
     pub tx_id: TxId,
     pub attempt_id: AttemptId,
-    /// Class of the answer; `None`: there was no answer, and what was answered before stays.
+    /// Class of the response; `None`: there was none, and the stored one is unchanged.
     pub outcome: Option<&'static str>,
-    /// The answer in the node's words, if it did not take the bytes. Can be stored as it is.
+    /// Text of the response, if the node did not accept the bytes. Already sanitized for storage.
     pub answer: Option<String>,
     pub at: Instant,
-    /// More than one if several were made before one could be noted.
+    /// Number of sends since the last recorded one.
     pub sends: u32,
 }
 
-/// The last send of bytes that were mined, where the intent is final before that is noted: it goes with the intent's own
-/// write. A row of `tx_attempt` would have to be written for it alone.
+/// The last send of the mined bytes, if the intent becomes final before that send is recorded. It is stored in the
+/// intent's row, which is written anyway; `tx_attempt` would need an extra write.
 #[derive(Clone, Copy, Debug)]
 pub struct MinedSend {
-    /// Of the answer: the node took the bytes.
+    /// Class of the response: the node accepted the bytes.
     pub class: &'static str,
     pub at: Instant,
 }
 
-/// Which row asked: an operator's about a submitter, or a client's about an intent.
+/// The request row: an operator's request (`audit_log`) or a client's request about an intent (`tx_request`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedBy {
     Audit(i64),
     TxRequest(i64),
 }
 
-/// What became of a request.
+/// A finished request.
 #[derive(Clone, Debug)]
 pub struct DoneAction {
     pub asked_by: AskedBy,
-    /// What it led to, or why it was refused.
+    /// The result, or why it was refused.
     pub outcome: Result<String, String>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct NewAttempt {
     pub(super) draft: SignedDraft,
 }
 
-/// What one lane wants changed. Without a lease there is none.
+/// The changes of one lane. Can only be made with a lease.
 #[derive(Debug)]
 pub struct FencedWrite {
     pub(super) fence: Fence,
@@ -138,20 +138,20 @@ pub struct FencedWrite {
     pub(super) sent: Vec<SentNote>,
     pub(super) diagnoses: Vec<(TxId, Diagnosis)>,
     pub(super) displaced: Vec<TxId>,
-    pub(super) foreign: Vec<ExternalNonces>,
+    pub(super) external: Vec<ExternalNonces>,
     pub(super) done_actions: Vec<DoneAction>,
     pub(super) seen_requests: Vec<i64>,
-    pub(super) holds: Vec<ReservationWrite>,
+    pub(super) reservations: Vec<ReservationWrite>,
     pub(super) policy: Vec<PolicyNote>,
     pub(super) events: Vec<Event>,
 }
 
-/// What became of a write.
+/// Result of a write.
 #[derive(Debug)]
 pub enum Applied {
     /// Committed; the attempts it inserted may now be broadcast.
     Yes(Vec<Attempt>),
-    /// Someone else owns the submitter. Nothing was written.
+    /// Another worker owns the submitter. Nothing was written.
     LeaseLost,
 }
 
@@ -166,10 +166,10 @@ impl FencedWrite {
             sent: Vec::new(),
             diagnoses: Vec::new(),
             displaced: Vec::new(),
-            foreign: Vec::new(),
+            external: Vec::new(),
             done_actions: Vec::new(),
             seen_requests: Vec::new(),
-            holds: Vec::new(),
+            reservations: Vec::new(),
             policy: Vec::new(),
             events: Vec::new(),
         }
@@ -190,10 +190,10 @@ impl FencedWrite {
             && self.sent.is_empty()
             && self.diagnoses.is_empty()
             && self.displaced.is_empty()
-            && self.foreign.is_empty()
+            && self.external.is_empty()
             && self.done_actions.is_empty()
             && self.seen_requests.is_empty()
-            && self.holds.is_empty()
+            && self.reservations.is_empty()
             && self.policy.is_empty()
             && self.events.is_empty()
     }
@@ -202,44 +202,42 @@ impl FencedWrite {
         self.moves.push(change);
     }
 
-    /// Signed bytes for an intent; committed before anyone can send them.
+    /// Adds signed bytes for an intent. They can be sent only after the commit.
     pub fn record(&mut self, tx_id: TxId, kind: AttemptKind, draft: SignedDraft) {
         self.attempts.push(NewAttempt { id: AttemptId::new(), tx_id, kind, draft });
     }
 
-    /// Gives the nonce of a draft to a caller outside. Its placeholder is recorded with it: there is no way to spell a held
-    /// nonce without the bytes that consume it.
-    pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, hold: Duration) {
-        self.holds.push(ReservationWrite {
-            tx_id,
-            change: ReservationChange::Reserve { nonce: placeholder.nonce, hold },
-        });
+    /// Grants the nonce of the placeholder to the reserving client. The placeholder is recorded with it: a nonce
+    /// cannot be reserved without the bytes that consume it.
+    pub fn reserve(&mut self, tx_id: TxId, placeholder: SignedDraft, reserve_for: Duration) {
+        let change = ReservationChange::Reserve { nonce: placeholder.nonce, reserve_for };
+        self.reservations.push(ReservationWrite { tx_id, change });
         self.record(tx_id, AttemptKind::Placeholder, placeholder);
     }
 
-    /// The caller's transaction takes the held nonce: recorded with the end of the hold.
+    /// Uses the reserved nonce for the client's transaction and ends the reservation.
     pub fn use_reservation(&mut self, tx_id: TxId, draft: SignedDraft, payload: Payload) {
-        self.holds
-            .push(ReservationWrite { tx_id, change: ReservationChange::Use { payload: Box::new(payload) } });
+        let change = ReservationChange::Use { payload: Box::new(payload) };
+        self.reservations.push(ReservationWrite { tx_id, change });
         self.record(tx_id, AttemptKind::Original, draft);
     }
 
-    /// The placeholder shall consume the held nonce. With `unanswered`, only if the caller has not answered: otherwise
-    /// the write is refused, and an answer that was taken is never thrown away.
+    /// Lets the placeholder consume the reserved nonce. With `unanswered`, the write fails if the client has
+    /// answered, so that a stored answer is never discarded.
     pub fn recycle(&mut self, tx_id: TxId, unanswered: bool) {
-        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Recycle { unanswered } });
+        self.reservations.push(ReservationWrite { tx_id, change: ReservationChange::Recycle { unanswered } });
     }
 
-    /// The answer was seen, and has to wait: nobody needs to be woken for it any more.
+    /// Marks an answer that cannot be used yet as seen: `find_work` does not report it again.
     pub fn note_answer(&mut self, tx_id: TxId) {
-        self.holds.push(ReservationWrite { tx_id, change: ReservationChange::Note });
+        self.reservations.push(ReservationWrite { tx_id, change: ReservationChange::Note });
     }
 
     pub fn cursor(&mut self, cursor: CursorWrite) {
         self.cursor = Some(cursor);
     }
 
-    /// What is known of consumed nonces, all of it as it shall be.
+    /// Replaces the stored evidence about consumed nonces.
     pub fn evidence(&mut self, evidence: Evidence) {
         self.evidence = Some(evidence);
     }
@@ -248,47 +246,47 @@ impl FencedWrite {
         self.sent.push(note);
     }
 
-    /// Where an unmined intent seems to be.
+    /// Stores the mempool diagnosis of an unmined intent.
     pub fn diagnosed(&mut self, tx_id: TxId, diagnosis: Diagnosis) {
         self.diagnoses.push((tx_id, diagnosis));
     }
 
-    /// Declares the attempts of an intent dead: its nonce is finally someone else's.
+    /// Marks the attempts of an intent as displaced: an external transaction with its nonce is final.
     pub fn displace(&mut self, tx_id: TxId) {
         self.displaced.push(tx_id);
     }
 
-    /// Notes nonces that are left to others. The database refuses it for a strict submitter.
-    pub fn foreign(&mut self, range: ExternalNonces) {
-        self.foreign.push(range);
+    /// Records nonces that are left to external senders. The database refuses it for a strict submitter.
+    pub fn external(&mut self, range: ExternalNonces) {
+        self.external.push(range);
     }
 
-    /// Marks a request as dealt with.
+    /// Marks a request as finished.
     pub fn action_done(&mut self, action: DoneAction) {
         self.done_actions.push(action);
     }
 
-    /// A client's request was seen and takes longer than this write: nobody needs to be woken for it any more.
+    /// Marks a client's request that takes longer than this write as seen: `find_work` does not report it again.
     pub fn request_seen(&mut self, request_no: i64) {
         self.seen_requests.push(request_no);
     }
 
-    /// What the policy decided, on disk with what follows from it.
+    /// Records a policy decision in the commit of its consequence.
     pub fn policy(&mut self, note: PolicyNote) {
         self.policy.push(note);
     }
 
-    /// Kept in the outbox, in the same commit.
+    /// Writes the event to the outbox, in the same commit.
     pub fn event(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// How much of what somebody may be waiting for ends with this write: intents, and requests about them.
+    /// Number of intents and requests that this write finishes; clients may be waiting for them.
     pub fn endings(&self) -> usize {
         self.moves.iter().filter(|change| change.to.is_terminal()).count() + self.done_actions.len()
     }
 
-    /// Call after COMMIT only: this is where bytes become an `Attempt`.
+    /// The inserted attempts. Call after COMMIT only: an `Attempt` may be broadcast.
     pub(super) fn committed_attempts(&self) -> Vec<Attempt> {
         self.attempts
             .iter()

@@ -1,4 +1,4 @@
-//! What a worker process asks the database about the fleet: where work is, who else works, what is whose duty.
+//! Coordination between workers: finding work, heartbeats and peers, duty leases.
 
 use std::time::Duration;
 
@@ -9,43 +9,44 @@ use super::row;
 use crate::config;
 use crate::domain::{SubmitterKey, WorkerId};
 
-/// A submitter that has something to do.
+/// A submitter that has work.
 #[derive(Clone, Debug)]
 pub struct Work {
     pub key: SubmitterKey,
     /// Its lease is free or expired.
     pub claimable: bool,
-    /// When it will be, if nobody renews it.
+    /// Time until the lease expires if it is not renewed.
     pub free_in: Option<Duration>,
     /// Eligible intents wait for a nonce, and it is not paused.
     pub queued: bool,
     /// Intents with a nonce are open.
     pub open: bool,
-    /// An operator or a client asked for something, or a caller that holds a nonce has answered.
+    /// A request of an operator or a client is pending, or a reserving client has answered.
     pub action: bool,
     pub paused: bool,
-    /// Its queue is blocked, its lease was given back for others, nothing has happened since, and its time has not come.
+    /// Its lease was released because its queue was blocked (`release_blocked`), nothing has changed since, and
+    /// `wake_at` is in the future.
     pub asleep: bool,
-    /// Its lease was last given back because its queue was blocked.
+    /// Its lease was last released because its queue was blocked.
     pub was_blocked: bool,
-    /// Others use the key as well.
+    /// Others also use the key.
     pub shared: bool,
 }
 
-/// A worker process as its last heartbeat left it.
+/// A worker process according to its last heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub worker_id: WorkerId,
     pub lanes: u32,
     /// Submitters it may own at once.
     pub max_leases: u32,
-    /// When it counts as gone, if it is not heard of again.
+    /// Time until it counts as gone without another heartbeat.
     pub lapses_in: Duration,
 }
 
 impl Store {
-    /// Submitters with open or eligible intents, or with an operator's request. A loose index scan: the cost grows with the
-    /// number of busy submitters, not with the length of their queues nor with what is finished.
+    /// Submitters with open or eligible intents, or with a pending request. A loose index scan: the cost grows with
+    /// the number of busy submitters, not with queue lengths or finished intents.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
         type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
@@ -73,7 +74,7 @@ impl Store {
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request
-                    -- Its owner has seen one that has a token, and is working on it: what it is about is open.
+                    -- With a token: the owner has seen it and is working on it; the intent is reported as open.
                     WHERE applied_at IS NULL AND fencing_token IS NULL
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM nonce_reservation
@@ -85,8 +86,8 @@ impl Store {
                    l.expires_at <= clock_timestamp() - make_interval(secs => $1) AS claimable,
                    CASE WHEN isfinite(l.expires_at)
                         THEN extract(epoch FROM l.expires_at - clock_timestamp())::FLOAT8 + $1 END AS free_in,
-                   -- In the order of the index, and so by it: a plain EXISTS is answered by reading the table while one
-                   -- long queue makes the planner believe that any row will do.
+                   -- ORDER BY forces the index: while one queue is long, the planner expects any row to match and would
+                   -- answer a plain EXISTS with a sequential scan.
                    b.queued AND s.status = 'ACTIVE' AND (
                        SELECT t.seq FROM managed_tx t
                        WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
@@ -143,7 +144,7 @@ impl Store {
             .collect()
     }
 
-    /// Tells the others that this process lives.
+    /// Writes this worker's heartbeat.
     pub async fn heartbeat(
         &self,
         worker_id: &WorkerId,
@@ -152,7 +153,7 @@ impl Store {
         max_leases: usize,
     ) -> Result<(), StoreError> {
         sqlx::query(
-            // One that is lost with the database is followed by another: no wait for the disk.
+            // Asynchronous commit: a heartbeat lost in a crash is followed by another.
             "-- heartbeat
             WITH lightly AS (SELECT set_config('synchronous_commit', 'off', TRUE))
             INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
@@ -171,7 +172,7 @@ impl Store {
         Ok(())
     }
 
-    /// Who was heard of lately and shares these signers.
+    /// Workers with the same signer set and a recent heartbeat.
     pub async fn peers(&self, signer_set: &str, alive_within: Duration) -> Result<Vec<Peer>, StoreError> {
         let rows: Vec<(String, i32, i32, f64)> = sqlx::query_as(
             "-- peers
@@ -196,8 +197,8 @@ impl Store {
         Ok(rows.into_iter().map(peer).collect())
     }
 
-    /// Forgets a process that stopped in good order, and those nobody has heard of for a day.
-    pub async fn leave(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
+    /// Removes this worker's heartbeat row, and rows without a heartbeat for a day.
+    pub async fn deregister(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query(
             "-- leave
             DELETE FROM worker_node
@@ -210,14 +211,14 @@ impl Store {
         Ok(())
     }
 
-    /// Takes or keeps a duty. True: this process holds it until `duration` has passed.
+    /// Acquires or renews a duty lease. True: this process owns it for `duration`.
     pub async fn hold_duty(
         &self,
         duty: &str,
         worker_id: &WorkerId,
         duration: Duration,
     ) -> Result<bool, StoreError> {
-        let held: Option<(String,)> = sqlx::query_as(
+        let owner: Option<(String,)> = sqlx::query_as(
             "-- hold_duty
             INSERT INTO duty_lease AS d (duty, owner_node, expires_at)
             VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
@@ -232,10 +233,10 @@ impl Store {
         .fetch_optional(&self.pool)
         .await
         .map_err(StoreError::db("hold_duty"))?;
-        Ok(held.is_some())
+        Ok(owner.is_some())
     }
 
-    /// Takes one scheduled run of a duty. True for exactly one process per scheduled time.
+    /// Claims one scheduled run of a duty. True for exactly one process per scheduled time.
     pub async fn take_run(
         &self,
         duty: &str,
@@ -257,7 +258,7 @@ impl Store {
         Ok(taken.rows_affected() == 1)
     }
 
-    /// Gives all duties of a process back.
+    /// Releases all duty leases of a process.
     pub async fn drop_duties(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner_node = $1")
             .bind(&worker_id.0)
@@ -267,7 +268,7 @@ impl Store {
         Ok(())
     }
 
-    /// The database's clock: duties run by it, whatever a worker's own clock says.
+    /// The database's clock; duties are scheduled by it.
     pub async fn now(&self) -> Result<chrono::DateTime<chrono::Utc>, StoreError> {
         sqlx::query_scalar("SELECT clock_timestamp()")
             .fetch_one(&self.pool)

@@ -1,5 +1,5 @@
-//! What became of an intent, as far as it is committed: its attempts and their sends, and its states. Read only; the parts are
-//! written with commits that happen anyway (`write_lanes`, `note_sent`).
+//! The committed history of an intent: its attempts, their sends, and its state changes. Read only; the data is
+//! written by `write_lanes` and `note_sent`.
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::{H256, U256};
@@ -13,10 +13,10 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{Fees, Nonce, TxId, TxState};
 
-/// Signed bytes and what became of them. Not the bytes: whoever reads this cannot send them.
+/// An attempt and its sends, without the signed bytes, so that readers cannot broadcast them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptView {
-    /// Order in which they were committed: 1, 2, …
+    /// Commit order within the intent: 1, 2, …
     pub ordinal: u64,
     pub kind: AttemptKind,
     pub tx_hash: H256,
@@ -27,19 +27,19 @@ pub struct AttemptView {
     pub committed_at: DateTime<Utc>,
     pub first_sent_at: Option<DateTime<Utc>>,
     pub last_sent_at: Option<DateTime<Utc>>,
-    /// As far as it is noted; `None` in rows of earlier versions.
+    /// Number of recorded sends; `None` in rows of earlier versions.
     pub sends: Option<u64>,
-    /// Class of the last answer.
+    /// Class of the last node response.
     pub last_class: Option<String>,
-    /// The last answer in the node's words; none if it took the bytes.
+    /// Text of the last node response; `None` if the node accepted the bytes.
     pub last_answer: Option<String>,
-    /// It is the one that was mined.
+    /// This attempt was mined.
     pub mined: bool,
-    /// When it was declared dead: its nonce is finally someone else's.
+    /// When it was displaced: an external transaction with the same nonce is final.
     pub displaced_at: Option<DateTime<Utc>>,
 }
 
-/// A state, and when it was committed. The order is that of the list, not of the times.
+/// A state and its commit time. The list order is authoritative, not the times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
     pub state: TxState,
@@ -86,7 +86,7 @@ struct AttemptRow {
 impl Store {
     /// `None`: there is no such intent.
     pub async fn tx_history(&self, tx_id: TxId) -> Result<Option<TxHistory>, StoreError> {
-        // One statement, so that both are of the same moment.
+        // One statement, so that intent and attempts come from one snapshot.
         let intent: Option<IntentRow> = sqlx::query_as(
             "-- tx_history
             SELECT t.state, t.submitted_at, t.tracking_at, t.history, t.created_at, t.prepared_at, t.finished_at, t.mined_send_at, t.mined_send_class,
@@ -112,26 +112,26 @@ fn read(tx_id: Uuid, intent: IntentRow) -> Result<TxHistory, StoreError> {
     let cell = Cell { table: "tx_attempt", column: "a row", id: &id };
     let attempts: Vec<AttemptRow> =
         intent.attempts.clone().map(|rows| cell.json(rows)).transpose()?.unwrap_or_default();
-    let given = attempts.first().map(|first| first.committed_at).or(intent.prepared_at);
-    let changes = changes(&id, &intent, given)?;
+    let assigned_at = attempts.first().map(|first| first.committed_at).or(intent.prepared_at);
+    let changes = changes(&id, &intent, assigned_at)?;
     let view = |attempt| attempt_view(&id, &intent, attempt);
     Ok(TxHistory { attempts: attempts.into_iter().map(view).collect::<Result<_, _>>()?, changes })
 }
 
-/// The straight way by its columns, then what left it, then the end.
+/// The regular states from their columns, then the `history` list, then the final state.
 fn changes(
     id: &str,
     intent: &IntentRow,
-    given: Option<DateTime<Utc>>,
+    assigned_at: Option<DateTime<Utc>>,
 ) -> Result<Vec<StateChange>, StoreError> {
     let cell = |column| Cell { table: "managed_tx", column, id };
     let mut changes = vec![StateChange { state: TxState::Queued, at: intent.created_at }];
-    let straight = [
-        (TxState::InFlight, given),
+    let regular = [
+        (TxState::InFlight, assigned_at),
         (TxState::Submitted, intent.submitted_at),
         (TxState::Tracking, intent.tracking_at),
     ];
-    changes.extend(straight.into_iter().filter_map(|(state, at)| at.map(|at| StateChange { state, at })));
+    changes.extend(regular.into_iter().filter_map(|(state, at)| at.map(|at| StateChange { state, at })));
     if let Some(history) = &intent.history {
         let noted: Vec<(String, DateTime<Utc>)> = cell("history").json(history.clone())?;
         for (state, at) in noted {
@@ -147,7 +147,7 @@ fn changes(
 fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<AttemptView, StoreError> {
     let cell = |column| Cell { table: "tx_attempt", column, id };
     let mined = intent.mined_hash.as_deref() == Some(&row.tx_hash);
-    // One more send, which was final before it was noted here.
+    // One more send: the intent became final before it was recorded in `tx_attempt`.
     let last = intent.mined_send_at.filter(|_| mined);
     let noted = match (row.sends, row.first_sent_at) {
         (Some(sends), _) => Some(cell("sends").unsigned(sends.into())?),
@@ -160,7 +160,7 @@ fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<Attempt
         kind: cell("kind").parse(&row.kind)?,
         tx_hash: row::hash(cell("tx_hash"), &row.tx_hash)?,
         nonce: row::nonce(cell("nonce"), row.nonce)?,
-        // Absent in attempts that were not made by a lane.
+        // Absent in attempts that no lane wrote.
         gas_limit: part("gasLimit").and_then(|gas| serde_json::from_value(gas).ok()),
         fees: part("fees").and_then(|fees| serde_json::from_value(fees).ok()),
         committed_at: row.committed_at,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_one_has_the_states_that_have_columns_and_the_send_that_was_not_noted() {
+    fn a_quickly_confirmed_intent_has_the_column_states_and_the_last_send() {
         let ended = IntentRow {
             finished_at: Some(at(5)),
             mined_hash: Some(row::hash_text(H256::from_low_u64_be(9))),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_comes_in_its_order_whatever_the_clock_did() {
+    fn the_history_list_keeps_its_order_even_if_times_decrease() {
         let noted = json!([["PROTECT", at(4)], ["QUEUED", at(5)], ["IN_FLIGHT", at(6)]]);
         let displaced = IntentRow {
             submitted_at: Some(at(9)),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_of_an_earlier_version_has_no_count() {
+    fn an_attempt_of_an_earlier_version_has_no_send_count() {
         let mut sent = attempt(9);
         sent["first_sent_at"] = json!(at(3));
         sent["last_sent_at"] = json!("1970-01-01T00:00:04+00:00");

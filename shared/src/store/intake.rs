@@ -1,7 +1,7 @@
-//! How requests become QUEUED rows: many at once, each with its own answer.
+//! Inserts accepted requests as QUEUED rows: many per statement, with one outcome per request.
 //!
-//! One statement inserts a whole group. It takes no lock that a worker needs, joins instead of foreign keys, and
-//! sends no notification (inside the transaction that alone would cost more than everything else together).
+//! The statement takes no lock that a worker needs and joins instead of using foreign keys. It sends no NOTIFY:
+//! inside the transaction that would cost more than the rest of it.
 
 use std::collections::HashSet;
 
@@ -16,13 +16,13 @@ use super::pool::Store;
 use super::row::Cell;
 use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
 
-/// A submitter that is released, or a row that is pruned, between the insert and the look-up sends its request round
-/// once more. Three rounds of that are not a race but a defect.
+/// If a submitter is released or a row is pruned between the insert and the look-up, the request is inserted again.
+/// More than three rounds indicate a defect and not a race.
 const MAX_ROUNDS: usize = 3;
-/// Two processes that insert the same requests in opposite order deadlock; the loser only has to try again.
+/// Two processes that insert the same requests in opposite order can deadlock; the one that was aborted retries.
 const MAX_DEADLOCKS: usize = 5;
 
-/// The rows of a group that may be queued. Two statements have it: one that need not feed a second insert costs less.
+/// Inserts the rows of a group that may be queued. Used by two statements: without events it is cheaper.
 macro_rules! insert_rows {
     () => {
         "INSERT INTO managed_tx
@@ -35,7 +35,7 @@ macro_rules! insert_rows {
         JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
         LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
         WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level
-        -- seq is given out in this order: a submitter's queue is the order of the requests
+        -- seq is assigned in this order: the queue has the order of the requests
         ORDER BY u.ord
         ON CONFLICT (chain_id, submitter, request_id) DO NOTHING"
     };
@@ -60,7 +60,7 @@ const INSERT_WITH_EVENTS: &str = concat!(
 /// A validated request, ready to be stored.
 #[derive(Clone, Debug)]
 pub struct NewIntent {
-    /// Given by us, so that a lost answer to the insert can be told from somebody else's row.
+    /// Generated here, so that after a lost response to the insert our own row can be recognised.
     pub tx_id: TxId,
     pub submitter: SubmitterKey,
     pub request_id: String,
@@ -99,11 +99,11 @@ pub enum IntakeOutcome {
     /// The request id was used for another payload.
     Conflict(TxId),
     UnknownSubmitter,
-    /// The submitter waits for an operator and takes nothing new.
+    /// The submitter is in PROTECT and accepts no requests until an operator acts.
     Protected {
         reason: String,
     },
-    /// Its nonces are given by the low-level hook alone.
+    /// The submitter is in low-level mode and accepts no requests.
     LowLevel,
 }
 
@@ -118,8 +118,8 @@ struct Refused {
 }
 
 impl Store {
-    /// Answers stand in the order of `group`; rows of one submitter are queued in that order. With `outbox`, the event of
-    /// each new row is written in the same commit.
+    /// Returns outcomes in the order of `group`; rows of one submitter are queued in that order. With `outbox`, the
+    /// event of each new row is written in the same commit.
     pub async fn insert_group(
         &self,
         group: &[NewIntent],
@@ -144,12 +144,12 @@ impl Store {
             }
         }
         let found = outcomes.iter().flatten().count();
-        let answers: Option<Vec<IntakeOutcome>> = outcomes.into_iter().collect();
-        answers.ok_or(StoreError::RowsAffected { operation: "insert_group", expected: group.len(), found })
+        let complete: Option<Vec<IntakeOutcome>> = outcomes.into_iter().collect();
+        complete.ok_or(StoreError::RowsAffected { operation: "insert_group", expected: group.len(), found })
     }
 
-    /// What requests that are not to be inserted would be answered: those that were accepted before, and those that no
-    /// insert would take. `None`: only room is missing. Answers stand in the order of `group`.
+    /// Outcomes of requests without inserting them, for a full queue: accepted before, or refused for another reason.
+    /// `None`: an insert would accept it. In the order of `group`.
     pub async fn known_outcomes(
         &self,
         group: &[NewIntent],
@@ -162,8 +162,8 @@ impl Store {
         Ok(outcomes)
     }
 
-    /// How many intents wait for a nonce, of each submitter and in their order; counted up to its limit, because an exact
-    /// count of a longer queue costs as much as reading it.
+    /// Queue length of each submitter, in the order of `limits`; counted up to the limit, because an exact count of a
+    /// longer queue costs as much as reading it.
     pub async fn queue_depths(&self, limits: &[(SubmitterKey, u64)]) -> Result<Vec<u64>, StoreError> {
         let depths: Vec<i64> = sqlx::query_scalar(
             "-- queue_depths
@@ -175,7 +175,7 @@ impl Store {
                     SELECT
                     FROM managed_tx t
                     WHERE t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.queued
-                    -- in the order of the index, or the planner may prefer to read the table
+                    -- index order; otherwise the planner may choose a sequential scan
                     ORDER BY t.seq
                     LIMIT u.at_most) capped) q
             ORDER BY u.ord",
@@ -221,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Why rows were not inserted. A statement of its own: its snapshot sees the rows that were in the way.
+    /// Why rows were not inserted. A separate statement: its snapshot sees the conflicting rows.
     async fn explain_refused(
         &self,
         group: &[NewIntent],
@@ -266,14 +266,15 @@ impl Store {
 }
 
 impl Refused {
-    /// A row that exists is the answer, whatever became of the submitter since. `None`: the obstacle is gone.
+    /// An existing row decides, whatever state the submitter is in now. `None`: the reason no longer exists; insert
+    /// again.
     fn outcome(self, wanted: &NewIntent) -> Result<Option<IntakeOutcome>, StoreError> {
         if let Some(tx_id) = self.tx_id.map(TxId) {
             let id = tx_id.to_string();
             let cell = Cell { table: "managed_tx", column: "payload_hash", id: &id };
             let hash = self.payload_hash.ok_or_else(|| cell.bad("is null"))?;
             return Ok(Some(if tx_id == wanted.tx_id {
-                // An earlier try of ours committed although its answer was lost.
+                // An earlier try of this call committed, but its response was lost.
                 IntakeOutcome::Created(tx_id)
             } else if hash == wanted.payload_hash.as_bytes() {
                 IntakeOutcome::Existing(tx_id)
@@ -291,7 +292,7 @@ impl Refused {
     }
 }
 
-/// 40P01: deadlock. 40001: serialisation, should an operator have raised the default isolation.
+/// 40P01: deadlock. 40001: serialisation failure, possible if the default isolation level was raised.
 pub(super) fn is_deadlock(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(db) if matches!(db.code().as_deref(), Some("40P01" | "40001")))
 }

@@ -1,7 +1,8 @@
-//! What nearly every fenced write is: the cursor, the moves of intents, and new attempts. One statement for the three, because
-//! each is a round trip to the database, and a lane with a window of one waits for all of them.
+//! The statement that nearly every fenced write needs: cursor, state changes of intents, and new attempts. One
+//! statement for all three, because each round trip delays a lane with a window of one.
 //!
-//! The parts write to different tables, so none has to see what another wrote. Guards judge when all of it is there.
+//! The parts write to different tables and do not depend on each other. The AFTER triggers check the rows when all
+//! parts are written.
 
 use sqlx::Row;
 
@@ -62,7 +63,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 confirmations = u.confirmations,
                 mined_send_class = u.mined_send_class,
                 mined_send_at = clock_timestamp() - make_interval(secs => u.mined_send_ago),
-                -- The straight way has columns, which cost eight bytes each; whatever leaves it is listed after them.
+                -- Regular states have columns of eight bytes each; all other changes are appended to history.
                 submitted_at = CASE
                     WHEN u.from_state = 'IN_FLIGHT' AND u.to_state = 'SUBMITTED' AND t.history IS NULL THEN clock_timestamp()
                     ELSE t.submitted_at END,
@@ -82,8 +83,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 ending_reason = u.ending_reason,
                 ending_code = u.ending_code,
                 last_mempool_diag = CASE WHEN u.to_state <> 'QUEUED' THEN t.last_mempool_diag END,
-                -- The four of domain::BlockedReason. What the intent itself cannot pay is counted apart from what a node or a
-                -- signer owes it: queue.blocked_after is about the former alone.
+                -- The four reasons of domain::BlockedReason. Waiting for funds or fees is timed separately from waiting
+                -- for a node or a signer: queue.blocked_after applies to the former only.
                 blocked_since = CASE
                     WHEN u.to_state = 'QUEUED' AND u.sub_state IN ('waiting_funds', 'waiting_fee')
                     THEN CASE WHEN t.sub_state IN ('waiting_funds', 'waiting_fee') THEN coalesce(t.blocked_since, clock_timestamp())
@@ -122,7 +123,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
             INSERT INTO tx_attempt
                 (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
             SELECT u.attempt_id, u.tx_id,
-                   -- The lease is held: nobody else adds an attempt until the commit. This is their order; no time is.
+                   -- The lease row is locked: no other commit can add an attempt meanwhile. The ordinal defines the
+                   -- order, not a timestamp.
                    coalesce((SELECT max(a.ordinal) FROM tx_attempt a WHERE a.tx_id = u.tx_id), 0) + 1,
                    u.chain_id, u.submitter, u.nonce, u.kind, u.raw_tx, u.tx_hash, u.gas_params, u.token
             FROM unnest($37::UUID[], $38::UUID[], $39::BIGINT[], $40::TEXT[], $41::BIGINT[], $42::TEXT[], $43::BYTEA[], $44::TEXT[],
@@ -143,7 +145,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     ensure_rows("write_lanes: attempts", attempts.len(), written(2)?)
 }
 
-/// Twenty-two columns.
+/// Binds the 22 columns of the moves.
 fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
     let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
         moves.iter().map(|(_, change)| get(change)).collect()
@@ -197,7 +199,7 @@ fn block_number(receipt: &Receipt) -> i64 {
     i64::try_from(receipt.block_number).unwrap_or(i64::MAX)
 }
 
-/// Ten columns.
+/// Binds the 10 columns of the attempts.
 fn bind_attempts<'q>(query: Query<'q>, attempts: &[Recorded<'_>]) -> Query<'q> {
     query
         .bind(attempts.iter().map(|(_, new)| new.id.0).collect::<Vec<_>>())

@@ -1,7 +1,8 @@
-//! Temporary ownership of submitters: claim, renew, release.
+//! Leases: temporary ownership of submitters. Claim, renew, release.
 //!
-//! Order of acquisition: free or expired (with the skew allowance) → taken with token + 1; own and live → renewed;
-//! anything else → not ours. All times are the database's. Expiry is liveness; safety is the row lock of the fence.
+//! A free or expired lease (plus the clock skew allowance) is claimed with token + 1; an own, live lease is renewed;
+//! any other lease belongs to another worker. All times are the database's. Expiry is for liveness only; safety comes
+//! from the fence's row lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,14 +18,14 @@ use super::timeout_pool::PooledConnection;
 use crate::config;
 use crate::domain::{FencingToken, SubmitterKey, WorkerId};
 
-/// What a lease was before a claim took it.
+/// State of a lease before it was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// Nobody ever owned the submitter.
+    /// It never had an owner.
     Insert,
-    /// Its last owner gave it back.
+    /// Its last owner released it.
     Free,
-    /// It expired under its last owner.
+    /// It expired.
     Takeover,
 }
 
@@ -38,7 +39,7 @@ impl Acquired {
     }
 }
 
-/// Ownership of one submitter. Not `Clone`, private fields: it comes from a claim and ends in `release` or a drop.
+/// Ownership of one submitter. Not `Clone`, private fields: only a claim makes one; `release` or a drop ends it.
 #[derive(Debug)]
 pub struct Lease {
     key: SubmitterKey,
@@ -54,13 +55,13 @@ pub struct Announced<'a> {
     pub key: SubmitterKey,
     /// Kind of its signer.
     pub signer: &'a str,
-    /// Others use the key as well.
+    /// Others also use the key.
     pub shared: bool,
-    /// Its nonces are given by the low-level hook alone.
+    /// Low-level mode: its nonces are assigned to `allocate` calls only.
     pub low_level: bool,
 }
 
-/// What the renewal loop needs of a lease. It can prolong it, and nothing else.
+/// Handle of the renewal loop. It can only renew the lease.
 #[derive(Clone, Debug)]
 pub struct LeaseTag {
     key: SubmitterKey,
@@ -69,7 +70,7 @@ pub struct LeaseTag {
     deadline: Deadline,
 }
 
-/// The identity a fenced write carries. Made from a `&Lease` only.
+/// The lease identity in a fenced write. Made from a `&Lease` only.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fence {
     pub(super) key: SubmitterKey,
@@ -77,7 +78,7 @@ pub(super) struct Fence {
     pub(super) lease_id: Uuid,
 }
 
-/// Monotonic time until which this process may send on behalf of a submitter.
+/// Monotonic time until which this process may send for a submitter.
 #[derive(Clone, Debug)]
 struct Deadline {
     base: Instant,
@@ -85,25 +86,25 @@ struct Deadline {
 }
 
 impl Deadline {
-    fn starting(asked_at: Instant, valid_for: Duration) -> Self {
-        let deadline = Deadline { base: asked_at, micros: Arc::new(AtomicU64::new(0)) };
-        deadline.prolong(asked_at, valid_for);
+    fn starting(queried_at: Instant, valid_for: Duration) -> Self {
+        let deadline = Deadline { base: queried_at, micros: Arc::new(AtomicU64::new(0)) };
+        deadline.extend(queried_at, valid_for);
         deadline
     }
 
-    fn prolong(&self, asked_at: Instant, valid_for: Duration) {
-        let until = asked_at.saturating_duration_since(self.base) + valid_for;
-        // Relaxed: the value stands alone; a reader that sees the older one merely stops earlier.
+    fn extend(&self, queried_at: Instant, valid_for: Duration) {
+        let until = queried_at.saturating_duration_since(self.base) + valid_for;
+        // Relaxed: no other data depends on it; a reader that sees the older value stops sending earlier.
         self.micros.fetch_max(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn is_ahead(&self) -> bool {
+    fn is_in_future(&self) -> bool {
         self.base.elapsed() < Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 }
 
-/// A send started later than this before expiry could still be under way when the successor starts. It would be
-/// harmless (the successor has the same bytes); the margin only keeps duplicate traffic rare.
+/// Sending stops at 4/5 of the lease duration: a later send could still be running when the next owner starts. That
+/// would be harmless (the next owner has the same bytes); the margin only avoids duplicate traffic.
 fn send_window(lease: &config::Lease) -> Duration {
     lease.duration - lease.duration / 5
 }
@@ -117,9 +118,9 @@ impl Lease {
         self.token
     }
 
-    /// Whether the last renewal is recent enough, by this process's monotonic clock, to go on sending.
+    /// Whether the last renewal is recent enough, by this process's monotonic clock, to send.
     pub fn may_send(&self) -> bool {
-        self.deadline.is_ahead()
+        self.deadline.is_in_future()
     }
 
     pub fn tag(&self) -> LeaseTag {
@@ -127,7 +128,7 @@ impl Lease {
         LeaseTag { key, token, lease_id, deadline: self.deadline.clone() }
     }
 
-    /// What it was before this process had it.
+    /// Its state before this process claimed it.
     pub fn acquired(&self) -> Acquired {
         self.acquired
     }
@@ -138,7 +139,7 @@ impl Lease {
 }
 
 impl LeaseTag {
-    /// Whether both name the same period of ownership.
+    /// Whether both refer to the same claim.
     pub fn same_lease(&self, other: &LeaseTag) -> bool {
         self.lease_id == other.lease_id
     }
@@ -155,7 +156,7 @@ impl LeaseTag {
 type LeaseRow = (i64, String, i64, Uuid, bool);
 
 impl Store {
-    /// Takes those of `wanted` that are free or expired. Rows that someone else is taking or writing are skipped.
+    /// Claims those of `wanted` that are free or expired. Rows that are locked by another transaction are skipped.
     pub async fn claim(
         &self,
         worker_id: &WorkerId,
@@ -163,7 +164,7 @@ impl Store {
         settings: &config::Lease,
     ) -> Result<Vec<Lease>, StoreError> {
         let (chains, submitters) = columns(wanted);
-        let asked_at = Instant::now();
+        let queried_at = Instant::now();
         let rows: Vec<LeaseRow> = sqlx::query_as(
             "-- claim
             WITH free AS (
@@ -201,7 +202,7 @@ impl Store {
                     key: row::key("submitter_lease", chain_id, &submitter)?,
                     token: row::token(cell, token)?,
                     lease_id,
-                    deadline: Deadline::starting(asked_at, send_window(settings)),
+                    deadline: Deadline::starting(queried_at, send_window(settings)),
                     acquired: match (expired, token) {
                         (true, _) => Acquired::Takeover,
                         (false, 1) => Acquired::Insert,
@@ -212,7 +213,7 @@ impl Store {
             .collect()
     }
 
-    /// Prolongs all leases of a node in one statement. Returns those that are no longer ours.
+    /// Renews all leases of a worker in one statement. Returns those that it no longer owns.
     pub async fn renew(
         &self,
         tags: &[LeaseTag],
@@ -220,8 +221,8 @@ impl Store {
     ) -> Result<Vec<LeaseTag>, StoreError> {
         let (chains, submitters) = columns(&tags.iter().map(|tag| tag.key).collect::<Vec<_>>());
         let lease_ids: Vec<Uuid> = tags.iter().map(|tag| tag.lease_id).collect();
-        let asked_at = Instant::now();
-        // Locked in the writer's order first: an UPDATE alone would lock in any order and could deadlock with it.
+        let queried_at = Instant::now();
+        // Locked in the same order as by the fence: an UPDATE alone locks in any order and could deadlock.
         let renewed: Vec<(Uuid,)> = sqlx::query_as(
             "-- renew
             WITH mine AS (
@@ -248,15 +249,15 @@ impl Store {
         .await
         .map_err(StoreError::db("renew"))?;
         let renewed: std::collections::HashSet<Uuid> = renewed.into_iter().map(|(id,)| id).collect();
-        let (kept, lost): (Vec<_>, Vec<_>) = tags.iter().partition(|tag| renewed.contains(&tag.lease_id));
-        for tag in kept {
-            tag.deadline.prolong(asked_at, send_window(settings));
+        let (owned, lost): (Vec<_>, Vec<_>) = tags.iter().partition(|tag| renewed.contains(&tag.lease_id));
+        for tag in owned {
+            tag.deadline.extend(queried_at, send_window(settings));
         }
         Ok(lost.into_iter().cloned().collect())
     }
 
-    /// Gives leases back, so that the next owner need not wait for them to expire. Consumes them.
-    /// A lease that was lost meanwhile is passed over: giving up what one no longer has is no fault.
+    /// Releases leases, so that the next owner need not wait for them to expire. Consumes them. Leases that were lost
+    /// meanwhile are skipped.
     pub async fn release(&self, leases: Vec<Lease>) -> Result<usize, StoreError> {
         let (chains, submitters) = columns(&leases.iter().map(|lease| lease.key).collect::<Vec<_>>());
         let lease_ids: Vec<Uuid> = leases.iter().map(|lease| lease.lease_id).collect();
@@ -285,8 +286,9 @@ impl Store {
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Records what this worker can sign for, with a free lease for each submitter that is new. Answers those that became
-    /// shared or strict by it. One that is in PROTECT and becomes shared is released: what stopped it is no alarm any more.
+    /// Records the submitters that this worker can sign for, with a free lease for each new one. Returns those that
+    /// changed between shared and strict. One in PROTECT that becomes shared is released: external use of its key is
+    /// now expected.
     pub async fn announce(
         &self,
         submitters: &[Announced<'_>],
@@ -380,7 +382,7 @@ async fn announce(
     flipped.into_iter().map(key).collect()
 }
 
-/// Keys as the two arrays every batched statement starts with.
+/// Splits keys into the two arrays that batched statements take.
 pub(super) fn columns(keys: &[SubmitterKey]) -> (Vec<i64>, Vec<String>) {
     keys.iter().map(|key| (key.chain_id.as_i64(), key.address_text())).unzip()
 }

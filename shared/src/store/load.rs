@@ -1,7 +1,8 @@
-//! What a lane reads first: its submitter as the last owner left it.
+//! Loads the rows that a lane starts from.
 //!
-//! Reads need no fence. The claim came first, and a claim waits for every write of the owner before. A lane that reads again
-//! because it does not know whether a write of its own was committed passes the fence first, which waits for that write.
+//! Reads need no fence: they follow the claim, and a claim waits for every write of the previous owner. A lane that
+//! reloads because it does not know whether its own write was committed passes the fence first, which waits for that
+//! write.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::domain::{
     AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
 };
 
-/// An intent with a nonce whose fate is open, and every set of bytes that could decide it.
+/// An intent that has a nonce and is not final, with all its attempts.
 #[derive(Clone, Debug)]
 pub struct OpenIntent {
     pub tx_id: TxId,
@@ -35,27 +36,28 @@ pub struct OpenIntent {
     pub tx_hash: H256,
     pub last_error: Option<TxError>,
     pub gas_params: Option<serde_json::Value>,
-    /// What the sender may have to pay for it at the most.
+    /// Maximum cost in wei over all attempts.
     pub max_cost: U256,
     pub receipt: Option<Receipt>,
-    /// Time until the same bytes are due again; zero when overdue.
+    /// Time until the same bytes are sent again; zero when overdue.
     pub resubmit_in: Duration,
-    /// Time since the nonce was given.
+    /// Time since the nonce was assigned.
     pub age: Duration,
     /// Sends claimed so far.
     pub sends: u32,
-    /// Time since the last set of bytes was made.
+    /// Time since the last attempt was committed.
     pub last_attempt_age: Duration,
-    /// A node is known to have answered a send of it.
+    /// A node response to a send of the last attempt is recorded.
     pub last_attempt_sent: bool,
-    /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
+    /// When its deadline passes: computed with the database's clock at the read, converted to this process's
+    /// monotonic one.
     pub expires: Option<Instant>,
-    /// How it ends if a placeholder takes its nonce. `None`: it is meant to happen.
+    /// How it ends if a placeholder consumes its nonce. `None`: it is still wanted.
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
-    /// Its nonce was given for a caller outside.
+    /// Set if the nonce was reserved for a client.
     pub reservation: Option<ReservedNonce>,
-    /// In the order they were made; never empty.
+    /// In commit order; never empty.
     pub attempts: Vec<Attempt>,
 }
 
@@ -63,11 +65,11 @@ pub struct OpenIntent {
 pub struct Cursor {
     pub start: Nonce,
     pub next: Nonce,
-    /// No intent below it is open.
+    /// Lowest nonce that may be open.
     pub open_from: Nonce,
     pub protect: Option<String>,
     pub max_in_flight: u32,
-    /// The account has delegated code, as the last lane saw.
+    /// The account had delegated code (EIP-7702) when a lane last checked.
     pub delegated: bool,
     pub evidence: Evidence,
 }
@@ -76,13 +78,13 @@ pub struct Cursor {
 #[derive(Clone, Debug, Default)]
 pub struct LaneRows {
     pub paused: bool,
-    /// Others use the key as well.
+    /// Others also use the key.
     pub shared: bool,
     /// The submitter's own window, if it has one.
     pub max_in_flight: Option<u32>,
     pub cursor: Option<Cursor>,
-    /// Of a shared submitter: what was left to others, the newest first.
-    pub foreign: Vec<ExternalNonces>,
+    /// For a shared submitter: nonces left to external senders, newest first.
+    pub external: Vec<ExternalNonces>,
     /// In nonce order.
     pub open: Vec<OpenIntent>,
     pub actions: Vec<PendingAction>,
@@ -168,7 +170,7 @@ impl TryFrom<AttemptRow> for Attempt {
     }
 }
 
-/// What a lane wants to know of the newest bytes, and of the most expensive.
+/// Data of the newest attempt, and the maximum cost over all attempts.
 #[derive(Clone, Debug, Default)]
 struct LastAttempt {
     age: Duration,
@@ -227,18 +229,18 @@ pub(super) fn ending(
 ) -> Result<Option<Ending>, StoreError> {
     let Some(state) = state else { return Ok(None) };
     let state = Cell { table: "managed_tx", column: "ending", id }.parse(&state)?;
-    // Absent or strange in a row of another release; no reason to stop a lane.
+    // Missing or unknown in rows of other releases; must not stop a lane.
     let code = code.and_then(|code| code.parse().ok()).or(ErrorCode::of_ending(state));
     Ok(Some(Ending { state, code: code.unwrap_or(ErrorCode::Unknown), reason: reason.unwrap_or_default() }))
 }
 
-/// Seconds computed by the database, negative or absent when overdue.
+/// Seconds computed by the database; negative or NULL when overdue, which becomes zero.
 pub(super) fn seconds(value: Option<f64>) -> Duration {
     Duration::try_from_secs_f64(value.unwrap_or(0.0).max(0.0)).unwrap_or(Duration::MAX)
 }
 
 impl Store {
-    /// The rows of several submitters, in the order asked for.
+    /// The rows of several submitters, in the order of `keys`.
     pub async fn load_lanes(&self, keys: &[SubmitterKey]) -> Result<Vec<LaneRows>, StoreError> {
         let mut lanes: HashMap<SubmitterKey, LaneRows> = HashMap::new();
         self.load_submitters(keys, &mut lanes).await?;
@@ -246,10 +248,10 @@ impl Store {
         self.load_external(&mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
         self.load_tx_requests(keys, &mut lanes).await?;
-        // Cloned: a lane that was dropped and its successor may stand in one batch.
+        // Cloned: a dropped lane and its successor may be in the same batch.
         let rows = |key: &SubmitterKey| {
             let cell = Cell { table: "submitter", column: "submitter", id: &key.address_text() };
-            lanes.get(key).cloned().ok_or_else(|| cell.bad("was never announced"))
+            lanes.get(key).cloned().ok_or_else(|| cell.bad("no row for this submitter"))
         };
         keys.iter().map(rows).collect()
     }
@@ -331,7 +333,7 @@ impl Store {
                        AS answer_expires_in
             FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
             JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.has_open
-            -- In the order of the index and not more than there can be: so by it, whatever the planner believes of a range.
+            -- ORDER BY and LIMIT force the index, whatever selectivity the planner estimates for the range.
             CROSS JOIN LATERAL (
                 SELECT t.*
                 FROM managed_tx t
@@ -369,7 +371,7 @@ impl Store {
         for found in attempt_rows {
             let (own, last) = attempts.entry(found.tx_id).or_default();
             let cost = found.gas_params.get("maxCost").cloned();
-            // Absent in attempts that were not made by a lane.
+            // Absent in attempts that no lane wrote.
             let cost = cost.and_then(|cost| serde_json::from_value(cost).ok()).unwrap_or_default();
             *last = LastAttempt {
                 age: seconds(found.age),

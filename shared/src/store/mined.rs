@@ -1,12 +1,12 @@
-//! How far the chain had come when a submitter's last transaction was mined.
+//! The block of a submitter's newest mined transaction.
 
 use super::error::StoreError;
 use super::pool::Store;
 use crate::domain::SubmitterKey;
 
 impl Store {
-    /// The block that holds the newest receipt of this submitter, of finished intents too. Nonces are mined in their order,
-    /// so it is that of the highest nonce which has one.
+    /// The block of this submitter's newest receipt, including finished intents. Nonces are mined in order, so it is
+    /// the receipt with the highest nonce.
     pub async fn newest_receipt_block(&self, key: SubmitterKey) -> Result<Option<u64>, StoreError> {
         let found: Option<i64> = sqlx::query_scalar(
             "-- newest_receipt_block

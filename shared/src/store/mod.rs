@@ -1,7 +1,7 @@
-//! All SQL. A file per concern; each statement beside the function that runs it.
+//! All SQL, one file per concern; each statement is next to the function that runs it.
 //!
-//! A worker's writes exist only as `FencedWrite`s, made from a `Lease` and applied behind the fence
-//! (docs/adr/0002). There is no other way to spell one.
+//! A worker writes with `FencedWrite`s only. They are made from a `Lease` and applied behind the fence
+//! (docs/adr/0002).
 
 mod address;
 mod api_key;
@@ -42,7 +42,7 @@ mod upkeep;
 mod verify;
 mod wake;
 
-pub use address::database_remarks;
+pub use address::database_warnings;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};
 pub use attempt::{Attempt, AttemptKind};
 pub use blocks::ConfirmingBlocks;

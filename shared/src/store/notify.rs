@@ -1,5 +1,5 @@
-//! Words between processes. They carry nothing and only shorten a wait: the rows are the truth, and whoever hears
-//! nothing polls.
+//! NOTIFY and LISTEN. Notifications have no payload and only shorten a wait: receivers read the rows, and poll if they
+//! receive nothing.
 
 use std::io;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::time::timeout;
 
 use super::error::StoreError;
 use super::pool::Store;
-use super::timeout_pool::silent;
+use super::timeout_pool::no_response;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// To workers: there may be something to do.
+    /// To workers: there may be new work.
     Work,
-    /// To APIs: an intent is final, or a request about one was dealt with.
+    /// To APIs: an intent is final, or a request about one is finished.
     Final,
 }
 
@@ -29,8 +29,8 @@ impl Channel {
 }
 
 impl Store {
-    /// Tells everybody who listens. A statement of its own, after the commit: inside one it takes a lock of the whole
-    /// database until that commit is on disk.
+    /// Notifies all listeners. A separate statement after the commit: inside a transaction NOTIFY holds a
+    /// database-wide lock until the commit is flushed to disk.
     pub async fn notify(&self, channel: Channel) -> Result<(), StoreError> {
         sqlx::query(
             "-- notify
@@ -48,36 +48,35 @@ impl Store {
         self.notify(Channel::Work).await
     }
 
-    /// Listens on a connection of its own, for as long as the listener lives.
+    /// Listens on a separate connection, until the listener is dropped.
     pub async fn listen(&self, channel: Channel) -> Result<Listener, StoreError> {
-        // Not one of the pool: one that has fallen silent is dropped, and the driver waits in vain to tell it so. That must not
-        // cost the pool a place.
+        // Not from the pool: when an unresponsive connection is dropped, the driver waits to close it, and that must
+        // not occupy a slot of the pool.
         let options = self.pool.without_timeout().connect_options().as_ref().clone();
         let name = format!("{} listener", options.get_application_name().unwrap_or("gapless"));
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .max_lifetime(None)
             .idle_timeout(None)
-            .acquire_timeout(ANSWER_WITHIN)
+            .acquire_timeout(PROBE_TIMEOUT)
             .connect_lazy_with(options.application_name(&name));
         let listening = async {
             let mut listener = PgListener::connect_with(&pool).await?;
-            // Whoever listens begins anew after a loss, and looks for what it missed.
+            // No automatic reconnect: the caller listens again after a loss and polls for what it missed.
             listener.eager_reconnect(false);
             listener.listen(channel.name()).await?;
             Ok::<_, sqlx::Error>(listener)
         };
-        match timeout(ANSWER_WITHIN, listening).await {
+        match timeout(PROBE_TIMEOUT, listening).await {
             Ok(listener) => Ok(Listener { inner: listener.map_err(StoreError::db("listen"))? }),
-            Err(_) => Err(StoreError::db("listen")(silent())),
+            Err(_) => Err(StoreError::db("listen")(no_response())),
         }
     }
 }
 
-/// A connection over which nothing was heard for so long is asked whether it is there. It may have died without a word, and then
-/// nothing would ever be heard again.
-const ASK_EVERY: Duration = Duration::from_secs(5);
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A connection without notifications for this long is probed: it may be dead without an error.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Listener {
@@ -85,21 +84,21 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Returns at a notification, which may stand for many. An error ends the subscription: the connection broke, or it does not
-    /// answer any more.
-    pub async fn heard(&mut self) -> Result<(), StoreError> {
+    /// Waits for a notification, which may stand for several. An error ends the subscription: the connection is
+    /// broken or does not respond.
+    pub async fn recv(&mut self) -> Result<(), StoreError> {
         loop {
-            match timeout(ASK_EVERY, self.inner.try_recv()).await {
+            match timeout(PROBE_INTERVAL, self.inner.try_recv()).await {
                 Ok(Ok(Some(_))) => return Ok(()),
                 Ok(Ok(None)) => return Err(StoreError::db("listen")(broken())),
                 Ok(Err(error)) => return Err(StoreError::db("listen")(error)),
                 Err(_) => {}
             }
-            // What is notified meanwhile is kept, and comes with the next turn.
-            let asked = sqlx::query("-- ask_listener\nSELECT 1").execute(&mut self.inner);
-            match timeout(ANSWER_WITHIN, asked).await {
-                Ok(answer) => answer.map_err(StoreError::db("ask_listener"))?,
-                Err(_) => return Err(StoreError::db("ask_listener")(silent())),
+            // Notifications that arrive meanwhile are buffered and received by the next `try_recv`.
+            let probe = sqlx::query("-- ask_listener\nSELECT 1").execute(&mut self.inner);
+            match timeout(PROBE_TIMEOUT, probe).await {
+                Ok(result) => result.map_err(StoreError::db("ask_listener"))?,
+                Err(_) => return Err(StoreError::db("ask_listener")(no_response())),
             };
         }
     }

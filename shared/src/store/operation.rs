@@ -1,4 +1,4 @@
-//! What a fenced write is for, in one word: a label of metrics and a field of logs. Bounded, and nothing is decided by it.
+//! A name for a fenced write, from a fixed list: a metric label and a log field. No logic depends on it.
 
 use super::attempt::AttemptKind;
 use super::fenced::FencedWrite;
@@ -6,7 +6,7 @@ use super::reservation_lane::ReservationChange;
 use crate::domain::{TxId, TxState};
 
 impl FencedWrite {
-    /// A write may change several things at once; the one that matters most names it.
+    /// A write may contain several changes; the most important one names it.
     pub fn operation(&self) -> &'static str {
         let records = |kind| self.attempts.iter().any(|attempt| attempt.kind == kind);
         let moves_to = |state| self.moves.iter().any(|change| change.to == state && change.from != state);
@@ -17,7 +17,7 @@ impl FencedWrite {
             "protect"
         } else if protection == Some((true, false)) {
             "release"
-        } else if self.holds.iter().any(|hold| reserves(&hold.change)) {
+        } else if self.reservations.iter().any(|write| reserves(&write.change)) {
             "reserve"
         } else if records(AttemptKind::Original) {
             "prepare"
@@ -37,12 +37,12 @@ impl FencedWrite {
             "send"
         } else if !self.moves.is_empty() {
             "state"
-        } else if !self.holds.is_empty() {
-            "hold"
+        } else if !self.reservations.is_empty() {
+            "reservation"
         } else if self.evidence.is_some() {
             "evidence"
-        } else if !self.foreign.is_empty() {
-            "foreign"
+        } else if !self.external.is_empty() {
+            "external"
         } else if self.cursor.is_some() {
             "cursor"
         } else if !self.done_actions.is_empty() {
@@ -56,17 +56,17 @@ impl FencedWrite {
         }
     }
 
-    /// Whether a sequence, an intent or a request changes by it; what is merely noted about them is not critical.
+    /// Whether it changes a sequence, an intent or a request. Informational notes are not critical.
     pub fn is_critical(&self) -> bool {
         !matches!(self.operation(), "note" | "check")
     }
 
-    /// The intents that it changes.
+    /// The intents that it changes, without duplicates.
     pub fn tx_ids(&self) -> Vec<TxId> {
         let moved = self.moves.iter().map(|change| change.tx_id);
-        let held = self.holds.iter().map(|hold| hold.tx_id);
+        let reserved = self.reservations.iter().map(|write| write.tx_id);
         let mut ids: Vec<TxId> = Vec::new();
-        for id in moved.chain(held) {
+        for id in moved.chain(reserved) {
             if !ids.contains(&id) {
                 ids.push(id);
             }

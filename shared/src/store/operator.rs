@@ -1,5 +1,5 @@
-//! What operators ask for. Every request is a row of `audit_log`; pause and resume take effect with it, release and
-//! adopt wait there for the lane, because only the owner of the lease may touch a cursor.
+//! Operator requests. Each is a row of `audit_log`. Pause and resume take effect in the same statement; release and
+//! adopt wait for the lane, because only the lease owner may change a cursor.
 
 use chrono::{DateTime, Utc};
 
@@ -12,7 +12,7 @@ use crate::domain::{H256, SubmitterKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitterStatus {
     Active,
-    /// Open transactions are followed to their end; no new nonce is given.
+    /// Open transactions are tracked until they are final; no new nonce is assigned.
     Paused,
 }
 
@@ -31,14 +31,14 @@ impl std::str::FromStr for SubmitterStatus {
         match text {
             "ACTIVE" => Ok(SubmitterStatus::Active),
             "PAUSED" => Ok(SubmitterStatus::Paused),
-            other => Err(format!("`{other}` is not a status of a submitter")),
+            other => Err(format!("unknown submitter status `{other}`")),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorOutcome {
-    /// Names the row of `audit_log`.
+    /// The id of the row in `audit_log`.
     Recorded(AuditId),
     UnknownSubmitter,
     /// There is nothing to release or adopt.
@@ -48,25 +48,25 @@ pub enum OperatorOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuditId(pub i64);
 
-/// What became of a request.
+/// The current state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     pub requested_at: DateTime<Utc>,
-    /// Absent while it waits for the lane.
+    /// `None` while it waits for the lane.
     pub applied_at: Option<DateTime<Utc>>,
     pub outcome: Option<String>,
-    /// The lane looked into it and changed nothing.
+    /// The lane checked it and changed nothing.
     pub refused: bool,
 }
 
-/// The transaction that took a nonce, and the block that holds it, as an operator says. The worker verifies it.
+/// The transaction that consumed a nonce and its block, as given by an operator. The worker verifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenBy {
     pub tx_hash: H256,
     pub block: u64,
 }
 
-/// Who asks, and why.
+/// The actor and the reason of a request.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     pub actor: &'a str,
@@ -74,14 +74,14 @@ pub struct Request<'a> {
 }
 
 impl Store {
-    /// Pauses or resumes. Repeating it is harmless and is recorded again.
+    /// Pauses or resumes a submitter. Idempotent; every repetition is recorded.
     pub async fn set_status(
         &self,
         key: SubmitterKey,
         status: SubmitterStatus,
         request: Request<'_>,
     ) -> Result<OperatorOutcome, StoreError> {
-        // Two literal statements instead of one with a CASE: the audit must say what the update did.
+        // Two literal statements instead of one with a CASE, so that the audit row always matches the update.
         let statement = match status {
             SubmitterStatus::Paused => {
                 "-- pause
@@ -112,7 +112,7 @@ impl Store {
         Ok(recorded.map_or(OperatorOutcome::UnknownSubmitter, OperatorOutcome::Recorded))
     }
 
-    /// Leaves a request for the lane. Release needs a submitter in PROTECT; adopt also serves one that is SUSPECT, or that was
+    /// Records a request for the lane. Release needs a submitter in PROTECT; adopt also works if it is SUSPECT or was
     /// never used.
     pub async fn request_action(
         &self,
@@ -156,7 +156,7 @@ impl Store {
         statement: &'static str,
         key: SubmitterKey,
         request: Request<'_>,
-        // For statements that take it.
+        // `None` for statements without these parameters.
         taken_by: Option<Option<TakenBy>>,
     ) -> Result<Option<AuditId>, StoreError> {
         let mut query = sqlx::query_scalar(statement)

@@ -1,4 +1,4 @@
-//! What waits for a lane: operators' requests about a submitter, clients' requests about an intent.
+//! Requests that wait for a lane: operators' requests about a submitter, clients' requests about an intent.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::domain::{SubmitterKey, TxId, TxState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorAction {
-    /// Go on as if nothing had happened.
+    /// Leave PROTECT without changing the sequence.
     Release,
-    /// Take the chain's count as the truth.
+    /// Continue from the chain's transaction count.
     Adopt,
 }
 
-/// What was asked about one intent.
+/// A client's request about an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxAction {
     Cancel,
@@ -45,7 +45,7 @@ impl std::str::FromStr for TxAction {
             "cancel" => Ok(TxAction::Cancel),
             "speed_up" => Ok(TxAction::SpeedUp),
             "rebroadcast" => Ok(TxAction::Rebroadcast),
-            other => Err(format!("`{other}` cannot be asked about a transaction")),
+            other => Err(format!("unknown transaction action `{other}`")),
         }
     }
 }
@@ -58,9 +58,9 @@ pub struct PendingTxRequest {
     pub reason: String,
     /// The state of the intent when the request was read.
     pub state: TxState,
-    /// It was blocked in the queue.
+    /// The intent is blocked in the queue.
     pub blocked: bool,
-    /// An owner has noted that it is working on it.
+    /// An owner has marked it as seen and is working on it.
     pub seen: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct PendingAction {
     pub audit_id: i64,
     pub action: OperatorAction,
     pub reason: String,
-    /// The transaction that took a nonce, as the operator says.
+    /// The transaction that consumed a nonce, according to the operator.
     pub taken_by: Option<TakenBy>,
 }
 

@@ -1,7 +1,8 @@
-//! What policies decided: written behind the fence, in the commit of what was decided; never changed.
+//! The log of policy decisions: written behind the fence, in the commit of the decision; append-only.
 //!
-//! The day's total is kept in the rows themselves, so that it is as durable as the nonces it counts: the sum of a day is
-//! the largest `day_total` of its counts, and the row that would pass the cap fails with everything it came with.
+//! The day's total is stored in the rows, so that it is as durable as the nonces it counts: it is the largest
+//! `day_total` of the day's COUNTED rows. A row that would exceed the cap violates a constraint and aborts its whole
+//! commit.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use ethers_core::types::{Address, U256};
@@ -18,9 +19,9 @@ use crate::domain::{Payload, SubmitterKey, TxId, WorkerId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyDecision {
-    /// It is not signed.
+    /// The transaction is not signed.
     Refused,
-    /// It is given a nonce, and its value counts against the day.
+    /// The intent gets a nonce, and its value counts towards the day's cap.
     Counted,
 }
 
@@ -33,26 +34,26 @@ impl PolicyDecision {
     }
 }
 
-/// One decision, to be written with what follows from it.
+/// One decision, written in the commit of its consequence.
 #[derive(Clone, Debug)]
 pub struct PolicyNote {
     pub tx_id: TxId,
-    pub node: WorkerId,
+    pub worker_id: WorkerId,
     pub decision: PolicyDecision,
     pub rule: Rule,
     pub to: Option<Address>,
     pub selector: Option<Selector>,
     pub value: U256,
     pub limit: Option<U256>,
-    /// What the day had before; of a refusal. For a count the database adds it up.
+    /// The day's total before a refusal. `None` for COUNTED: the database computes the total.
     pub spent: Option<U256>,
 }
 
 impl PolicyNote {
-    pub fn refused(tx_id: TxId, node: WorkerId, breach: &Breach) -> PolicyNote {
+    pub fn refused(tx_id: TxId, worker_id: WorkerId, breach: &Breach) -> PolicyNote {
         PolicyNote {
             tx_id,
-            node,
+            worker_id,
             decision: PolicyDecision::Refused,
             rule: breach.rule,
             to: breach.to,
@@ -63,11 +64,11 @@ impl PolicyNote {
         }
     }
 
-    /// `limit`: of the day.
-    pub fn counted(tx_id: TxId, node: WorkerId, payload: &Payload, limit: U256) -> PolicyNote {
+    /// `limit`: the cap per day.
+    pub fn counted(tx_id: TxId, worker_id: WorkerId, payload: &Payload, limit: U256) -> PolicyNote {
         PolicyNote {
             tx_id,
-            node,
+            worker_id,
             decision: PolicyDecision::Counted,
             rule: Rule::MaxValuePerDay,
             to: payload.to,
@@ -79,15 +80,15 @@ impl PolicyNote {
     }
 }
 
-/// What the day of the database has counted.
+/// The total of the current day (UTC, by the database's clock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpentToday {
     pub total: U256,
-    /// The intent that was asked about is part of it: it had a nonce before, today, and lost it.
+    /// The given intent is already included: it had a nonce earlier today and lost it.
     pub counted: bool,
 }
 
-/// One row, for people.
+/// One row, for display.
 #[derive(Clone, Debug)]
 pub struct PolicyEntry {
     pub entry_no: i64,
@@ -98,12 +99,12 @@ pub struct PolicyEntry {
     pub rule: String,
     pub to: Option<String>,
     pub selector: Option<String>,
-    /// Wei, decimal; the others as well.
+    /// In wei, decimal; so are `limit` and `day_total`.
     pub value: String,
     pub limit: Option<String>,
     pub day: NaiveDate,
     pub day_total: Option<String>,
-    pub node: String,
+    pub worker_id: String,
     pub fencing_token: i64,
     pub decided_at: DateTime<Utc>,
 }
@@ -113,7 +114,7 @@ pub struct PolicyFilter {
     pub submitter: Option<SubmitterKey>,
     pub tx_id: Option<TxId>,
     pub refused_only: bool,
-    /// Of entries, the newest.
+    /// Maximum number of entries; the newest are returned.
     pub limit: u32,
 }
 
@@ -131,7 +132,7 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     let done = sqlx::query(
         "-- note_policy
         WITH today AS MATERIALIZED (
-            -- Once: a statement may see two days.
+            -- Computed once: clock_timestamp() may pass midnight during the statement.
             SELECT (clock_timestamp() AT TIME ZONE 'UTC')::DATE AS day
         )
         INSERT INTO policy_audit
@@ -150,7 +151,7 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                                 node_id, token, place)
         CROSS JOIN today
         JOIN managed_tx t ON t.tx_id = u.tx_id AND t.submitter = u.submitter
-        -- The lease is held: nobody else counts for this submitter until the commit.
+        -- The lease row is locked: no other commit can count for this submitter meanwhile.
         CROSS JOIN LATERAL (
             SELECT coalesce(max(a.day_total), 0) AS total
             FROM policy_audit a
@@ -168,7 +169,7 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     .bind(text(|note| Some(note.value.to_string())))
     .bind(text(|note| note.limit.map(|limit| limit.to_string())))
     .bind(text(|note| note.spent.map(|spent| spent.to_string())))
-    .bind(notes.iter().map(|(_, note)| note.node.0.as_str()).collect::<Vec<_>>())
+    .bind(notes.iter().map(|(_, note)| note.worker_id.0.as_str()).collect::<Vec<_>>())
     .bind(notes.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await
@@ -177,9 +178,10 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
 }
 
 impl Store {
-    /// What the submitters' day has counted, by the database's clock, and whether an intent is part of it. In the order asked.
-    pub async fn spent_today(&self, asked: &[(SubmitterKey, TxId)]) -> Result<Vec<SpentToday>, StoreError> {
-        let (chains, submitters) = columns(&asked.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    /// Today's total of each submitter, by the database's clock, and whether the intent is already included. In the
+    /// order of `intents`.
+    pub async fn spent_today(&self, intents: &[(SubmitterKey, TxId)]) -> Result<Vec<SpentToday>, StoreError> {
+        let (chains, submitters) = columns(&intents.iter().map(|(key, _)| *key).collect::<Vec<_>>());
         let rows: Vec<(String, bool)> = sqlx::query_as(
             "-- spent_today
             WITH today AS MATERIALIZED (
@@ -198,18 +200,18 @@ impl Store {
         )
         .bind(chains)
         .bind(submitters)
-        .bind(asked.iter().map(|(_, tx_id)| tx_id.0).collect::<Vec<Uuid>>())
+        .bind(intents.iter().map(|(_, tx_id)| tx_id.0).collect::<Vec<Uuid>>())
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("spent_today"))?;
-        ensure_rows("spent_today", asked.len(), rows.len())?;
+        ensure_rows("spent_today", intents.len(), rows.len())?;
         let spent = |((total, counted), (key, _)): ((String, bool), &(SubmitterKey, TxId))| {
             let id = key.to_string();
             let cell = Cell { table: "policy_audit", column: "day_total", id: &id };
             let total = U256::from_dec_str(&total).map_err(|error| cell.bad(error))?;
             Ok(SpentToday { total, counted })
         };
-        rows.into_iter().zip(asked).map(spent).collect()
+        rows.into_iter().zip(intents).map(spent).collect()
     }
 
     /// The newest decisions, newest first.
@@ -279,7 +281,7 @@ impl TryFrom<EntryRow> for PolicyEntry {
             limit: row.limit_value,
             day: row.day,
             day_total: row.day_total,
-            node: row.node_id,
+            worker_id: row.node_id,
             fencing_token: row.fencing_token,
             decided_at: row.decided_at,
         })

@@ -1,4 +1,4 @@
-//! Connections, and the schema they must find.
+//! The store: connection pool, migrations, schema check.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use super::error::StoreError;
 use super::timeout_pool::TimeoutPool;
 use crate::config::Secret;
 
-/// A pool of connections. Opaque outside the store: nobody else writes SQL.
+/// The database. Opaque outside this module: no other code runs SQL.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) pool: TimeoutPool,
-    /// What its sessions ask for.
+    /// The `statement_timeout` that sessions request.
     pub(super) statement_timeout: Duration,
 }
 
-/// A connection that was idle for this long is asked whether it is still there before it is used: a round trip, which
-/// those in constant use are spared. One that breaks in between fails its statement, like one that breaks a moment later.
-const ASK_IDLE_FROM: Duration = Duration::from_secs(1);
+/// A connection that was idle for this long is pinged before use; busy connections save that round trip. One that
+/// breaks after the check fails its statement, as it could at any time.
+const PING_AFTER: Duration = Duration::from_secs(1);
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations");
 
-/// How long statements may take and locks may be waited for.
+/// Time limits: `statement` for a statement, a lock and an idle transaction; `acquire` for a connection from the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     pub statement: Duration,
@@ -39,8 +39,8 @@ impl Default for Timeouts {
 }
 
 impl Store {
-    /// Opens no connection yet: the first use does, so that a database that is away is met by one retry path. Refuses a
-    /// database on another machine, if nobody has said how the way there is secured.
+    /// Opens no connection: the first use does, so that an unreachable database has a single retry path. Refuses a
+    /// database on another machine without an explicit `sslmode`.
     pub fn new(
         url: &Secret,
         application: &str,
@@ -53,15 +53,15 @@ impl Store {
             .options()?
             .application_name(application)
             .options(limits.map(|limit| (limit, millis.as_str())))
-            // Whoever runs a statement logs what it meant; the text of the SQL helps nobody in a log.
+            // Callers log the operation; the SQL text would not help.
             .disable_statement_logging();
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(timeouts.acquire)
-            // One that was used a moment ago is as good as one that was asked a moment ago.
+            // `before_acquire` pings idle connections only.
             .test_before_acquire(false)
             .before_acquire(|connection, meta| {
-                Box::pin(async move { Ok(meta.idle_for < ASK_IDLE_FROM || connection.ping().await.is_ok()) })
+                Box::pin(async move { Ok(meta.idle_for < PING_AFTER || connection.ping().await.is_ok()) })
             })
             .connect_lazy_with(options);
         Ok(Store { pool: TimeoutPool::new(pool, timeouts.statement), statement_timeout: timeouts.statement })
@@ -72,7 +72,7 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the schema up to this program's version. Safe to run from several places at once.
+    /// Migrates the schema to this program's version. Safe to run concurrently.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         MIGRATIONS.run(self.pool.without_timeout()).await.map_err(|error| StoreError::Db {
             operation: "migrate",
@@ -80,7 +80,7 @@ impl Store {
         })
     }
 
-    /// Refuses a schema older than this program. A newer one is fine: migrations only add.
+    /// Refuses a schema older than this program. A newer one is accepted: migrations only add.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
         let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
         let found: Option<i64> = sqlx::query_scalar(
@@ -92,7 +92,7 @@ impl Store {
         .fetch_one(&self.pool)
         .await
         .or_else(|error| match &error {
-            // 42P01: no such table, so nothing was ever migrated.
+            // 42P01: undefined table: no migration was ever run.
             sqlx::Error::Database(db) if db.code().as_deref() == Some("42P01") => Ok(None),
             _ => Err(StoreError::db("check_schema")(error)),
         })?;

@@ -1,4 +1,4 @@
-//! What clients read of their transactions. Nothing here writes, and nothing here carries a nonce.
+//! Reads of transactions for clients. Read only, and without nonces.
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::H256;
@@ -15,7 +15,7 @@ use crate::domain::{
     ChainId, FinalConfirmations, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
 };
 
-/// An intent as a client may see it.
+/// An intent as shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxView {
     pub tx_id: TxId,
@@ -29,16 +29,16 @@ pub struct TxView {
     pub submit_attempts: u64,
     pub last_submit_at: Option<DateTime<Utc>>,
     pub last_error: Option<TxError>,
-    /// Where it seems to be while it is unmined, if that was asked.
+    /// The last mempool diagnosis while it is unmined.
     pub mempool: Option<DiagnosisView>,
     pub receipt: Option<Receipt>,
     pub block_number: Option<u64>,
     pub block_hash: Option<H256>,
-    /// The canonical block at its height, where one is kept.
+    /// Hash of the canonical block at its height, if stored.
     pub canonical_hash: Option<H256>,
     /// The chain's newest known block.
     pub head: Option<u64>,
-    /// What made it final. In lists it has the first of its blocks alone.
+    /// The confirmations that made it final. In lists it contains its own block only.
     pub counted: Option<FinalConfirmations>,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
@@ -47,40 +47,40 @@ pub struct TxView {
 }
 
 impl TxView {
-    /// Blocks that confirm it, its own included. Counts on while it is tracked; once the intent is final it is what was
-    /// counted then, whatever is configured today. Rows that were final before that was written have none.
+    /// Number of confirming blocks, its own included. Grows while it is tracked; for a final intent it is the stored
+    /// count, independent of the current configuration. `None` for final rows of earlier versions.
     pub fn confirmations(&self) -> Option<u64> {
         let block = self.block_number?;
         if self.state.is_terminal() {
             return self.counted.as_ref().map(|counted| counted.count);
         }
         if self.canonical_hash.is_some() && self.canonical_hash != self.block_hash {
-            // Its block was replaced, and its lane is about to say so.
+            // Its block was replaced by a reorg, and its lane has not updated the row yet.
             return Some(0);
         }
         Some((self.head? + 1).saturating_sub(block))
     }
 
-    /// The rule that made it final, or that will: `today` is what is configured.
-    pub fn rule(&self, today: Option<Finality>) -> Option<Finality> {
+    /// The rule that made it final, or for an open intent the configured one.
+    pub fn rule(&self, configured: Option<Finality>) -> Option<Finality> {
         match (self.state.is_terminal(), self.block_number) {
             (true, Some(_)) => self.counted.as_ref().map(|counted| counted.rule),
-            _ => today,
+            _ => configured,
         }
     }
 }
 
-/// Which transactions to list. All given conditions hold.
+/// Which transactions to list. Conditions are combined with AND.
 #[derive(Clone, Debug, Default)]
 pub struct TxFilter {
     pub chain_id: Option<ChainId>,
     pub submitter: Option<SubmitterKey>,
-    /// Of these submitters alone; `None`: of all.
+    /// Only of these submitters; `None`: of all.
     pub among: Option<Vec<SubmitterKey>>,
     pub state: Option<TxState>,
     pub created_after: Option<DateTime<Utc>>,
     pub created_before: Option<DateTime<Utc>>,
-    /// Only older than this one.
+    /// Only transactions older than this one.
     pub before: Option<TxId>,
     pub limit: u32,
 }
@@ -113,10 +113,10 @@ struct TxRow {
     finished_at: Option<DateTime<Utc>>,
 }
 
-/// Every read of this file starts with this list; the head of the chain is one step at the end of an index. `$kept` is what is read
-/// of the blocks that made it final: in lists without their hashes.
+/// The select list of all reads in this file; the chain's head is one index look-up. `$confirmations` is the
+/// expression for the confirming blocks: in lists without their hashes.
 macro_rules! select_tx {
-    ($name:literal, $kept:literal, $rest:literal) => {
+    ($name:literal, $confirmations:literal, $rest:literal) => {
         concat!(
             "-- ",
             $name,
@@ -128,7 +128,7 @@ macro_rules! select_tx {
                        AS canonical_hash,
                    (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head,
                    ",
-            $kept,
+            $confirmations,
             " AS confirmations
             FROM managed_tx t
             ",
@@ -167,13 +167,14 @@ impl Store {
         row.map(TxView::try_from).transpose()
     }
 
-    /// Newest first. Built from parts, because a parameter that may be null would keep the planner from the index.
+    /// Newest first. Built dynamically, because a nullable parameter would prevent the planner from using the index.
     pub async fn list_tx(&self, filter: &TxFilter) -> Result<Vec<TxView>, StoreError> {
         let mut query =
             QueryBuilder::<Postgres>::new(select_tx!("list_tx", "t.confirmations - 'above'", "WHERE TRUE"));
         match &filter.among {
             None => push_conditions(&mut query, filter),
-            // The newest of each, by its index, and of those the newest: what others have is not read.
+            // The newest of each submitter by its index, then the newest of those: rows of other submitters are not
+            // read.
             Some(among) => {
                 query
                     .push(
@@ -201,7 +202,7 @@ impl Store {
         rows.into_iter().map(TxView::try_from).collect()
     }
 
-    /// Those of `tx_ids` that have reached a terminal state, or do not exist (any more): nobody needs to wait for them.
+    /// Those of `tx_ids` that are in a terminal state or do not exist: there is nothing to wait for.
     pub async fn settled(&self, tx_ids: &[TxId]) -> Result<Vec<TxId>, StoreError> {
         let ids: Vec<Uuid> = sqlx::query_scalar(
             "-- settled
@@ -218,7 +219,7 @@ impl Store {
     }
 }
 
-/// Those of a filter that concern a row alone.
+/// The conditions of a filter on a single row.
 fn push_conditions(query: &mut QueryBuilder<Postgres>, filter: &TxFilter) {
     if let Some(chain_id) = filter.submitter.map(|key| key.chain_id).or(filter.chain_id) {
         query.push(" AND t.chain_id = ").push_bind(chain_id.as_i64());
@@ -227,7 +228,7 @@ fn push_conditions(query: &mut QueryBuilder<Postgres>, filter: &TxFilter) {
         query.push(" AND t.submitter = ").push_bind(submitter.address_text());
     }
     if let Some(state) = filter.state {
-        // A literal, from our own list of words. What is queued has an index of its own.
+        // A literal is safe: it comes from a fixed list. QUEUED has a partial index.
         query.push(" AND t.state = '").push(state.as_str()).push("'");
         if state == TxState::Queued {
             query.push(" AND t.queued");
@@ -254,7 +255,7 @@ impl TryFrom<TxRow> for TxView {
         let number =
             |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
         let state: TxState = cell("state").parse(&row.state)?;
-        // Once it is mined the advice is history. And advice in words of a later release must not hide the transaction.
+        // Shown while unmined only. A diagnosis that a later release wrote and this one cannot read is ignored.
         let mempool = row.last_mempool_diag.filter(|_| state.is_open() && state != TxState::Tracking);
         let mined = Mined {
             tx_hash: row.tx_hash.as_deref(),
@@ -266,7 +267,7 @@ impl TryFrom<TxRow> for TxView {
         let block_hash = hash("block_hash", row.block_hash)?;
         let counted = row.confirmations.zip(block_number.zip(block_hash));
         let counted =
-            counted.map(|(kept, own)| read_confirmations(cell("confirmations"), kept, own)).transpose()?;
+            counted.map(|(json, own)| read_confirmations(cell("confirmations"), json, own)).transpose()?;
         Ok(TxView {
             tx_id: TxId(row.tx_id),
             submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
@@ -328,11 +329,11 @@ mod tests {
     }
 
     #[test]
-    fn confirmations_count_the_own_block_and_rest_when_final() {
+    fn confirmations_count_the_own_block_and_are_fixed_when_final() {
         assert_eq!(mined(TxState::Submitted, None, Some(9)).confirmations(), None);
         assert_eq!(mined(TxState::Tracking, Some(9), Some(9)).confirmations(), Some(1));
         assert_eq!(mined(TxState::Tracking, Some(9), Some(10)).confirmations(), Some(2));
-        // The chain got shorter and the lane has not noticed yet.
+        // After a reorg that the lane has not processed yet.
         assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(), Some(0));
         assert_eq!(mined(TxState::Tracking, Some(9), Some(99)).confirmations(), Some(91));
         assert_eq!(
@@ -343,15 +344,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_final_has_the_rule_and_the_count_of_then() {
-        let today = Some(Finality::Blocks(3));
+    fn a_final_intent_has_its_stored_rule_and_count() {
+        let configured = Some(Finality::Blocks(3));
         let mut view = mined(TxState::Confirmed, Some(9), Some(99));
-        assert_eq!(view.rule(today), None, "of an earlier version: nobody knows");
+        assert_eq!(view.rule(configured), None, "of an earlier version: unknown");
         let rule = Finality::Finalized;
         view.counted = Some(FinalConfirmations { rule, count: 70, final_block: Some(9), blocks: vec![] });
-        assert_eq!((view.rule(today), view.confirmations()), (Some(rule), Some(70)));
-        assert_eq!(mined(TxState::Tracking, Some(9), None).rule(today), today);
-        assert_eq!(mined(TxState::Cancelled, None, None).rule(today), today, "it was never mined");
+        assert_eq!((view.rule(configured), view.confirmations()), (Some(rule), Some(70)));
+        assert_eq!(mined(TxState::Tracking, Some(9), None).rule(configured), configured);
+        assert_eq!(mined(TxState::Cancelled, None, None).rule(configured), configured, "it was never mined");
     }
 
     #[test]

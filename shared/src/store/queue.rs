@@ -1,4 +1,4 @@
-//! The heads of queues: intents that wait for a nonce. Reading needs no lease; giving one of them a nonce does.
+//! Queue heads: intents that wait for a nonce. Reading needs no lease; assigning a nonce does.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,14 +21,15 @@ pub struct QueuedIntent {
     pub payload: Payload,
     pub sub_state: Option<String>,
     pub last_error: Option<TxError>,
-    /// It was blocked when it was read.
+    /// Set if it was blocked when it was read.
     pub blocked: Option<BlockedFor>,
-    /// When its deadline passes: the database's clock when it was read, this process's monotonic one since.
+    /// When its deadline passes: computed with the database's clock at the read, converted to this process's
+    /// monotonic one.
     pub expires: Option<Instant>,
-    /// It was given up before its nonce was taken from it: it must not happen any more.
+    /// It was cancelled or failed before it lost its nonce: it must not be sent again, only ended.
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
-    /// A caller outside waits for the nonce.
+    /// Set if a client waits for the nonce.
     pub reservation: Option<WaitingReservation>,
 }
 
@@ -69,7 +70,7 @@ struct QueuedRow {
 }
 
 impl Store {
-    /// The first eligible intents of several queues; none of one that is paused.
+    /// The first eligible intents of several queues; none for a paused submitter.
     pub async fn queue_heads(
         &self,
         wanted: &[(SubmitterKey, u32)],
@@ -82,8 +83,9 @@ impl Store {
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
                    q.ending_code, q.error, q.trace_context, q.blocked_for, q.hold_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
-            -- A lane may look before it has heard that it is paused. One at a time, whatever the planner knows: right after
-            -- thousands were resumed it takes none for active, and would hold each of them against the whole list.
+            -- The status is checked here because a lane may not have read the pause yet. LATERAL with LIMIT forces one
+            -- index look-up per submitter: right after thousands were resumed, stale statistics say that none is active,
+            -- and the planner would compare each of them with the whole list.
             CROSS JOIN LATERAL (
                 SELECT FROM submitter s
                 WHERE s.chain_id = u.chain_id AND s.submitter = u.submitter AND s.status = 'ACTIVE'

@@ -1,4 +1,5 @@
-//! A receipt in its cell. Where it was mined and under which hash has columns of its own, and is not written twice.
+//! The JSON of the `receipt` column. Block number, block hash and transaction hash have their own columns and are
+//! left out.
 
 use serde_json::Value;
 
@@ -7,7 +8,7 @@ use super::fenced::Move;
 use super::row::Cell;
 use crate::domain::Receipt;
 
-/// What the columns of the same row say of it.
+/// The columns of the same row that complete a receipt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mined<'a> {
     pub(super) tx_hash: Option<&'a str>,
@@ -15,7 +16,7 @@ pub(super) struct Mined<'a> {
     pub(super) block_hash: Option<&'a str>,
 }
 
-/// The cell that goes with the columns of a move.
+/// The column value for a move.
 pub(super) fn receipt_json(change: &Move) -> Option<Value> {
     let receipt = change.receipt.as_ref()?;
     // Unwrap safety: plain data with string keys.
@@ -31,7 +32,8 @@ pub(super) fn receipt_json(change: &Move) -> Option<Value> {
     Some(value)
 }
 
-/// The receipt of a cell and the columns beside it. Cells of earlier releases are whole, and count.
+/// Reads the column and completes it from the other columns. Rows of earlier releases have the complete JSON, which
+/// takes precedence.
 pub(super) fn read_receipt(
     cell: Cell<'_>,
     mut value: Value,
@@ -83,20 +85,20 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_column_is_not_written_twice_and_comes_back() {
+    fn fields_with_columns_are_left_out_and_restored() {
         let value = written(receipt().tx_hash);
         assert_eq!(value.as_object().unwrap().len(), 3, "{value}");
         assert_eq!(read(value, receipt().tx_hash), receipt());
     }
 
     #[test]
-    fn a_hash_that_the_column_does_not_have_is_kept() {
+    fn a_hash_that_differs_from_the_column_is_written() {
         let other = H256::repeat_byte(9);
         assert_eq!(read(written(other), other), receipt());
     }
 
     #[test]
-    fn a_whole_receipt_counts_as_it_is() {
+    fn a_complete_receipt_takes_precedence() {
         let whole = serde_json::to_value(receipt()).unwrap();
         assert_eq!(read(whole, H256::repeat_byte(9)), receipt());
     }

@@ -1,4 +1,4 @@
-//! Held nonces, from the lane's side: what it reads of them with its rows, and what it writes behind the fence.
+//! Reservations, lane side: read with the lane's rows, written behind the fence. `reservation` is the client's side.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use super::load::seconds;
 use super::row::Cell;
 use crate::domain::{Answer, Nonce, Payload, ReservationState, TxId};
 
-/// An answer that was on its way when the hold ended has this long to arrive.
+/// Extra time after expiry, so that an answer that is being committed is still read.
 const GRACE_SECONDS: f64 = 0.5;
 
-/// What a lane knows of the nonce that an intent was given for a caller outside.
+/// The reservation of an open intent.
 #[derive(Clone, Debug)]
 pub struct ReservedNonce {
     pub state: ReservationState,
-    /// When the hold ends, by this process's clock: then the rows are read again.
+    /// When the reservation expires, by this process's clock: the lane then reads its rows again.
     pub expires: Instant,
-    /// The database says that it has ended, and that no answer can come any more.
+    /// It has expired by the database's clock: no answer can be stored any more.
     pub over: bool,
     pub answer: Option<Answer>,
     /// When the deadline of the answered transaction passes.
     pub answer_expires: Option<Instant>,
-    /// The answer was written down as seen.
+    /// The answer is marked as seen (`noted_at`).
     pub noted: bool,
 }
 
@@ -37,7 +37,7 @@ impl ReservedNonce {
     }
 }
 
-/// The columns of `nonce_reservation` that come with an open intent; absent for one that has none.
+/// The columns of `nonce_reservation` read with an open intent; NULL if it has no reservation.
 #[derive(sqlx::FromRow)]
 pub(super) struct ReservedRow {
     hold_state: Option<String>,
@@ -76,16 +76,16 @@ impl ReservedRow {
     }
 }
 
-/// Somebody outside who waits for the nonce of a queued intent.
+/// The reservation of a queued intent: a client waits for its nonce.
 #[derive(Clone, Debug)]
 pub struct WaitingReservation {
-    /// How long it wants to hold the nonce.
-    pub hold: Duration,
-    /// It has not been heard of since, if it does not say so again.
+    /// How long the nonce shall stay reserved.
+    pub reserve_for: Duration,
+    /// The request expires then, unless the client renews it.
     pub wanted_until: Instant,
-    /// When this was true.
+    /// When the row was read.
     pub read_at: Instant,
-    /// It waits no more: why.
+    /// The reason, if the client stopped waiting.
     pub gave_up: Option<String>,
 }
 
@@ -98,9 +98,9 @@ pub(super) struct WaitingRow {
 
 impl WaitingRow {
     pub(super) fn into_reservation(self, read_at: Instant) -> Option<WaitingReservation> {
-        let hold = seconds(Some(self.hold_seconds?));
+        let reserve_for = seconds(Some(self.hold_seconds?));
         let wanted_until = read_at + seconds(self.wanted_for);
-        Some(WaitingReservation { hold, wanted_until, read_at, gave_up: self.gave_up })
+        Some(WaitingReservation { reserve_for, wanted_until, read_at, gave_up: self.gave_up })
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) struct ReservationWrite {
 
 #[derive(Debug)]
 pub(super) enum ReservationChange {
-    Reserve { nonce: Nonce, hold: Duration },
+    Reserve { nonce: Nonce, reserve_for: Duration },
     Note,
     Use { payload: Box<Payload> },
     Recycle { unanswered: bool },
@@ -129,15 +129,17 @@ impl ReservationChange {
     }
 }
 
-/// After the attempts: the database refuses a held nonce without its placeholder.
+/// Must run after the attempts are inserted: a trigger refuses a reserved nonce without its placeholder.
 pub(super) async fn write_reservations(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let holds: Vec<(&Fence, &ReservationWrite)> =
-        live.iter().flat_map(|write| write.holds.iter().map(|hold| (&write.fence, hold))).collect();
-    if holds.is_empty() {
+    let writes: Vec<(&Fence, &ReservationWrite)> = live
+        .iter()
+        .flat_map(|write| write.reservations.iter().map(|reservation| (&write.fence, reservation)))
+        .collect();
+    if writes.is_empty() {
         return Ok(());
     }
-    let reserved = |hold: &ReservationWrite| match hold.change {
-        ReservationChange::Reserve { nonce, hold } => Some((nonce, hold)),
+    let reserved = |write: &ReservationWrite| match write.change {
+        ReservationChange::Reserve { nonce, reserve_for } => Some((nonce, reserve_for)),
         _ => None,
     };
     let done = sqlx::query(
@@ -148,7 +150,7 @@ pub(super) async fn write_reservations(tx: &mut Tx<'_>, live: &[&FencedWrite]) -
             expires_at = CASE
                 WHEN u.hold IS NULL THEN r.expires_at
                 ELSE clock_timestamp() + make_interval(secs => u.hold) END,
-            -- An answer from before the nonce was given is not known to the lane: it is still to be noted.
+            -- The lane has not read an answer that was stored before the nonce was assigned: noted_at stays unset.
             noted_at = CASE
                 WHEN r.answered_at IS NULL OR u.from_state = 'REQUESTED' THEN r.noted_at
                 ELSE coalesce(r.noted_at, clock_timestamp()) END,
@@ -159,32 +161,42 @@ pub(super) async fn write_reservations(tx: &mut Tx<'_>, live: &[&FencedWrite]) -
         WHERE r.tx_id = u.tx_id AND r.submitter = u.submitter AND r.state = u.from_state
           AND (NOT u.unanswered OR r.answered_at IS NULL)",
     )
-    .bind(holds.iter().map(|(_, hold)| hold.tx_id.0).collect::<Vec<Uuid>>())
-    .bind(holds.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
-    .bind(holds.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
-    .bind(holds.iter().map(|(_, hold)| hold.change.states().0).collect::<Vec<_>>())
-    .bind(holds.iter().map(|(_, hold)| hold.change.states().1).collect::<Vec<_>>())
-    .bind(holds.iter().map(|(_, hold)| reserved(hold).map(|(nonce, _)| nonce.as_i64())).collect::<Vec<_>>())
-    .bind(holds.iter().map(|(_, hold)| reserved(hold).map(|(_, hold)| hold.as_secs_f64())).collect::<Vec<_>>())
+    .bind(writes.iter().map(|(_, write)| write.tx_id.0).collect::<Vec<Uuid>>())
+    .bind(writes.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+    .bind(writes.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
+    .bind(writes.iter().map(|(_, write)| write.change.states().0).collect::<Vec<_>>())
+    .bind(writes.iter().map(|(_, write)| write.change.states().1).collect::<Vec<_>>())
     .bind(
-        holds
+        writes
             .iter()
-            .map(|(_, hold)| matches!(hold.change, ReservationChange::Recycle { unanswered: true }))
+            .map(|(_, write)| reserved(write).map(|(nonce, _)| nonce.as_i64()))
+            .collect::<Vec<_>>(),
+    )
+    .bind(
+        writes
+            .iter()
+            .map(|(_, write)| reserved(write).map(|(_, reserve_for)| reserve_for.as_secs_f64()))
+            .collect::<Vec<_>>(),
+    )
+    .bind(
+        writes
+            .iter()
+            .map(|(_, write)| matches!(write.change, ReservationChange::Recycle { unanswered: true }))
             .collect::<Vec<_>>(),
     )
     .execute(&mut **tx)
     .await
     .map_err(StoreError::db("write_holds"))?;
-    ensure_rows("write_holds", holds.len(), done.rows_affected() as usize)?;
-    write_answers(tx, &holds).await
+    ensure_rows("write_holds", writes.len(), done.rows_affected() as usize)?;
+    write_answers(tx, &writes).await
 }
 
-/// What an intent does is known only now: its row says so from here on.
-async fn write_answers(tx: &mut Tx<'_>, holds: &[(&Fence, &ReservationWrite)]) -> Result<(), StoreError> {
-    let answers: Vec<(TxId, &Fence, &Payload)> = holds
+/// Replaces the zero-value transfer in the intent's row with the payload of the answer.
+async fn write_answers(tx: &mut Tx<'_>, writes: &[(&Fence, &ReservationWrite)]) -> Result<(), StoreError> {
+    let answers: Vec<(TxId, &Fence, &Payload)> = writes
         .iter()
-        .filter_map(|(fence, hold)| match &hold.change {
-            ReservationChange::Use { payload } => Some((hold.tx_id, *fence, payload.as_ref())),
+        .filter_map(|(fence, write)| match &write.change {
+            ReservationChange::Use { payload } => Some((write.tx_id, *fence, payload.as_ref())),
             _ => None,
         })
         .collect();

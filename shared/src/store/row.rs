@@ -1,11 +1,11 @@
-//! Cells to domain values and back. A bad cell is an error that names table, column and row.
+//! Conversion between column values and domain values. An invalid value is an error that names table, column and row.
 
 use ethers_core::types::{Address, H256};
 
 use super::error::StoreError;
 use crate::domain::{ChainId, FencingToken, Nonce, SubmitterKey};
 
-/// Where a cell came from, for the error message.
+/// Table, column and row of a value, for error messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a> {
     pub(crate) table: &'static str,

@@ -1,4 +1,4 @@
-//! What clients and operators read of submitters.
+//! Reads of submitters for clients and operators.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey, TxId};
 
-/// Queues are counted up to here: an exact count of a long queue costs as much as reading it.
+/// Queues are counted up to this limit: an exact count of a long queue costs as much as reading it.
 pub const QUEUE_DEPTH_CAP: u64 = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -18,36 +18,36 @@ pub struct SubmitterView {
     pub signer: String,
     pub status: SubmitterStatus,
     pub status_reason: Option<String>,
-    /// Set while the submitter waits for an operator.
+    /// Set while the submitter is in PROTECT.
     pub protect_reason: Option<String>,
-    /// Set while a consumed nonce is not explained.
+    /// Set while the submitter is SUSPECT: a consumed nonce is not attributed to a transaction.
     pub suspect_reason: Option<String>,
     pub suspect_since: Option<DateTime<Utc>>,
     /// Set while the first eligible intent of the queue waits for funds, a fee, a node or a signer.
     pub blocked: Option<BlockedView>,
-    /// At most `QUEUE_DEPTH_CAP`, which then means "or more".
+    /// At most `QUEUE_DEPTH_CAP`, which means "this many or more".
     pub queue_depth: u64,
     pub oldest_queued_age_seconds: Option<f64>,
     pub in_flight: u64,
     pub max_in_flight: Option<u32>,
-    /// Others use the key as well.
+    /// Others also use the key.
     pub shared: bool,
-    /// Its account has delegated code, as its lane last saw.
+    /// Its account had delegated code (EIP-7702) when its lane last checked.
     pub delegated: bool,
-    /// Its nonces are given by the low-level hook alone.
+    /// Low-level mode: its nonces are assigned to `allocate` calls only.
     pub low_level: bool,
-    /// For admins only. Absent before the first use.
+    /// For admins only. `None` before the first use.
     pub next_nonce: Option<Nonce>,
     pub created_at: DateTime<Utc>,
     pub updated_at: DateTime<Utc>,
 }
 
-/// Why the queue of a submitter does not move.
+/// Why a submitter's queue is blocked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockedView {
     pub tx_id: TxId,
     pub reason: BlockedReason,
-    /// In words.
+    /// Error text of the intent.
     pub error: Option<String>,
     pub since: DateTime<Utc>,
 }
@@ -138,7 +138,7 @@ impl Store {
         row.map(SubmitterView::try_from).transpose()
     }
 
-    /// By chain and address, after the given one; with `among`, of those alone.
+    /// Sorted by chain and address, starting after `after`; with `among`, only those submitters.
     pub async fn list_submitters(
         &self,
         chain_id: Option<ChainId>,

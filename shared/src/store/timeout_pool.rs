@@ -1,6 +1,7 @@
-//! A pool whose users do not wait for ever. The server ends every statement after `statement_timeout`; if not even that is heard, the
-//! connection is dead and does not know it: the server's machine is gone, or something between has forgotten it. No error
-//! would ever come, and the driver has no time-out of its own, neither for a statement nor for taking a connection back.
+//! A connection pool with client-side timeouts. The server ends every statement after `statement_timeout`; if even
+//! that response does not arrive, the connection is dead without an error: the server's machine is gone, or a
+//! middlebox dropped the connection. The driver has no timeout for this, neither for a statement nor for returning a
+//! connection.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use super::error::StoreError;
 
-/// What an answer may take on top of the server's own limit.
+/// Added to the server's `statement_timeout`.
 const GRACE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug)]
@@ -25,32 +26,33 @@ pub(crate) struct TimeoutPool {
 }
 
 impl TimeoutPool {
-    /// `statement`: after this the server ends a statement by itself.
+    /// `statement`: the server's `statement_timeout`.
     pub(super) fn new(pool: PgPool, statement: Duration) -> TimeoutPool {
         TimeoutPool { pool, answer_timeout: statement + GRACE }
     }
 
-    /// To be released: who leaves it in the middle of something has it closed.
+    /// Call `release` after use: a connection that is dropped in the middle of a statement is closed.
     pub(super) async fn acquire(&self) -> Result<PooledConnection, Error> {
         Ok(PooledConnection {
             connection: self.pool.acquire().await?,
-            settled: false,
+            reusable: false,
             answer_timeout: self.answer_timeout,
         })
     }
 
-    /// The outcome of a transaction on a connection that is held.
+    /// Runs a transaction with a time limit.
     pub(super) async fn wait_for<T>(
         &self,
         operation: &'static str,
         transaction: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        // Two statements that are waited for to the end: more of them are waited for only when something is very wrong.
+        // Time for two statements that both reach their limit; more than two slow statements mean a fault.
         let waited = timeout(self.answer_timeout * 2, transaction).await;
-        waited.unwrap_or_else(|_| Err(StoreError::db(operation)(silent())))
+        waited.unwrap_or_else(|_| Err(StoreError::db(operation)(no_response())))
     }
 
-    /// Without patience: for listeners, who wait for ever, and for migrations and the audit, which may take long.
+    /// Without the client-side timeout: for LISTEN, which waits forever, and for migrations and the audit, which may
+    /// take long.
     pub(super) fn without_timeout(&self) -> &PgPool {
         &self.pool
     }
@@ -60,12 +62,13 @@ impl TimeoutPool {
     }
 }
 
-/// A connection in use. Left in the middle of something it is closed and not taken back: the pool would ask it whether it is well,
-/// and wait for ever.
+/// A connection in use. If dropped in the middle of a statement it is closed and not returned: the pool would ping it
+/// and could wait forever.
 #[derive(Debug)]
 pub(super) struct PooledConnection {
     connection: PoolConnection<Postgres>,
-    settled: bool,
+    /// No statement is running: it can be returned to the pool.
+    reusable: bool,
     answer_timeout: Duration,
 }
 
@@ -74,17 +77,18 @@ impl PooledConnection {
         self.connection.begin().await
     }
 
-    /// Nothing is under way any more, however it ended.
+    /// Ends the use. The connection is returned unless `outcome` is a connection error.
     pub(super) fn release<T>(mut self, outcome: &Result<T, StoreError>) {
-        self.settled = !outcome.as_ref().is_err_and(StoreError::is_connection);
+        self.reusable = !outcome.as_ref().is_err_and(StoreError::is_connection);
     }
 }
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
-        if self.settled {
-            // The pool asks a connection whether it is well before it takes it back, without a limit. One that falls silent just
-            // then would keep its place in the pool for ever; a return that is given up closes it and frees the place.
+        if self.reusable {
+            // The pool pings a connection before it takes it back, without a timeout. An unresponsive one would
+            // occupy its slot forever; when this timeout cancels the return, the connection is closed and the slot is
+            // freed.
             tokio::spawn(timeout(self.answer_timeout, self.connection.return_to_pool()));
         } else {
             self.connection.close_on_drop();
@@ -102,10 +106,10 @@ impl<'p> Executor<'p> for &'_ TimeoutPool {
     {
         let pool = self.clone();
         let answered = async move {
-            let mut held = pool.acquire().await?;
-            let answer = held.connection.fetch_many(query).try_collect::<Vec<_>>();
-            let answer = timeout(pool.answer_timeout, answer).await.map_err(|_| silent())?;
-            held.settled = true;
+            let mut conn = pool.acquire().await?;
+            let answer = conn.connection.fetch_many(query).try_collect::<Vec<_>>();
+            let answer = timeout(pool.answer_timeout, answer).await.map_err(|_| no_response())?;
+            conn.reusable = true;
             Ok(stream::iter(answer?.into_iter().map(Ok)))
         };
         answered.try_flatten_stream().boxed()
@@ -130,10 +134,10 @@ impl<'p> Executor<'p> for &'_ TimeoutPool {
     {
         let pool = self.clone();
         async move {
-            let mut held = pool.acquire().await?;
-            let prepared = timeout(pool.answer_timeout, held.connection.prepare_with(sql, parameters)).await;
-            held.settled = prepared.is_ok();
-            prepared.map_err(|_| silent())?
+            let mut conn = pool.acquire().await?;
+            let prepared = timeout(pool.answer_timeout, conn.connection.prepare_with(sql, parameters)).await;
+            conn.reusable = prepared.is_ok();
+            prepared.map_err(|_| no_response())?
         }
         .boxed()
     }
@@ -145,18 +149,15 @@ impl<'p> Executor<'p> for &'_ TimeoutPool {
     {
         let pool = self.clone();
         async move {
-            let mut held = pool.acquire().await?;
-            let described = timeout(pool.answer_timeout, held.connection.describe(sql)).await;
-            held.settled = described.is_ok();
-            described.map_err(|_| silent())?
+            let mut conn = pool.acquire().await?;
+            let described = timeout(pool.answer_timeout, conn.connection.describe(sql)).await;
+            conn.reusable = described.is_ok();
+            described.map_err(|_| no_response())?
         }
         .boxed()
     }
 }
 
-pub(super) fn silent() -> Error {
-    Error::Io(io::Error::new(
-        io::ErrorKind::TimedOut,
-        "no answer from the database, not even that it took too long",
-    ))
+pub(super) fn no_response() -> Error {
+    Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no response from the database within the timeout"))
 }

@@ -1,4 +1,4 @@
-//! What may be asked about an accepted intent. A request is a row; the lane that owns the submitter carries it out.
+//! Requests about an accepted intent: cancel, speed up, rebroadcast. A request is a row that the owning lane executes.
 
 use super::error::StoreError;
 use super::operator::Request;
@@ -13,11 +13,11 @@ pub struct RequestNo(pub i64);
 pub enum TxRequestOutcome {
     Recorded(RequestNo),
     UnknownTx,
-    /// It is final: nothing can be changed any more.
+    /// The intent is final and cannot be changed.
     Final(TxState),
 }
 
-/// What became of a request.
+/// The current state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxRequestEntry {
     pub applied: bool,
@@ -26,7 +26,7 @@ pub struct TxRequestEntry {
 }
 
 impl Store {
-    /// A request that is repeated while it waits joins the one that waits, with its reason and its outcome.
+    /// Records a request. A repetition while one is pending returns the pending one, with its reason and outcome.
     pub async fn request_tx_action(
         &self,
         tx_id: TxId,
@@ -39,7 +39,7 @@ impl Store {
             SELECT t.tx_id, t.chain_id, t.submitter, $2, $3, $4
             FROM managed_tx t
             WHERE t.tx_id = $1 AND t.finished_at IS NULL
-            -- changes nothing, and answers the number of the row that waits
+            -- changes nothing; returns the number of the pending row
             ON CONFLICT (tx_id, action) WHERE applied_at IS NULL DO UPDATE SET action = EXCLUDED.action
             RETURNING request_no",
         )

@@ -1,4 +1,4 @@
-//! What the duties ask: history to prune, sequences to audit, the backlog to show.
+//! Queries of the cron duties: pruning, auditing idle sequences, backlog metrics.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey};
 
-/// How much waits on one chain.
+/// The backlog of one chain.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
     pub chain_id: ChainId,
     pub queued: u64,
-    /// Seconds.
+    /// Age of the oldest queued intent in seconds.
     pub oldest_age: f64,
     pub protected: u64,
     pub suspect: u64,
@@ -26,11 +26,11 @@ pub struct Backlog {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Open {
     pub count: u64,
-    /// Seconds since the oldest was given its nonce.
+    /// Seconds since the oldest got its nonce.
     pub oldest_age: f64,
 }
 
-/// A sequence that no lane watches at the moment.
+/// A sequence without a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleSequence {
     pub key: SubmitterKey,
@@ -39,15 +39,15 @@ pub struct IdleSequence {
     pub stopped: bool,
 }
 
-/// What one step of pruning did.
+/// Result of one pruning step.
 #[derive(Clone, Copy, Debug)]
 pub struct Pruned {
     pub removed: u64,
-    /// The last submitter it looked at; `None`: there was none left to look at.
+    /// The last submitter of this step; `None`: none were left.
     pub upto: Option<SubmitterKey>,
 }
 
-/// Deletes the intents of `old`, which comes first, with all that belongs to them, and answers.
+/// Deletes the intents selected by the CTE `$old` with their attempts, requests and reservations, then runs `$answer`.
 macro_rules! delete_old {
     ($name:literal, $old:literal, $answer:literal) => {
         concat!(
@@ -73,9 +73,9 @@ macro_rules! delete_old {
 }
 
 impl Store {
-    /// Removes the oldest intents of some submitters that finished before the retention, with their attempts. The next
-    /// step begins after `after`. In the order of nonces, and never beyond one that is kept: what is left of a sequence has
-    /// no holes.
+    /// Deletes the oldest intents of up to 50 submitters, starting after `after`, that finished before the retention
+    /// period, with their attempts. Works in nonce order and stops at the first intent that is retained, so that the
+    /// rest of a sequence has no gaps.
     pub async fn prune_sequences(
         &self,
         retention: Duration,
@@ -120,8 +120,9 @@ impl Store {
         Ok(Pruned { removed: removed.unsigned_abs(), upto: upto.transpose()? })
     }
 
-    /// Removes some intents that ended without a nonce before the retention. Zero: none are left. Ids begin with the time
-    /// they were made at, by the clock of an API; an hour is more than clocks differ.
+    /// Deletes up to 1000 intents that ended without a nonce before the retention period. Returns zero if none are
+    /// left. Ids start with their creation time by an API's clock (UUIDv7), so ids bound the scan; one hour allows
+    /// for clock skew.
     pub async fn prune_unsent(&self, retention: Duration) -> Result<u64, StoreError> {
         let removed: i64 = sqlx::query_scalar(delete_old!(
             "prune_unsent",
@@ -143,8 +144,8 @@ impl Store {
         Ok(removed.unsigned_abs())
     }
 
-    /// Removes old records of what was left to others, where nothing older of the submitter is kept: the audit begins at the
-    /// oldest that is.
+    /// Deletes old records of external nonces if the submitter has no older intent: the audit starts at the oldest
+    /// retained intent.
     pub async fn prune_external(&self, retention: Duration) -> Result<u64, StoreError> {
         let removed = sqlx::query(
             "-- prune_foreign
@@ -161,7 +162,7 @@ impl Store {
         Ok(removed.rows_affected())
     }
 
-    /// Strict sequences of submitters that nobody owns. A shared one is expected to fall behind.
+    /// Strict sequences without an owner. Shared ones are left out: they may lag behind the chain.
     pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
         let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(
             "-- idle_sequences
@@ -224,7 +225,7 @@ impl Store {
         Ok(blocked)
     }
 
-    /// What waits, per chain.
+    /// The backlog of each chain.
     pub async fn backlog(&self) -> Result<Vec<Backlog>, StoreError> {
         type Row = (i64, i64, f64, i64, i64, i64, i64, i64, f64, i64, f64);
         let rows: Vec<Row> = sqlx::query_as(
@@ -241,7 +242,7 @@ impl Store {
                    coalesce(o.tracking, 0),
                    coalesce(extract(epoch FROM clock_timestamp() - o.tracking_from), 0)::FLOAT8
             FROM (SELECT chain_id, count(*) FILTER (WHERE shared) AS shared FROM submitter GROUP BY chain_id) s
-            -- By the index of the queue alone; the row of the oldest is read, and no other.
+            -- Index-only scan of the queue; only the row of the oldest intent is read.
             LEFT JOIN (
                 SELECT c.chain_id, c.queued, o.created_at AS oldest
                 FROM (

@@ -1,5 +1,5 @@
-//! What the audit reads: a whole chain as the database has it, at one moment. Never writes, and takes no part in the
-//! fence: a snapshot shows only what was committed, whoever holds the leases.
+//! Reads for the audit: all rows of a chain in one snapshot. Read only, and without the fence: a snapshot contains
+//! committed rows only, independent of lease ownership.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,18 @@ use super::pool::Store;
 use super::row::{self, Cell};
 use crate::domain::{ChainId, FencingToken, Nonce, ReservationState, SubmitterKey, TxId, TxState};
 
-/// Everything of one submitter that its sequence on chain can be held against.
+/// All rows of one submitter that can be compared with its transactions on chain.
 #[derive(Clone, Debug, Default)]
 pub struct AuditedSubmitter {
     /// `None` before its first nonce.
     pub cursor: Option<AuditedCursor>,
-    /// Others use the key as well.
+    /// Others also use the key.
     pub shared: bool,
-    /// What was left to others while it was shared.
-    pub foreign: Vec<ExternalNonces>,
+    /// Nonces that were left to external senders while it was shared.
+    pub external: Vec<ExternalNonces>,
     pub intents: Vec<AuditedIntent>,
     pub attempts: Vec<AuditedAttempt>,
-    /// Those that were given a nonce.
+    /// Those that have a nonce.
     pub reservations: Vec<AuditedReservation>,
 }
 
@@ -33,9 +33,9 @@ pub struct AuditedSubmitter {
 pub struct AuditedCursor {
     pub start: Nonce,
     pub next: Nonce,
-    /// No intent below it should be open.
+    /// Lowest nonce that may be open.
     pub open_from: Nonce,
-    /// Stopped, and why.
+    /// The reason, if it is in PROTECT.
     pub protect: Option<String>,
 }
 
@@ -49,17 +49,17 @@ pub struct AuditedIntent {
 #[derive(Clone, Debug)]
 pub struct AuditedAttempt {
     pub tx_id: TxId,
-    /// Its place among the attempts of the intent, from 1.
+    /// Commit order within the intent, from 1.
     pub ordinal: u32,
     pub nonce: Nonce,
     pub kind: AttemptKind,
     pub tx_hash: H256,
     pub fencing_token: FencingToken,
-    /// Declared dead by an operator.
+    /// An external transaction with its nonce is final.
     pub displaced: bool,
 }
 
-/// A nonce that was shown to a caller outside.
+/// A nonce that was reserved for a client.
 #[derive(Clone, Debug)]
 pub struct AuditedReservation {
     pub tx_id: TxId,
@@ -100,8 +100,8 @@ struct AttemptRow {
 type Audited = HashMap<SubmitterKey, AuditedSubmitter>;
 
 impl Store {
-    /// All submitters of a chain with all their rows, in one snapshot. Whoever compares it with the chain reads the
-    /// chain's counts before: what they count was committed before it was sent, so the snapshot has it.
+    /// All submitters of a chain with all their rows, in one snapshot. Read the chain's transaction counts before
+    /// calling this: what they count was committed before it was sent, so the snapshot contains it.
     pub async fn audit_snapshot(&self, chain_id: ChainId) -> Result<Audited, StoreError> {
         let failed = || StoreError::db("audit_snapshot");
         let mut tx = self
@@ -120,7 +120,7 @@ impl Store {
         Ok(audited)
     }
 
-    /// Every address of a chain that the database has rows of.
+    /// All submitters of a chain that have rows.
     pub async fn audit_submitters(&self, chain_id: ChainId) -> Result<Vec<SubmitterKey>, StoreError> {
         let rows: Vec<String> = sqlx::query_scalar(
             "-- audit_submitters
@@ -189,7 +189,7 @@ async fn read_external(
     .map_err(StoreError::db("audit_foreign"))?;
     for found in rows {
         let (key, range) = external_nonce::read(found)?;
-        audited.entry(key).or_default().foreign.push(range);
+        audited.entry(key).or_default().external.push(range);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Submitters whose queue is blocked and whose lease was given back for others: when they are looked at again.
+//! Blocked submitters whose lease was released: when they are claimed again.
 
 use uuid::Uuid;
 
@@ -9,8 +9,8 @@ use super::row;
 use crate::domain::SubmitterKey;
 
 impl Store {
-    /// Gives back leases of submitters that can only wait. They are claimed again after a pause that doubles from 1 s to
-    /// 60 s, or as soon as there is a reason (`find_work`). Consumes them, like `release`.
+    /// Releases leases of submitters whose queue is blocked. They are claimed again after a pause that doubles from 1
+    /// s to 60 s, or as soon as something changes (`find_work`). Consumes the leases, like `release`.
     pub async fn release_blocked(&self, leases: Vec<Lease>) -> Result<usize, StoreError> {
         let (chains, submitters) = columns(&leases.iter().map(Lease::key).collect::<Vec<_>>());
         let lease_ids: Vec<Uuid> = leases.iter().map(|lease| lease.fence().lease_id).collect();
@@ -46,7 +46,7 @@ impl Store {
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 
-    /// Submitters that nobody owns before their time, because the head of their queue could not be paid.
+    /// Submitters that are not claimed before `wake_at`, because the head of their queue waits for funds.
     pub async fn waiting_for_funds(&self) -> Result<Vec<SubmitterKey>, StoreError> {
         let rows: Vec<(i64, String)> = sqlx::query_as(
             "-- waiting_for_funds
@@ -65,7 +65,7 @@ impl Store {
             .collect()
     }
 
-    /// They may be able to pay: whoever has a slot looks at them now.
+    /// Lets submitters be claimed at once: their balance may be sufficient now.
     pub async fn wake_submitters(&self, keys: &[SubmitterKey]) -> Result<(), StoreError> {
         let (chains, submitters) = columns(keys);
         sqlx::query(

@@ -1,7 +1,7 @@
-//! The verdict: what was recorded, what the database holds and what the chain holds are held against one another.
+//! The checker: compares the recorded history, the database and the chain.
 //!
-//! A pure function over plain data. It uses nothing of the product, neither its types nor its audit: an error that both
-//! had would not be found. The effect of a request is known by the id of the request, which is the data of its transaction.
+//! A pure function over plain data. It uses no product code, neither its types nor its audit, so that both cannot
+//! have the same error. The effect of a request is identified by the `requestId` in the transaction data.
 
 mod rules;
 #[cfg(test)]
@@ -20,9 +20,9 @@ pub struct Intent {
     pub state: String,
     pub nonce: Option<u64>,
     pub sub_state: Option<String>,
-    /// The code of its last error.
+    /// Code of the last error.
     pub code: Option<String>,
-    /// Seconds of the database's clock.
+    /// In seconds, by the database's clock.
     pub created_at: f64,
     pub finished_at: Option<f64>,
 }
@@ -35,13 +35,13 @@ pub struct Attempt {
     pub nonce: u64,
     pub hash: String,
     pub token: u64,
-    /// The first bytes of its intent, which gave it the nonce.
+    /// The first attempt of its intent, which assigned the nonce.
     pub original: bool,
-    /// Its number among the attempts of its intent.
+    /// Number within the attempts of its intent, from 1.
     pub ordinal: u64,
 }
 
-/// A transaction in a block, of one of our senders.
+/// A mined transaction of one of our submitters.
 #[derive(Clone, Debug)]
 pub struct Mined {
     pub submitter: String,
@@ -49,93 +49,93 @@ pub struct Mined {
     pub hash: String,
     pub block: u64,
     pub succeeded: bool,
-    /// The request whose effect it is. `None`: it only consumes its nonce.
+    /// The `requestId` in its data. `None`: a placeholder or an external transaction.
     pub request: Option<String>,
 }
 
-/// What could be seen of a submitter at one moment of the run.
+/// One sample of a submitter during the run.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// Seconds since the beginning of the run.
+    /// Seconds since the start of the run.
     pub at: f64,
     pub submitter: String,
-    /// Intents that are not final.
+    /// Number of intents that are not final.
     pub open: u64,
-    /// Everything that changes when something of it moves.
+    /// Changes whenever the submitter makes progress.
     pub progress: String,
-    /// The fencing token: how often it was claimed.
+    /// The fencing token, i.e. the number of claims.
     pub token: u64,
-    /// Why it waits, as the API says it: states, what blocks it, states and sub-states of its transactions. `None`: nobody asked,
-    /// because it had moved a moment before, or no API answered.
+    /// Reasons for waiting, from the API: submitter state, `blockedBy`, states and sub-states of its transactions.
+    /// `None`: not fetched because of recent progress, or no API responded.
     pub reasons: Option<Vec<String>>,
-    /// Alarms of any worker that are not zero. `None`: nobody asked, or no worker answered.
+    /// Active alarms of all workers. `None`: not fetched, or no worker responded.
     pub metrics: Option<Vec<String>>,
-    /// Alarms that were told as events and not called off.
+    /// Alarm events that no later event has cleared.
     pub events: Vec<String>,
 }
 
-/// All there is to judge by.
+/// The input of the checker.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     pub submitters: Vec<String>,
-    /// Those of them whose key a second sender uses.
+    /// Submitters whose key a second sender uses.
     pub shared: Vec<String>,
     pub history: Vec<Entry>,
     pub intents: Vec<Intent>,
-    /// In the order in which they were written.
+    /// In the order of writing.
     pub attempts: Vec<Attempt>,
-    /// In the order of the chain.
+    /// In chain order.
     pub mined: Vec<Mined>,
-    /// Hashes of all signed bytes that left a process.
+    /// Hashes of all transactions that a process sent.
     pub sent: Vec<String>,
-    /// What a node called invalid: ids of requests, and hashes of bytes.
+    /// `requestId`s and transaction hashes that a node reported as invalid.
     pub called_invalid: Vec<String>,
-    /// How often a submitter was claimed: by how much the tokens grew.
+    /// Number of lease claims: the sum of the fencing tokens.
     pub claims: u64,
-    /// In the order of time.
+    /// In chronological order.
     pub samples: Vec<Sample>,
-    /// Submitters that an event said were stopped because their key was used outside.
+    /// Submitters with a `submitter.protected` event.
     pub protected: Vec<String>,
-    /// Lines of logs in which a process panicked.
+    /// Log lines of panics.
     pub panics: Vec<String>,
 }
 
-/// What must hold.
+/// The checked rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// A request has its effect on chain at most once.
     Duplicate,
     /// The nonces of a submitter on chain are 0, 1, 2, … and its intents have no others.
     Gap,
-    /// What was accepted is there, becomes final, and has its effect if it is called confirmed.
+    /// An accepted request has a row and becomes final; a CONFIRMED one has its effect on chain.
     Loss,
-    /// What is called failed or cancelled has no effect on chain.
+    /// A FAILED or CANCELLED request has no effect on chain.
     FalseEnd,
-    /// What is called failed or cancelled is explained by the contract, the client, the operator or the policy.
+    /// A FAILED or CANCELLED request is justified by the contract, the client, the operator or the policy.
     UnjustifiedEnd,
-    /// Whoever has work and does not move shows it while it lasts: by a state, by a metric and by an event.
+    /// A submitter with work and without progress reports it by a state, a metric and an event.
     SilentStall,
-    /// The attempts of an intent are numbered 1, 2, …, and their fencing tokens never fall.
+    /// The attempts of an intent are numbered 1, 2, …, and their fencing tokens never decrease.
     AttemptOrder,
-    /// Bytes that were sent or mined stand in `tx_attempt`.
+    /// Every sent or mined transaction is in `tx_attempt`.
     Unrecorded,
     /// A nonce belongs to one intent.
     SharedNonce,
-    /// An intent gets another nonce only if a transaction from outside consumed the one it had.
+    /// An intent gets another nonce only if an external transaction consumed its previous one.
     SecondNonce,
-    /// What a policy does not allow has no effect.
+    /// A request that the policy forbids has no effect.
     Forbidden,
-    /// Along the nonces, and in the order of writing, the fencing tokens never fall.
+    /// Fencing tokens never decrease, neither by nonce nor in the order of writing.
     StaleWriter,
-    /// What was accepted before another was sent has the smaller nonce.
+    /// A request that was accepted before another was sent has the smaller nonce.
     Order,
-    /// A request is one transaction, whoever is asked and however often.
+    /// A `requestId` is one transaction, through every API and on every retry.
     Identity,
-    /// A final state that a client was told stays.
+    /// A final state that a client has seen does not change.
     Retracted,
-    /// Nothing is on chain that nobody asked for.
-    Stranger,
-    /// A submitter stops only if somebody else used its key.
+    /// Every transaction on chain was requested.
+    Unrequested,
+    /// A submitter enters PROTECT only if its key was used outside.
     FalseAlarm,
     /// No process panics.
     Panic,
@@ -158,32 +158,32 @@ impl Rule {
         Rule::Order,
         Rule::Identity,
         Rule::Retracted,
-        Rule::Stranger,
+        Rule::Unrequested,
         Rule::FalseAlarm,
         Rule::Panic,
     ];
 
-    /// As the report says it.
-    pub fn words(self) -> &'static str {
+    /// Label in the report.
+    pub fn label(self) -> &'static str {
         match self {
-            Rule::Duplicate => "duplicates: effects that happened twice",
-            Rule::Gap => "gaps: nonces that are missing",
-            Rule::Loss => "losses: accepted, and not final or without effect",
-            Rule::FalseEnd => "called failed or cancelled, and happened",
-            Rule::UnjustifiedEnd => "failed or cancelled by infrastructure",
-            Rule::SilentStall => "stood still and did not show it",
-            Rule::AttemptOrder => "attempts out of order",
-            Rule::Unrecorded => "bytes that are not in tx_attempt",
-            Rule::SharedNonce => "nonces of two intents",
-            Rule::SecondNonce => "given another nonce without need",
-            Rule::Forbidden => "forbidden by a policy, and happened",
-            Rule::StaleWriter => "writes of a former owner",
-            Rule::Order => "overtaken: accepted first, later nonce",
-            Rule::Identity => "requests with two ids",
-            Rule::Retracted => "final states that were taken back",
-            Rule::Stranger => "on chain, and nobody asked",
-            Rule::FalseAlarm => "stopped, and nobody had used the key",
-            Rule::Panic => "panics",
+            Rule::Duplicate => "duplicate: effect on chain twice",
+            Rule::Gap => "gap: missing nonce",
+            Rule::Loss => "loss: accepted, not final or without effect",
+            Rule::FalseEnd => "false end: failed or cancelled, but on chain",
+            Rule::UnjustifiedEnd => "unjustified end: failed by infrastructure",
+            Rule::SilentStall => "silent stall: no progress, not reported",
+            Rule::AttemptOrder => "attempt order",
+            Rule::Unrecorded => "unrecorded: sent, not in tx_attempt",
+            Rule::SharedNonce => "shared nonce: one nonce, two intents",
+            Rule::SecondNonce => "second nonce without need",
+            Rule::Forbidden => "forbidden by a policy, but on chain",
+            Rule::StaleWriter => "stale writer: write of a former owner",
+            Rule::Order => "order: accepted first, larger nonce",
+            Rule::Identity => "identity: one requestId, two txIds",
+            Rule::Retracted => "retracted: final state changed",
+            Rule::Unrequested => "unrequested: on chain without a request",
+            Rule::FalseAlarm => "false alarm: PROTECT without external use",
+            Rule::Panic => "panic",
         }
     }
 }
@@ -191,7 +191,7 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// Which request, which transaction, which nonce.
+    /// Request, transaction and nonce.
     pub what: String,
 }
 
@@ -201,8 +201,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything that is wrong, by rule.
-pub fn judge(evidence: &Evidence) -> Vec<Violation> {
+/// All violations, by rule.
+pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let mut found = Vec::new();
     for rule in Rule::ALL {
         let broken = rules::broken(rule, evidence);
@@ -211,7 +211,7 @@ pub fn judge(evidence: &Evidence) -> Vec<Violation> {
     found
 }
 
-/// The longest time, in seconds, for which a submitter had something to do and nothing of it became final.
+/// The longest time, in seconds, during which a submitter had open intents and none became final.
 pub fn longest_stall(evidence: &Evidence) -> f64 {
     let mut longest: f64 = 0.0;
     for submitter in &evidence.submitters {
@@ -227,7 +227,7 @@ pub fn longest_stall(evidence: &Evidence) -> f64 {
             if open > 0 && step < 0 {
                 longest = longest.max(at - waiting_since);
             }
-            // Work that arrives while there is some does not end the wait.
+            // New work does not end a wait.
             if open == 0 || step < 0 {
                 waiting_since = at;
             }

@@ -1,4 +1,5 @@
-//! What the checker judges by: rows by SQL of its own, blocks by plain JSON-RPC, and what the lines to the node carried.
+//! Collects the checker's input: rows by separate SQL, blocks by plain JSON-RPC, and the sends that the node proxies
+//! saw.
 
 use std::collections::HashSet;
 
@@ -6,35 +7,35 @@ use ethers_core::utils::keccak256;
 use serde_json::json;
 use sqlx::PgPool;
 
-use super::Arena;
+use super::ChaosRun;
 use super::checker::{Attempt, Evidence, Intent, Mined};
 use super::faults::calls_invalid;
-use super::supervisor::Supervised;
+use super::supervisor::ProcessSlot;
 use crate::node::Node;
 use crate::proxy::{Proxy, Refused};
 
-/// Everything, once nothing changes any more.
-pub(super) async fn gather(arena: &Arena) -> Evidence {
-    let submitters: Vec<String> = arena.stack.submitters().iter().map(|one| one.text()).collect();
-    let db = arena.stack.db();
-    let shared = arena.options.shared().map(|index| arena.stack.submitter(index).text());
+/// Collects everything after all processes have ended.
+pub(super) async fn gather(run: &ChaosRun) -> Evidence {
+    let submitters: Vec<String> = run.stack.submitters().iter().map(|one| one.text()).collect();
+    let db = run.stack.db();
+    let shared = run.options.shared().map(|index| run.stack.submitter(index).text());
     Evidence {
         shared: shared.into_iter().collect(),
-        mined: mined(arena.stack.anvil(), &submitters).await,
-        history: arena.history.entries(),
+        mined: mined(run.stack.anvil(), &submitters).await,
+        history: run.history.entries(),
         intents: intents(db).await.expect("the database answers"),
         attempts: attempts(db).await.expect("the database answers"),
-        sent: arena
+        sent: run
             .workers
             .iter()
-            .flat_map(Supervised::proxies)
+            .flat_map(ProcessSlot::proxies)
             .flat_map(|proxy| sent(&proxy.sent()))
             .collect(),
-        called_invalid: called_invalid(arena),
+        called_invalid: called_invalid(run),
         claims: claims(db).await.expect("the database answers"),
-        samples: arena.sampler.samples(),
+        samples: run.sampler.samples(),
         protected: protected(db).await.expect("the database answers"),
-        panics: panics(arena),
+        panics: panics(run),
         submitters,
     }
 }
@@ -103,7 +104,7 @@ async fn claims(db: &PgPool) -> sqlx::Result<u64> {
     Ok(i64::unsigned_abs(sum.fetch_one(db).await?))
 }
 
-/// Every block from the first to the head.
+/// Transactions of our submitters in all blocks.
 async fn mined(node: &Node, submitters: &[String]) -> Vec<Mined> {
     let mut found = Vec::new();
     for number in 0..=node.head().await {
@@ -128,7 +129,7 @@ async fn mined(node: &Node, submitters: &[String]) -> Vec<Mined> {
     found
 }
 
-/// The id that a client put into the data.
+/// The `requestId` in the transaction data.
 fn request(input: &str) -> Option<String> {
     let bytes = hex::decode(input.trim_start_matches("0x")).expect("data is hex");
     (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
@@ -147,22 +148,22 @@ fn sent(raw: &[String]) -> HashSet<String> {
     raw.iter().map(hash).collect()
 }
 
-/// What some node called invalid: the request of an estimate, the hash of a send.
-fn called_invalid(arena: &Arena) -> Vec<String> {
-    let refused = arena.workers.iter().flat_map(Supervised::proxies).flat_map(Proxy::refused);
+/// Transactions that a node reported as invalid: the `requestId` for an estimate, the hash for a send.
+fn called_invalid(run: &ChaosRun) -> Vec<String> {
+    let refused = run.workers.iter().flat_map(ProcessSlot::proxies).flat_map(Proxy::refused);
     let named = |refused: Refused| {
-        let asked = &refused.params[0];
-        match asked.as_str() {
+        let param = &refused.params[0];
+        match param.as_str() {
             Some(raw) => sent(&[raw.to_owned()]).into_iter().next(),
-            None => request(asked["data"].as_str().or(asked["input"].as_str())?),
+            None => request(param["data"].as_str().or(param["input"].as_str())?),
         }
     };
     refused.filter(|refused| calls_invalid(&refused.message)).filter_map(named).collect()
 }
 
-fn panics(arena: &Arena) -> Vec<String> {
+fn panics(run: &ChaosRun) -> Vec<String> {
     let mut found = Vec::new();
-    for service in arena.stack.services() {
+    for service in run.stack.services() {
         let log = service.log();
         let lines = log.lines().filter(|line| line.contains("panicked at"));
         found.extend(lines.map(|line| format!("{}: {line}", service.name())));
@@ -170,13 +171,13 @@ fn panics(arena: &Arena) -> Vec<String> {
     found
 }
 
-/// Submitters that were stopped, by the events that told of it.
+/// Submitters with a `submitter.protected` event.
 async fn protected(db: &PgPool) -> sqlx::Result<Vec<String>> {
-    let told = "SELECT DISTINCT submitter FROM outbox_event WHERE kind = 'submitter.protected'";
-    sqlx::query_scalar(told).fetch_all(db).await
+    let query = "SELECT DISTINCT submitter FROM outbox_event WHERE kind = 'submitter.protected'";
+    sqlx::query_scalar(query).fetch_all(db).await
 }
 
-/// What can be read of a submitter at this moment.
+/// The database part of a sample of one submitter.
 #[derive(sqlx::FromRow)]
 pub(super) struct Visible {
     pub submitter: String,
@@ -186,11 +187,12 @@ pub(super) struct Visible {
     pub events: Vec<String>,
 }
 
-/// Progress: what is final, and where each intent with a nonce is. New work, repeated sends and another owner are none.
-/// Events: the last of each family, of each transaction that is not final or of the submitter, if it is an alarm.
+/// Progress: the number of final intents, and state, hash and block of each intent with a nonce. New requests,
+/// resends and takeovers are not progress. Events: the last event of each family of the submitter and of each open
+/// transaction, if it is an alarm.
 pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
     sqlx::query_as(
-        "WITH told AS (
+        "WITH last_event AS (
              SELECT DISTINCT ON (e.submitter, e.tx_id, f.family) e.submitter, e.tx_id, e.kind
              FROM outbox_event e
              JOIN (VALUES ('submitter.protected', 'key'), ('submitter.released', 'key'),
@@ -203,7 +205,7 @@ pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
              ORDER BY e.submitter, e.tx_id, f.family, e.event_id DESC),
          alarms AS (
              SELECT submitter, array_agg(DISTINCT kind) AS events
-             FROM told
+             FROM last_event
              WHERE kind IN ('submitter.protected', 'submitter.suspect', 'submitter.blocked', 'tx.stuck')
              GROUP BY submitter)
          SELECT s.submitter,

@@ -1,4 +1,4 @@
-//! Everything that was asked, answered and broken, in one order. Kept in memory for the checker and on disk for people.
+//! The totally ordered history of requests, responses and faults. In memory for the checker, on disk for people.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,66 +10,66 @@ use serde::Serialize;
 
 use super::schedule::{Kind, Operation};
 
-/// What a request asks for, as far as that can end it.
+/// Properties of a request that can justify a failed or cancelled end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Asked {
-    /// It calls a contract that refuses it.
-    pub doomed: bool,
-    /// It has a deadline for its nonce.
+pub struct RequestTraits {
+    /// It calls a contract that always reverts.
+    pub reverting: bool,
+    /// It has a `deadline`.
     pub deadline: bool,
-    /// The policy of its submitter does not allow it.
+    /// The policy of its submitter forbids it.
     pub forbidden: bool,
 }
 
-/// What a caller does with the nonce that it is given.
+/// What the reserving client does with its nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HoldPlan {
-    /// Answers with a transaction.
+pub enum ReservationPlan {
+    /// Returns a transaction.
     Answer,
-    /// Says that it wants none.
+    /// Returns an error.
     Refuse,
-    /// Says nothing until its hold has ended.
+    /// Does not return before the reservation expires.
     Hang,
-    /// Is dropped while it holds the nonce, or while it waits for it.
-    Vanish,
+    /// Is dropped while it waits for the nonce or has it reserved.
+    Abandon,
 }
 
-/// What happened. `request` is the client's id of a request, `op` one try at it.
+/// One event. `request` is the `requestId`, `op` identifies one try to submit it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// A request goes out.
-    Submit { op: u64, request: String, submitter: String, api: usize, asked: Asked },
-    /// It was answered. 202 and 200 are promises.
+    /// A request is about to be sent.
+    Submit { op: u64, request: String, submitter: String, api: usize, traits: RequestTraits },
+    /// The response. 202 and 200 mean that the request was accepted.
     Answer { op: u64, request: String, status: u16, tx_id: Option<String>, code: Option<String> },
-    /// It was not answered: what became of it is unknown.
+    /// No response: whether the request was accepted is unknown.
     NoAnswer { op: u64, request: String, error: String },
-    /// The same id with another payload, and the answer to that.
-    Impostor { request: String, status: u16 },
-    /// A client asks to cancel.
-    CancelAsked { request: String },
-    /// The answer to that.
+    /// The same `requestId` was sent with another payload; the response.
+    ReusedId { request: String, status: u16 },
+    /// A client is about to request cancellation.
+    CancelRequested { request: String },
+    /// The response to a cancellation.
     Cancel { request: String, status: u16 },
-    /// A client asked for a higher price; the answer.
+    /// The response to a speed-up.
     SpeedUp { request: String, status: u16 },
-    /// A client was told this state.
-    Told { request: String, tx_id: String, state: String },
-    /// Somebody uses the key of a submitter outside of Gapless. Noted before the bytes leave.
+    /// A client read this state from the API.
+    StateSeen { request: String, tx_id: String, state: String },
+    /// The key of a submitter is used outside of Gapless. Recorded before the transaction is sent.
     Outside { submitter: String, nonce: u64, hash: String },
-    /// An operator asked for `release` or `adopt`; what came of it.
+    /// An operator requested `release` or `adopt`; the result.
     Operator { submitter: String, action: String, by: String, outcome: String },
-    /// A caller asks for a nonce. `Submit` of a reservation.
-    Reserve { request: String, submitter: String, plan: HoldPlan },
-    /// Its end. `bound`: the caller was told that its transaction will be sent.
+    /// A client is about to reserve a nonce: the `Submit` of a reservation.
+    Reserve { request: String, submitter: String, plan: ReservationPlan },
+    /// The result of the reservation. `bound`: the client's transaction was accepted for sending.
     Reserved { request: String, bound: bool, outcome: String },
-    /// Something was done besides requests.
+    /// An operation has ended.
     Operation { kind: Operation, what: String, lasted_ms: u128 },
-    /// Something was broken, and is mended again.
+    /// A fault has ended.
     Fault { kind: Kind, what: String, lasted_ms: u128 },
 }
 
-/// An event and when it was, since the beginning of the run.
+/// An event and its time since the start of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
     pub at_ms: u128,
@@ -78,7 +78,7 @@ pub struct Entry {
 }
 
 #[derive(Debug)]
-struct Book {
+struct Journal {
     entries: Vec<Entry>,
     file: BufWriter<File>,
     next_op: u64,
@@ -87,39 +87,39 @@ struct Book {
 #[derive(Debug)]
 pub(super) struct History {
     begun: Instant,
-    book: Mutex<Book>,
+    journal: Mutex<Journal>,
 }
 
 impl History {
     pub(super) fn begin(path: &Path) -> History {
         let file = BufWriter::new(File::create(path).expect("the history can be written"));
-        let book = Mutex::new(Book { entries: Vec::new(), file, next_op: 0 });
-        History { begun: Instant::now(), book }
+        let journal = Mutex::new(Journal { entries: Vec::new(), file, next_op: 0 });
+        History { begun: Instant::now(), journal }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The order of the entries is the order of these calls: what was noted before another was sent came before it.
-    pub(super) fn note(&self, event: Event) {
-        let mut book = self.book();
+    /// Appends an event. The order of entries is the order of these calls.
+    pub(super) fn record(&self, event: Event) {
+        let mut journal = self.journal();
         let entry = Entry { at_ms: self.begun.elapsed().as_millis(), event };
         let line = serde_json::to_string(&entry).expect("plain data with string keys");
-        writeln!(book.file, "{line}").expect("the history can be written");
-        book.entries.push(entry);
+        writeln!(journal.file, "{line}").expect("the history can be written");
+        journal.entries.push(entry);
     }
 
     pub(super) fn next_op(&self) -> u64 {
-        let mut book = self.book();
-        book.next_op += 1;
-        book.next_op
+        let mut journal = self.journal();
+        journal.next_op += 1;
+        journal.next_op
     }
 
-    /// So far.
+    /// All entries so far.
     pub(super) fn entries(&self) -> Vec<Entry> {
-        let mut book = self.book();
-        book.file.flush().expect("the history can be written");
-        book.entries.clone()
+        let mut journal = self.journal();
+        journal.file.flush().expect("the history can be written");
+        journal.entries.clone()
     }
 }

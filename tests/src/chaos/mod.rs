@@ -1,8 +1,9 @@
-//! The nemesis: a whole stack under load, everything broken again and again, and a judge who was not there.
+//! Fault injection on a complete stack under load, followed by an independent check of the result.
 //!
-//! `schedule` says what is broken and done when, `faults` breaks it, `operations` and `operator` do what users and operators do, `clients` ask
-//! all the while, `sampler` looks on, `history` records, `evidence` gathers what is left, `checker` judges, `report` prints. The same run with workers that are wrong on purpose (`crate::reference_worker`)
-//! shows that the judge can find something. docs/reliability.md says how to read it.
+//! `schedule` plans faults and operations, `faults` injects them, `operations` and `operator` simulate users and
+//! operators, `clients` send requests, `sampler` samples every submitter, `history` records events, `evidence`
+//! collects the final data, `checker` evaluates it, `report` prints the result. Runs with faulty workers
+//! (`crate::reference_worker`) are the negative controls of the checker. See docs/reliability.md.
 
 pub mod checker;
 mod clients;
@@ -27,7 +28,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::checker::judge;
+use self::checker::check;
 use self::clients::Client;
 use self::history::History;
 use self::operations::SecondSender;
@@ -35,56 +36,56 @@ pub use self::report::Outcome;
 use self::sampler::Sampler;
 pub use self::schedule::{Kind, Operation, PER_HOUR};
 pub use self::supervisor::Crew;
-use self::supervisor::Supervised;
+use self::supervisor::ProcessSlot;
 use crate::reference_worker::{self, FenceStrategy};
 use crate::stack::{Stack, StackBuilder};
 
 /// Seconds between blocks.
 const BLOCK_S: f64 = 0.25;
-/// Wei. Below some of what the base fee is raised to.
+/// Wei. Lower than some of the base fees that `operations` sets.
 const MAX_FEE: &str = "500000000000";
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 
-/// What to run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The binary `gapless-stack`.
+    /// Path of the binary `gapless-stack`.
     pub program: PathBuf,
     pub seed: u64,
-    /// How long things are broken.
+    /// Duration of fault injection.
     pub length: Duration,
-    /// Faults of each kind in an hour.
+    /// Faults of each kind per hour.
     pub per_hour: u64,
     pub crew: Crew,
     pub apis: usize,
     pub workers: usize,
     pub submitters: usize,
-    /// For each submitter.
+    /// Clients per submitter.
     pub clients: usize,
-    /// Between two requests of a client, on average.
+    /// Average pause between two requests of a client.
     pub think: Duration,
-    /// Some requests fail, and some are cancelled.
+    /// Mix in requests that revert, are cancelled, are sped up or have a deadline, and run operations.
     pub varied: bool,
-    /// `confirmations.required`; no reorg is as deep.
+    /// `confirmations.required`. Reorgs are always shallower.
     pub required: u64,
     pub lease: Duration,
     /// `nonce.max_in_flight`.
     pub window: u32,
-    /// Configuration keys for every process, over the ones above.
+    /// Configuration keys for every process. They override the fields above.
     pub settings: Vec<(String, Value)>,
-    /// How long everything may take to become final once nothing is broken any more.
+    /// Time limit for all transactions to become final after the last fault.
     pub settle: Duration,
-    /// Whether what it leaves behind is kept if the verdict is good, too.
+    /// Keep history, configuration and logs even if the run passes.
     pub keep: bool,
-    /// Cancelled: break nothing more, and come to the end.
-    pub over: CancellationToken,
-    /// Hears of progress.
-    pub say: fn(&str),
+    /// Cancelling it stops fault injection and ends the run early.
+    pub stop_faults: CancellationToken,
+    /// Receives progress lines.
+    pub on_progress: fn(&str),
 }
 
 impl Options {
-    /// What `make chaos` runs.
+    /// The defaults of `make chaos`.
     pub fn new(program: PathBuf, seed: u64, length: Duration) -> Options {
         Options {
             program,
@@ -104,18 +105,18 @@ impl Options {
             settings: Vec::new(),
             settle: Duration::from_secs(180),
             keep: false,
-            over: CancellationToken::new(),
-            say: |_| {},
+            stop_faults: CancellationToken::new(),
+            on_progress: |_| {},
         }
     }
 
-    /// The submitter whose key is shared with a second sender, if there is one.
+    /// Index of the submitter whose key is shared with a second sender, if any.
     fn shared(&self) -> Option<usize> {
         self.has_roles().then(|| self.submitters - 2)
     }
 
-    /// The submitter with a policy, if there is one.
-    fn policed(&self) -> Option<usize> {
+    /// Index of the submitter with a policy, if any.
+    fn with_policy(&self) -> Option<usize> {
         self.has_roles().then(|| self.submitters - 1)
     }
 
@@ -123,12 +124,12 @@ impl Options {
         self.crew == Crew::Product && self.varied && self.submitters >= 4
     }
 
-    /// The same with workers of the harness's own, few enough to be quick. A wrong one leaves requests that are never
-    /// final: nobody waits long for them.
+    /// A short run with the reference worker. Faulty strategies leave requests that never become final, so the settle
+    /// limit is short for them.
     pub fn control(program: PathBuf, seed: u64, strategy: FenceStrategy) -> Options {
         let settle = Duration::from_secs(if strategy == FenceStrategy::LockThenWrite { 120 } else { 5 });
         Options {
-            crew: Crew::Plain(strategy),
+            crew: Crew::Reference(strategy),
             submitters: 4,
             clients: 1,
             think: Duration::from_millis(200),
@@ -142,60 +143,60 @@ impl Options {
     }
 }
 
-/// Everything that takes part.
+/// State of one chaos run.
 #[derive(Debug)]
-struct Arena {
+struct ChaosRun {
     options: Options,
     stack: Stack,
-    apis: Vec<Supervised>,
-    workers: Vec<Supervised>,
+    apis: Vec<ProcessSlot>,
+    workers: Vec<ProcessSlot>,
     history: History,
     sampler: Sampler,
     second_sender: SecondSender,
     begun: Instant,
-    /// No more faults.
-    over: CancellationToken,
-    /// No more requests.
-    quiet: CancellationToken,
-    /// No more patience.
-    closing: CancellationToken,
-    /// One fault at a time on lines to the database, and on lines to the node.
-    wires: Mutex<()>,
-    nodes: Mutex<()>,
+    /// Cancelled when fault injection ends.
+    stop_faults: CancellationToken,
+    /// Cancelled when clients must send no new requests.
+    stop_requests: CancellationToken,
+    /// Cancelled when clients must stop waiting for final states.
+    abandon: CancellationToken,
+    /// Held during a fault, so that only one fault at a time affects database connections, and one node connections.
+    database_faults: Mutex<()>,
+    node_faults: Mutex<()>,
 }
 
-impl Arena {
-    /// The moment at which something that is planned begins. `None`: no more of it.
+impl ChaosRun {
+    /// Waits until `at` after the start. `None`: fault injection has ended.
     async fn wait_until(&self, at: Duration) -> Option<Instant> {
         tokio::select! {
             () = tokio::time::sleep_until((self.begun + at).into()) => Some(Instant::now()),
-            () = self.over.cancelled() => None,
+            () = self.stop_faults.cancelled() => None,
         }
     }
 
-    async fn open(options: Options) -> Arena {
+    async fn open(options: Options) -> ChaosRun {
         let stack = build(&options).await;
-        if let Crew::Plain(_) = options.crew {
+        if let Crew::Reference(_) = options.crew {
             reference_worker::prepare(&stack).await;
         }
-        // What is set by hand must be deeper than any reorg.
+        // State that is set directly must be deeper than any reorg.
         stack.anvil().rpc("anvil_setCode", json!([clients::TRAP, "0x60006000fd"])).await;
         stack.anvil().mine(options.required + 2).await;
         let (mut apis, mut workers) = (Vec::new(), Vec::new());
         for index in 0..options.apis {
-            apis.push(Supervised::api(&stack, index).await);
+            apis.push(ProcessSlot::api(&stack, index).await);
         }
         for index in 0..options.workers {
             let settings = roles(&options, &stack);
-            workers.push(Supervised::worker(&stack, options.crew, index, settings).await);
+            workers.push(ProcessSlot::worker(&stack, options.crew, index, settings).await);
         }
         let history = History::begin(&stack.dir().join("history.jsonl"));
         let sampler = Sampler::default();
-        let (over, token) = (options.over.clone(), CancellationToken::new);
-        let (quiet, closing) = (token(), token());
-        let (wires, nodes) = (Mutex::new(()), Mutex::new(()));
+        let (stop_faults, token) = (options.stop_faults.clone(), CancellationToken::new);
+        let (stop_requests, abandon) = (token(), token());
+        let (database_faults, node_faults) = (Mutex::new(()), Mutex::new(()));
         let begun = Instant::now();
-        let mut arena = Arena {
+        let mut run = ChaosRun {
             options,
             stack,
             apis,
@@ -204,28 +205,28 @@ impl Arena {
             sampler,
             second_sender: SecondSender::default(),
             begun,
-            over,
-            quiet,
-            closing,
-            wires,
-            nodes,
+            stop_faults,
+            stop_requests,
+            abandon,
+            database_faults,
+            node_faults,
         };
-        for process_slot in arena.slots() {
-            process_slot.open(&arena.stack).await;
+        for slot in run.slots() {
+            slot.open(&run.stack).await;
         }
-        arena.begun = Instant::now();
-        arena
+        run.begun = Instant::now();
+        run
     }
 
-    fn slots(&self) -> Vec<&Supervised> {
+    fn slots(&self) -> Vec<&ProcessSlot> {
         self.apis.iter().chain(&self.workers).collect()
     }
 
-    /// Nothing is broken any more.
-    fn mend(&self) {
-        for process_slot in self.slots() {
-            process_slot.wire.mend();
-            for proxy in process_slot.proxies() {
+    /// Ends all network and node faults.
+    fn restore(&self) {
+        for slot in self.slots() {
+            slot.database_proxy.restore();
+            for proxy in slot.proxies() {
                 proxy.clear();
                 proxy.thaw();
                 proxy.agree();
@@ -235,7 +236,7 @@ impl Arena {
         }
     }
 
-    /// Rows that are not final; `None` while the database is away.
+    /// Number of rows that are not final. `None`: the database is unreachable.
     async fn unfinished(&self) -> Option<i64> {
         let count = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE finished_at IS NULL");
         count.fetch_one(self.stack.db()).await.ok()
@@ -243,23 +244,25 @@ impl Arena {
 
     async fn report_progress(&self) {
         loop {
-            tokio::time::sleep(SAY_EVERY).await;
+            tokio::time::sleep(PROGRESS_INTERVAL).await;
             let unfinished = self.unfinished().await.map_or("?".to_owned(), |count| count.to_string());
-            (self.options.say)(&report::progress(&self.history.entries(), self.begun.elapsed(), &unfinished));
+            let line = report::progress(&self.history.entries(), self.begun.elapsed(), &unfinished);
+            (self.options.on_progress)(&line);
         }
     }
 }
 
-/// What workers are told of single submitters. The API is not told of the policy: what it forbids is to reach the workers.
+/// Worker settings of single submitters. The API does not get the policy, so that forbidden requests reach the
+/// workers.
 fn roles(options: &Options, stack: &Stack) -> Vec<(String, Value)> {
     let key = |index: usize, name: &str| format!("submitter.{}.{name}", stack.submitter(index).text());
     let shared = options.shared().map(|index| (key(index, "nonce.strict.enabled"), json!(false)));
-    let policed = options.policed().map(|index| {
+    let with_policy = options.with_policy().map(|index| {
         let policy =
             json!({ "allow": [{ "to": clients::SINK }], "max_value": clients::MOST_VALUE.to_string() });
         (key(index, "policy"), policy)
     });
-    shared.into_iter().chain(policed).collect()
+    shared.into_iter().chain(with_policy).collect()
 }
 
 async fn build(options: &Options) -> Stack {
@@ -284,51 +287,51 @@ async fn build(options: &Options) -> Stack {
     settings.fold(stack, |stack, (key, value)| stack.set(key, value.clone())).start().await
 }
 
-/// The whole run. What it leaves behind is kept if the verdict is bad.
+/// Executes a run. History, configuration and logs are retained if it fails.
 pub async fn run(options: Options) -> Outcome {
-    let arena = Arc::new(Arena::open(options).await);
+    let run = Arc::new(ChaosRun::open(options).await);
     let mut clients = JoinSet::new();
     for (submitter, number) in
-        (0..arena.options.submitters).flat_map(|s| (0..arena.options.clients).map(move |n| (s, n)))
+        (0..run.options.submitters).flat_map(|s| (0..run.options.clients).map(move |n| (s, n)))
     {
-        let arena = Arc::clone(&arena);
-        clients.spawn(async move { Client::new(&arena, submitter, number).work().await });
+        let run = Arc::clone(&run);
+        clients.spawn(async move { Client::new(&run, submitter, number).work().await });
     }
-    let slots = arena.slots();
+    let slots = run.slots();
     let settled = tokio::select! {
-        settled = storm(&arena, &mut clients) => settled,
-        () = supervisor::look_after(&arena.stack, &slots) => unreachable!("it never ends"),
-        () = arena.report_progress() => unreachable!("it never ends"),
-        () = sampler::watch(&arena) => unreachable!("it never ends"),
-        () = operator::attend(&arena) => unreachable!("it never ends"),
-        () = operations::send_again(&arena) => unreachable!("it never ends"),
+        settled = inject_faults(&run, &mut clients) => settled,
+        () = supervisor::supervise(&run.stack, &slots) => unreachable!("it never ends"),
+        () = run.report_progress() => unreachable!("it never ends"),
+        () = sampler::watch(&run) => unreachable!("it never ends"),
+        () = operator::watch_and_act(&run) => unreachable!("it never ends"),
+        () = operations::resend_unmined(&run) => unreachable!("it never ends"),
     };
-    arena.closing.cancel();
-    all_of(&mut clients).await;
-    for process_slot in arena.slots() {
-        process_slot.close().await;
+    run.abandon.cancel();
+    join_all_tasks(&mut clients).await;
+    for slot in run.slots() {
+        slot.close().await;
     }
-    let evidence = evidence::gather(&arena).await;
-    let arena = Arc::into_inner(arena).expect("every client has ended");
-    let audit = match arena.options.crew {
-        Crew::Product => Some(arena.stack.verify().await),
-        Crew::Plain(_) => None,
+    let evidence = evidence::gather(&run).await;
+    let run = Arc::into_inner(run).expect("every client has ended");
+    let audit = match run.options.crew {
+        Crew::Product => Some(run.stack.verify().await),
+        Crew::Reference(_) => None,
     };
-    Outcome::new(arena, &evidence, judge(&evidence), audit, settled).await
+    Outcome::new(run, &evidence, check(&evidence), audit, settled).await
 }
 
-/// Everything is broken until the time is over, and then nothing any more. Answers how long it took until all was final.
-async fn storm(arena: &Arena, clients: &mut JoinSet<()>) -> Option<Duration> {
-    let faults = join_all(Kind::ALL.map(|kind| faults::carry_out(arena, kind)));
-    let operations = join_all(Operation::ALL.map(|kind| operations::carry_out(arena, kind)));
+/// Injects all planned faults and operations, ends all faults, and waits. Returns the time until everything was final.
+async fn inject_faults(run: &ChaosRun, clients: &mut JoinSet<()>) -> Option<Duration> {
+    let faults = join_all(Kind::ALL.map(|kind| faults::carry_out(run, kind)));
+    let operations = join_all(Operation::ALL.map(|kind| operations::carry_out(run, kind)));
     tokio::join!(faults, operations);
-    arena.mend();
-    arena.quiet.cancel();
-    settle(arena, clients).await
+    run.restore();
+    run.stop_requests.cancel();
+    settle(run, clients).await
 }
 
-/// A task that panicked is the end of the run.
-async fn all_of(tasks: &mut JoinSet<()>) {
+/// Propagates a panic of a task.
+async fn join_all_tasks(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             std::panic::resume_unwind(error.into_panic());
@@ -336,14 +339,15 @@ async fn all_of(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Until every client has heard the end of what it asked for, and every row is final. `None`: it takes too long.
-async fn settle(arena: &Arena, clients: &mut JoinSet<()>) -> Option<Duration> {
+/// Waits until every client has seen the final states of its requests and every row is final. `None`: time limit
+/// exceeded.
+async fn settle(run: &ChaosRun, clients: &mut JoinSet<()>) -> Option<Duration> {
     let begun = Instant::now();
     let settled = async {
-        all_of(clients).await;
-        while arena.unfinished().await != Some(0) {
+        join_all_tasks(clients).await;
+        while run.unfinished().await != Some(0) {
             tokio::time::sleep(POLL).await;
         }
     };
-    tokio::time::timeout(arena.options.settle, settled).await.ok().map(|()| begun.elapsed())
+    tokio::time::timeout(run.options.settle, settled).await.ok().map(|()| begun.elapsed())
 }

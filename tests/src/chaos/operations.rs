@@ -1,5 +1,5 @@
-//! What happens in a deployment besides requests: keys that others use, callers that hold nonces, accounts that run dry, a base
-//! fee that moves. What the operator does about it is in `operator`.
+//! Operations besides requests: keys used outside, reserved nonces, empty accounts, a changing base fee. The
+//! operator's reactions are in `operator`.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use serde_json::json;
 
 use super::clients::SINK;
 use super::faults::{lasts_long, long, some_ms};
-use super::history::{Event, HoldPlan};
+use super::history::{Event, ReservationPlan};
 use super::schedule::{Operation, Planned, plan};
-use super::{Arena, Crew};
+use super::{ChaosRun, Crew};
 use crate::submitter::Submitter;
 
-/// How long a caller waits for its nonce. It stands in the queue like everybody else.
+/// How long a reserving client waits in the queue for its nonce.
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
 const GWEI: u64 = 1_000_000_000;
 const POLL: Duration = Duration::from_millis(100);
-/// A second sender on a shared key looks so often whether its transactions are mined.
+/// Interval at which the second sender of a shared key resends unmined transactions.
 const RESEND_EVERY: Duration = Duration::from_millis(500);
 
-/// What the second sender of a shared key has on its way.
+/// Transactions of the second sender of a shared key.
 #[derive(Debug, Default)]
 pub(super) struct SecondSender(Mutex<Vec<(u64, Bytes)>>);
 
@@ -40,168 +40,168 @@ impl SecondSender {
     }
 }
 
-/// Carries out the operations of one kind, each at its time or as soon after it as it can be.
-pub(super) async fn carry_out(arena: &Arena, kind: Operation) {
-    let options = &arena.options;
+/// Performs the operations of one kind, each at its planned time or as soon as possible after it.
+pub(super) async fn carry_out(run: &ChaosRun, kind: Operation) {
+    let options = &run.options;
     if options.crew != Crew::Product || !options.varied {
         return;
     }
     for planned in plan(options.seed, options.length, options.per_hour, kind) {
-        let Some(begun) = arena.wait_until(planned.at).await else { return };
-        // `None`: it could not be done, and does not count.
-        if let Some(what) = one(arena, planned).await {
-            arena.history.note(Event::Operation { kind, what, lasted_ms: begun.elapsed().as_millis() });
+        let Some(begun) = run.wait_until(planned.at).await else { return };
+        // `None`: it could not be done and is not counted.
+        if let Some(what) = one(run, planned).await {
+            run.history.record(Event::Operation { kind, what, lasted_ms: begun.elapsed().as_millis() });
         }
     }
 }
 
-async fn one(arena: &Arena, planned: Planned<Operation>) -> Option<String> {
-    let mut dice = StdRng::seed_from_u64(planned.dice);
+async fn one(run: &ChaosRun, planned: Planned<Operation>) -> Option<String> {
+    let mut rng = StdRng::seed_from_u64(planned.seed);
     match planned.kind {
-        Operation::UseKeyOutside => use_key_outside(arena, &mut dice).await,
-        Operation::UseSharedKey => use_shared_key(arena, &mut dice).await,
-        Operation::HoldNonce => hold_nonce(arena, &mut dice).await,
-        Operation::EmptyAccount => empty_account(arena, &mut dice).await,
-        Operation::RaiseBaseFee => raise_base_fee(arena, &mut dice).await,
+        Operation::UseKeyOutside => use_key_outside(run, &mut rng).await,
+        Operation::UseSharedKey => use_shared_key(run, &mut rng).await,
+        Operation::ReserveNonce => reserve_nonce(run, &mut rng).await,
+        Operation::EmptyAccount => empty_account(run, &mut rng).await,
+        Operation::RaiseBaseFee => raise_base_fee(run, &mut rng).await,
     }
 }
 
-/// Where the transactions of others go.
+/// Recipient of external transactions.
 fn elsewhere() -> Address {
     Address::repeat_byte(0xee)
 }
 
-/// Signs and sends a transfer that Gapless knows nothing of. `None`: the node did not take it.
-async fn send_outside(arena: &Arena, submitter: &Submitter, nonce: u64) -> Option<Bytes> {
-    let node = arena.stack.anvil();
+/// Signs and sends a transfer outside of Gapless. `None`: the node rejected it.
+async fn send_outside(run: &ChaosRun, submitter: &Submitter, nonce: u64) -> Option<Bytes> {
+    let node = run.stack.anvil();
     let (hash, raw) = submitter.sign_transfer(node.chain_id(), nonce, elsewhere(), 1);
     let hash = format!("{hash:#x}");
-    arena.history.note(Event::Outside { submitter: submitter.text(), nonce, hash });
+    run.history.record(Event::Outside { submitter: submitter.text(), nonce, hash });
     node.try_rpc("eth_sendRawTransaction", json!([raw])).await.ok().map(|_| raw)
 }
 
-async fn count(arena: &Arena, submitter: &Submitter, tag: &str) -> Option<u64> {
+async fn count(run: &ChaosRun, submitter: &Submitter, tag: &str) -> Option<u64> {
     let asked = json!([submitter.address(), tag]);
-    let answer = arena.stack.anvil().try_rpc("eth_getTransactionCount", asked).await.ok()?;
+    let answer = run.stack.anvil().try_rpc("eth_getTransactionCount", asked).await.ok()?;
     u64::from_str_radix(answer.as_str()?.trim_start_matches("0x"), 16).ok()
 }
 
-/// At the next nonce, or instead of a transaction that waits in the pool.
-async fn use_key_outside(arena: &Arena, dice: &mut StdRng) -> Option<String> {
+/// At the next nonce, or at the oldest open one as a replacement of what is in the mempool.
+async fn use_key_outside(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
     let strict: Vec<usize> =
-        (0..arena.options.submitters).filter(|one| Some(*one) != arena.options.shared()).collect();
-    let index = strict[dice.random_range(0..strict.len())];
-    let submitter = arena.stack.submitter(index);
-    let inside = dice.random::<bool>();
-    let nonce = count(arena, submitter, if inside { "latest" } else { "pending" }).await?;
-    send_outside(arena, submitter, nonce).await?;
+        (0..run.options.submitters).filter(|one| Some(*one) != run.options.shared()).collect();
+    let index = strict[rng.random_range(0..strict.len())];
+    let submitter = run.stack.submitter(index);
+    let inside = rng.random::<bool>();
+    let nonce = count(run, submitter, if inside { "latest" } else { "pending" }).await?;
+    send_outside(run, submitter, nonce).await?;
     let place = if inside { "the oldest open nonce" } else { "the next nonce" };
     Some(format!("submitter {index}, {place} ({nonce})"))
 }
 
-async fn use_shared_key(arena: &Arena, dice: &mut StdRng) -> Option<String> {
-    let index = arena.options.shared()?;
-    let submitter = arena.stack.submitter(index);
-    let transactions = dice.random_range(1..=3);
+async fn use_shared_key(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
+    let index = run.options.shared()?;
+    let submitter = run.stack.submitter(index);
+    let transactions = rng.random_range(1..=3);
     let mut taken = 0;
     for _ in 0..transactions {
-        let nonce = count(arena, submitter, "pending").await?;
-        if let Some(raw) = send_outside(arena, submitter, nonce).await {
-            arena.second_sender.add(nonce, raw);
+        let nonce = count(run, submitter, "pending").await?;
+        if let Some(raw) = send_outside(run, submitter, nonce).await {
+            run.second_sender.add(nonce, raw);
             taken += 1;
         }
     }
     (taken > 0).then(|| format!("submitter {index}, {taken} transactions"))
 }
 
-/// For ever: like any sender, the second one sends again what was dropped or lost its block.
-pub(super) async fn send_again(arena: &Arena) {
+/// Forever resends transactions of the second sender that were dropped or lost their block.
+pub(super) async fn resend_unmined(run: &ChaosRun) {
     loop {
         tokio::time::sleep(RESEND_EVERY).await;
-        let Some(index) = arena.options.shared() else { continue };
-        let Some(mined) = count(arena, arena.stack.submitter(index), "latest").await else { continue };
-        for (_, raw) in arena.second_sender.unmined().iter().filter(|(nonce, _)| *nonce >= mined) {
-            // Known, or too cheap to replace what is there: whatever is mined decides.
-            let _ = arena.stack.anvil().try_rpc("eth_sendRawTransaction", json!([raw])).await;
+        let Some(index) = run.options.shared() else { continue };
+        let Some(mined) = count(run, run.stack.submitter(index), "latest").await else { continue };
+        for (_, raw) in run.second_sender.unmined().iter().filter(|(nonce, _)| *nonce >= mined) {
+            // Errors are expected: already known, or underpriced as a replacement.
+            let _ = run.stack.anvil().try_rpc("eth_sendRawTransaction", json!([raw])).await;
         }
     }
 }
 
-async fn hold_nonce(arena: &Arena, dice: &mut StdRng) -> Option<String> {
-    use HoldPlan::*;
-    let index = dice.random_range(0..arena.options.submitters);
-    let plan = [Answer, Answer, Refuse, Hang, Vanish][dice.random_range(0..5)];
-    let (hold, thinks, vanishes) =
-        (some_ms(dice, 1500, 4000), some_ms(dice, 0, 1200), some_ms(dice, 100, 3000));
-    // The database may be away just now.
-    let gapless = Gapless::connect(&Secret::new(arena.stack.database_url())).await.ok()?;
-    let (request, submitter) =
-        (format!("h{index}-{}", arena.history.next_op()), arena.stack.submitter(index));
-    arena.history.note(Event::Reserve { request: request.clone(), submitter: submitter.text(), plan });
+async fn reserve_nonce(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
+    use ReservationPlan::*;
+    let index = rng.random_range(0..run.options.submitters);
+    let plan = [Answer, Answer, Refuse, Hang, Abandon][rng.random_range(0..5)];
+    let (reserved_for, thinks, abandoned_after) =
+        (some_ms(rng, 1500, 4000), some_ms(rng, 0, 1200), some_ms(rng, 100, 3000));
+    // The database may be unreachable.
+    let gapless = Gapless::connect(&Secret::new(run.stack.database_url())).await.ok()?;
+    let (request, submitter) = (format!("h{index}-{}", run.history.next_op()), run.stack.submitter(index));
+    run.history.record(Event::Reserve { request: request.clone(), submitter: submitter.text(), plan });
     let wanted = RequestedTx {
         to: Some(SINK.to_owned()),
         value: Some("1".to_owned()),
         data: Some(format!("0x{}", hex::encode(&request))),
         ..RequestedTx::default()
     };
-    let call = gapless.call(arena.stack.key(index)).request_id(&request).hold(hold).wait(LONGEST_WAIT);
+    let call = gapless.call(run.stack.key(index)).request_id(&request);
+    let call = call.reserve_for(reserved_for).wait(LONGEST_WAIT);
     let running = call.run(async |_: NonceContext| match plan {
         Answer => {
             tokio::time::sleep(thinks).await;
             Ok(wanted)
         }
-        Refuse => Err("the caller wants nothing"),
-        Hang | Vanish => std::future::pending().await,
+        Refuse => Err("the client wants no transaction"),
+        Hang | Abandon => std::future::pending().await,
     });
-    let patience = if plan == Vanish { vanishes } else { LONGEST_WAIT * 4 };
-    let (bound, outcome) = match tokio::time::timeout(patience, running).await {
+    let limit = if plan == Abandon { abandoned_after } else { LONGEST_WAIT * 4 };
+    let (bound, outcome) = match tokio::time::timeout(limit, running).await {
         Ok(Ok(accepted)) => (true, accepted.tx_id.to_string()),
         Ok(Err(error)) => (false, error.to_string()),
         Err(_) => (false, "the call was dropped".to_owned()),
     };
     let what = format!("submitter {index}, {plan:?} ({request}): {outcome}");
-    arena.history.note(Event::Reserved { request, bound, outcome });
+    run.history.record(Event::Reserved { request, bound, outcome });
     Some(what)
 }
 
-async fn empty_account(arena: &Arena, dice: &mut StdRng) -> Option<String> {
-    let index = dice.random_range(0..arena.options.submitters);
-    // Nothing, not enough for one, enough for a few.
-    let left = [0, 10_000 * GWEI, 1_000_000 * GWEI][dice.random_range(0..3)];
-    let length = if lasts_long(arena, dice) { long(dice) } else { some_ms(dice, 1000, 6000) };
-    let address = arena.stack.submitter(index).address();
-    set_balance(arena, address, left.into()).await?;
+async fn empty_account(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
+    let index = rng.random_range(0..run.options.submitters);
+    // Zero, too little for one transaction, enough for a few.
+    let left = [0, 10_000 * GWEI, 1_000_000 * GWEI][rng.random_range(0..3)];
+    let length = if lasts_long(run, rng) { long(rng) } else { some_ms(rng, 1000, 6000) };
+    let address = run.stack.submitter(index).address();
+    set_balance(run, address, left.into()).await?;
     tokio::time::sleep(length).await;
-    refill(arena, address).await;
+    refill(run, address).await;
     Some(format!("submitter {index}: {left} wei for {length:?}"))
 }
 
-async fn set_balance(arena: &Arena, address: Address, wei: U256) -> Option<()> {
-    arena.stack.anvil().try_rpc("anvil_setBalance", json!([address, wei])).await.ok().map(|_| ())
+async fn set_balance(run: &ChaosRun, address: Address, wei: U256) -> Option<()> {
+    run.stack.anvil().try_rpc("anvil_setBalance", json!([address, wei])).await.ok().map(|_| ())
 }
 
-/// Until no reorg can take it back any more.
-async fn refill(arena: &Arena, address: Address) {
-    let (node, full) = (arena.stack.anvil(), U256::exp10(21));
+/// Refills the account and waits until no reorg can revert that.
+async fn refill(run: &ChaosRun, address: Address) {
+    let (node, full) = (run.stack.anvil(), U256::exp10(21));
     let mut since = None;
     loop {
         let head = node.head().await;
         if node.balance(address).await < full / 2 {
-            let _ = set_balance(arena, address, full).await;
+            let _ = set_balance(run, address, full).await;
             since = Some(head);
         }
-        if head > *since.get_or_insert(head) + arena.options.required {
+        if head > *since.get_or_insert(head) + run.options.required {
             return;
         }
         tokio::time::sleep(POLL).await;
     }
 }
 
-async fn raise_base_fee(arena: &Arena, dice: &mut StdRng) -> Option<String> {
-    let (gwei, length) = (dice.random_range(20..900), some_ms(dice, 1000, 5000));
+async fn raise_base_fee(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
+    let (gwei, length) = (rng.random_range(20..900), some_ms(rng, 1000, 5000));
     let set = async |wei: u64| {
         let asked = json!([format!("{wei:#x}")]);
-        arena.stack.anvil().try_rpc("anvil_setNextBlockBaseFeePerGas", asked).await.ok()
+        run.stack.anvil().try_rpc("anvil_setNextBlockBaseFeePerGas", asked).await.ok()
     };
     set(gwei * GWEI).await?;
     tokio::time::sleep(length).await;

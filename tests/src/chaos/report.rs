@@ -1,70 +1,81 @@
-//! What a run found, for people: progress, the table, the verdict.
+//! Prints a run: progress lines, the table, the summary line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Arena;
+use super::ChaosRun;
 use super::checker::{Evidence, Rule, Violation, longest_stall};
 use super::history::{Entry, Event};
 use super::schedule::{Kind, Operation};
-use crate::stack::Verdict;
+use crate::stack::AuditResult;
 
-/// Violations that are printed; the rest is counted.
+/// Number of violations printed in full.
 const SHOWN: usize = 20;
 
-/// The end of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub violations: Vec<Violation>,
-    /// Faults that were carried out, by kind.
+    /// Number of injected faults by kind.
     pub faults: BTreeMap<Kind, usize>,
-    /// Operations that were carried out, by kind.
+    /// Number of performed operations by kind.
     pub operations: BTreeMap<Operation, usize>,
     pub requests: usize,
-    /// Looks at submitters with work while it ran.
-    pub looks: usize,
-    /// From the last fault until everything was final. `None`: not within the limit.
+    /// Number of samples of submitters with open intents.
+    pub samples: usize,
+    /// Time from the last fault until everything was final. `None`: limit exceeded.
     pub settled: Option<Duration>,
-    /// What the product's own audit says, where the product did the work.
-    pub audit: Option<Verdict>,
-    /// The table, as it is printed.
+    /// Result of `gapless verify`; `None` for the reference worker.
+    pub audit: Option<AuditResult>,
+    /// The printed table.
     pub table: String,
-    /// One line.
-    pub verdict: String,
-    /// History, configuration and logs, if anything is wrong or they were asked for.
-    pub kept: Option<PathBuf>,
+    /// The last line of the output.
+    pub summary: String,
+    /// Directory of history, configuration and logs, if the run failed or `keep` is set.
+    pub artifacts: Option<PathBuf>,
 }
 
 impl Outcome {
     pub(super) async fn new(
-        arena: Arena,
+        run: ChaosRun,
         evidence: &Evidence,
         violations: Vec<Violation>,
-        audit: Option<Verdict>,
+        audit: Option<AuditResult>,
         settled: Option<Duration>,
     ) -> Outcome {
         let faults = faults(&evidence.history);
         let operations = operations(&evidence.history);
         let requests = requests(&evidence.history);
-        let looks = looks(evidence);
+        let samples = samples(evidence);
         let (sum, done) = (faults.values().sum::<usize>(), operations.values().sum::<usize>());
         let end = match settled {
             Some(settled) => format!("settled {:.1} s after the last fault", settled.as_secs_f64()),
-            None => format!("not settled {:?} after the last fault", arena.options.settle),
+            None => format!("not settled {:?} after the last fault", run.options.settle),
         };
-        let early = if arena.over.is_cancelled() { " (ended early)" } else { "" };
-        let verdict = format!(
+        let early = if run.stop_faults.is_cancelled() { " (ended early)" } else { "" };
+        let summary = format!(
             "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {done} operations, {} violations, {end}",
-            arena.options.seed,
-            arena.options.length.as_secs(),
+            run.options.seed,
+            run.options.length.as_secs(),
             violations.len()
         );
         let table = table(evidence, &violations, (&faults, &operations), audit.as_ref(), settled);
         let sound = is_sound(&violations, audit.as_ref());
-        let keep = !sound || arena.options.keep;
-        let kept = arena.stack.close(keep).await;
-        Outcome { violations, faults, operations, requests, looks, settled, audit, table, verdict, kept }
+        let keep = !sound || run.options.keep;
+        let artifacts = run.stack.close(keep).await;
+        Outcome {
+            violations,
+            faults,
+            operations,
+            requests,
+            samples,
+            settled,
+            audit,
+            table,
+            summary,
+            artifacts,
+        }
     }
 
     pub fn is_sound(&self) -> bool {
@@ -75,8 +86,8 @@ impl Outcome {
         self.violations.iter().any(|violation| violation.rule == rule)
     }
 
-    /// The violations, for people.
-    pub fn complaints(&self) -> String {
+    /// The violations, one per line.
+    pub fn describe_violations(&self) -> String {
         let mut lines: Vec<String> = self.violations.iter().take(SHOWN).map(ToString::to_string).collect();
         if self.violations.len() > SHOWN {
             lines.push(format!("… and {} more", self.violations.len() - SHOWN));
@@ -88,7 +99,7 @@ impl Outcome {
     }
 }
 
-fn is_sound(violations: &[Violation], audit: Option<&Verdict>) -> bool {
+fn is_sound(violations: &[Violation], audit: Option<&AuditResult>) -> bool {
     violations.is_empty() && audit.is_none_or(|audit| audit.sound)
 }
 
@@ -121,12 +132,12 @@ fn requests(history: &[Entry]) -> usize {
     sent.collect::<BTreeSet<_>>().len()
 }
 
-/// How often somebody looked at a submitter that had something to do.
-fn looks(evidence: &Evidence) -> usize {
+/// Number of samples of submitters with open intents.
+fn samples(evidence: &Evidence) -> usize {
     evidence.samples.iter().filter(|sample| sample.open > 0).count()
 }
 
-/// Nonces that an intent had and does not have any more.
+/// Number of nonces that intents lost.
 fn displaced(evidence: &Evidence) -> usize {
     let given: BTreeSet<(&str, u64)> =
         evidence.attempts.iter().map(|attempt| (attempt.tx_id.as_str(), attempt.nonce)).collect();
@@ -134,11 +145,11 @@ fn displaced(evidence: &Evidence) -> usize {
     given.len() - intents.len()
 }
 
-/// A line while it runs.
+/// A progress line.
 pub(super) fn progress(history: &[Entry], since: Duration, unfinished: &str) -> String {
     let sum: usize = faults(history).values().sum();
     let last = history.iter().rev().find_map(|entry| match &entry.event {
-        Event::Fault { kind, what, .. } => Some(format!("{}: {what}", kind.words())),
+        Event::Fault { kind, what, .. } => Some(format!("{}: {what}", kind.label())),
         _ => None,
     });
     format!(
@@ -153,12 +164,12 @@ fn table(
     evidence: &Evidence,
     violations: &[Violation],
     (faults, operations): (&BTreeMap<Kind, usize>, &BTreeMap<Operation, usize>),
-    audit: Option<&Verdict>,
+    audit: Option<&AuditResult>,
     settled: Option<Duration>,
 ) -> String {
     let count = |meant: fn(&Event) -> bool| evidence.history.iter().filter(|e| meant(&e.event)).count();
     let ended = |state: &str| evidence.intents.iter().filter(|intent| intent.state == state).count();
-    let asked = |action: &str| {
+    let requested = |action: &str| {
         let is_meant =
             |entry: &&Entry| matches!(&entry.event, Event::Operator { action: one, .. } if one == action);
         evidence.history.iter().filter(is_meant).count()
@@ -170,8 +181,8 @@ fn table(
     let replacements = evidence.attempts.iter().filter(|attempt| !attempt.original).count();
     let mut rows: Vec<(&str, String)> = vec![
         ("requests", requests(&evidence.history).to_string()),
-        ("  sent, again and again", count(|event| matches!(event, Event::Submit { .. })).to_string()),
-        ("  not answered", count(|event| matches!(event, Event::NoAnswer { .. })).to_string()),
+        ("  sends including retries", count(|event| matches!(event, Event::Submit { .. })).to_string()),
+        ("  without response", count(|event| matches!(event, Event::NoAnswer { .. })).to_string()),
         (
             "  answered with 5xx",
             count(|event| matches!(event, Event::Answer { status: 500.., .. })).to_string(),
@@ -181,7 +192,7 @@ fn table(
             format!("{} / {} / {}", ended("CONFIRMED"), ended("FAILED"), ended("CANCELLED")),
         ),
         (
-            "  speed-ups asked for / done",
+            "  speed-ups requested / done",
             format!(
                 "{} / {}",
                 count(|event| matches!(event, Event::SpeedUp { .. })),
@@ -189,41 +200,41 @@ fn table(
             ),
         ),
         ("  cancelled by a deadline", late.to_string()),
-        ("  refused by a policy", forbidden.to_string()),
-        ("  nonces lost to others", displaced.to_string()),
+        ("  rejected by a policy", forbidden.to_string()),
+        ("  nonces consumed externally", displaced.to_string()),
         ("  replacements", replacements.to_string()),
         ("transactions on chain", evidence.mined.len().to_string()),
         ("leases claimed", evidence.claims.to_string()),
         ("faults", faults.values().sum::<usize>().to_string()),
     ];
-    let fault_words: Vec<(String, usize)> =
-        faults.iter().map(|(kind, count)| (format!("  {}", kind.words()), *count)).collect();
-    rows.extend(fault_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    let fault_labels: Vec<(String, usize)> =
+        faults.iter().map(|(kind, count)| (format!("  {}", kind.label()), *count)).collect();
+    rows.extend(fault_labels.iter().map(|(label, count)| (label.as_str(), count.to_string())));
     rows.push(("operations", operations.values().sum::<usize>().to_string()));
-    let operation_words: Vec<(String, usize)> =
-        operations.iter().map(|(kind, count)| (format!("  {}", kind.words()), *count)).collect();
-    rows.extend(operation_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
+    let operation_labels: Vec<(String, usize)> =
+        operations.iter().map(|(kind, count)| (format!("  {}", kind.label()), *count)).collect();
+    rows.extend(operation_labels.iter().map(|(label, count)| (label.as_str(), count.to_string())));
     rows.push((
-        "  operator: release / adopt asked for",
-        format!("{} / {}", asked("release"), asked("adopt")),
+        "  operator: release / adopt requested",
+        format!("{} / {}", requested("release"), requested("adopt")),
     ));
     rows.push(("violations", violations.len().to_string()));
-    let rule_words: Vec<(String, usize)> = Rule::ALL
+    let rule_labels: Vec<(String, usize)> = Rule::ALL
         .into_iter()
-        .map(|rule| (format!("  {}", rule.words()), violations.iter().filter(|v| v.rule == rule).count()))
+        .map(|rule| (format!("  {}", rule.label()), violations.iter().filter(|v| v.rule == rule).count()))
         .collect();
-    rows.extend(rule_words.iter().map(|(words, count)| (words.as_str(), count.to_string())));
-    rows.push(("looks at submitters with work", looks(evidence).to_string()));
+    rows.extend(rule_labels.iter().map(|(label, count)| (label.as_str(), count.to_string())));
+    rows.push(("samples of submitters with work", samples(evidence).to_string()));
     rows.push(("longest stall of a submitter", format!("{:.1} s", longest_stall(evidence))));
     let settled = settled.map_or("never".to_owned(), |settled| format!("{:.1} s", settled.as_secs_f64()));
     rows.push(("all final after the last fault", settled));
     if let Some(audit) = audit {
-        rows.push(("second opinion: gapless verify", if audit.sound { "sound" } else { "unsound" }.into()));
+        rows.push(("gapless verify", if audit.sound { "sound" } else { "unsound" }.into()));
     }
-    let width = rows.iter().map(|(words, _)| words.chars().count()).max().unwrap_or(0);
-    let line = |(words, value): (&str, String)| {
-        let gap = " ".repeat(width - words.chars().count());
-        format!("{words}{gap}  {value:>18}")
+    let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let line = |(label, value): (&str, String)| {
+        let gap = " ".repeat(width - label.chars().count());
+        format!("{label}{gap}  {value:>18}")
     };
     rows.into_iter().map(line).collect::<Vec<_>>().join("\n")
 }

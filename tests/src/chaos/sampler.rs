@@ -1,5 +1,5 @@
-//! Looks at every submitter all the while, as somebody who operates this would: what moves, and what shows that it does not. States are
-//! asked of the APIs, alarms of the workers' metrics; only events and movement are read from rows.
+//! Samples every submitter during the run: its progress, and what reports a stall. States come from the API, alarms
+//! from the workers' metrics; only events and progress are read from the database.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -9,24 +9,24 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use super::checker::Sample;
-use super::supervisor::{Crew, Supervised};
-use super::{Arena, evidence};
+use super::supervisor::{Crew, ProcessSlot};
+use super::{ChaosRun, evidence};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A look at the rows that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// An API or a worker that takes longer does not answer.
+/// Timeout of the query for a sample; a sample that takes longer is skipped.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// HTTP timeout for APIs and metrics.
 const ANSWER_WITHIN: Duration = Duration::from_millis(800);
-/// Whoever moved within this time is not asked why it stands still.
-const STANDS_STILL_S: f64 = 4.0;
-/// Gauges that are alarms when they are not zero, and the label that counts.
+/// Reasons are fetched only for submitters without progress for this long.
+const STALLED_AFTER_S: f64 = 4.0;
+/// Gauges that are alarms if non-zero, and the label that is part of the alarm.
 const ALARMS: [(&str, Option<&str>); 4] = [
     ("gapless_protected_submitters", None),
     ("gapless_suspect_submitters", None),
     ("gapless_stuck_transactions", None),
     ("gapless_lane_blocked_seconds", Some("reason")),
 ];
-/// The gauge that is an alarm when it is zero.
+/// The gauge that is an alarm if zero.
 const HEALTHY: &str = "gapless_rpc_node_healthy";
 const FINAL: [&str; 3] = ["CONFIRMED", "FAILED", "CANCELLED"];
 
@@ -39,34 +39,34 @@ impl Sampler {
     }
 }
 
-/// For ever. Workers of the harness's own promise nothing about what they show.
-pub(super) async fn watch(arena: &Arena) {
+/// Takes samples forever. The reference worker has no states, metrics or events, so its runs are not sampled.
+pub(super) async fn watch(run: &ChaosRun) {
     let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
-    // How far each submitter was, and since when.
+    // Last progress of each submitter, and when it was first seen.
     let mut moved: HashMap<String, (String, f64)> = HashMap::new();
     loop {
         tokio::time::sleep(EVERY).await;
-        if !matches!(arena.options.crew, Crew::Product) {
+        if !matches!(run.options.crew, Crew::Product) {
             continue;
         }
-        let look = tokio::time::timeout(PATIENCE, evidence::visible(arena.stack.db())).await;
-        // The database is away: there is nothing to see.
+        let look = tokio::time::timeout(TIMEOUT, evidence::visible(run.stack.db())).await;
+        // The database is unreachable.
         let Ok(Ok(rows)) = look else { continue };
-        let at = arena.begun.elapsed().as_secs_f64();
+        let at = run.begun.elapsed().as_secs_f64();
         let mut still = BTreeSet::new();
         for row in rows.iter().filter(|row| row.open > 0) {
             let known = moved.entry(row.submitter.clone()).or_insert_with(|| (row.progress.clone(), at));
             if known.0 != row.progress {
                 *known = (row.progress.clone(), at);
             }
-            if at - known.1 >= STANDS_STILL_S {
+            if at - known.1 >= STALLED_AFTER_S {
                 still.insert(row.submitter.clone());
             }
         }
-        let metrics = if still.is_empty() { None } else { alarms(arena, &http).await };
+        let metrics = if still.is_empty() { None } else { alarms(run, &http).await };
         let mut reasons: HashMap<String, Vec<String>> = HashMap::new();
         for submitter in still {
-            if let Some(found) = reasons_of(arena, &http, &submitter).await {
+            if let Some(found) = reasons_of(run, &http, &submitter).await {
                 reasons.insert(submitter, found);
             }
         }
@@ -80,13 +80,13 @@ pub(super) async fn watch(arena: &Arena) {
             metrics: metrics.clone(),
             events: row.events,
         });
-        arena.sampler.0.lock().unwrap_or_else(PoisonError::into_inner).extend(samples);
+        run.sampler.0.lock().unwrap_or_else(PoisonError::into_inner).extend(samples);
     }
 }
 
-/// As the first API that answers says it.
-async fn reasons_of(arena: &Arena, http: &reqwest::Client, submitter: &str) -> Option<Vec<String>> {
-    for api in &arena.apis {
+/// From the first API that responds.
+async fn reasons_of(run: &ChaosRun, http: &reqwest::Client, submitter: &str) -> Option<Vec<String>> {
+    for api in &run.apis {
         let get = async |path: String| -> Option<Value> {
             let answer = http.get(format!("{}{path}", api.url())).send().await.ok()?;
             answer.error_for_status().ok()?.json().await.ok()
@@ -124,13 +124,13 @@ fn reasons(submitter: &Value, transactions: &Value) -> Vec<String> {
     found.into_iter().collect()
 }
 
-/// Of all workers together. `None`: none of them answers.
-async fn alarms(arena: &Arena, http: &reqwest::Client) -> Option<Vec<String>> {
-    let scrape = async |worker: &Supervised| -> Option<String> {
+/// Alarms of all workers. `None`: no worker responded.
+async fn alarms(run: &ChaosRun, http: &reqwest::Client) -> Option<Vec<String>> {
+    let scrape = async |worker: &ProcessSlot| -> Option<String> {
         let url = format!("{}/metrics", worker.metrics_url()?);
         http.get(url).send().await.ok()?.text().await.ok()
     };
-    let pages: Vec<String> = join_all(arena.workers.iter().map(scrape)).await.into_iter().flatten().collect();
+    let pages: Vec<String> = join_all(run.workers.iter().map(scrape)).await.into_iter().flatten().collect();
     if pages.is_empty() {
         return None;
     }
@@ -144,7 +144,7 @@ async fn alarms(arena: &Arena, http: &reqwest::Client) -> Option<Vec<String>> {
     )
 }
 
-/// `lane_blocked_seconds{chain="1",reason="node"} 3` is `lane_blocked_seconds node`.
+/// `lane_blocked_seconds{chain="1",reason="node"} 3` becomes `lane_blocked_seconds node`.
 fn alarm(line: &str) -> Option<String> {
     let (key, value) = line.rsplit_once(' ')?;
     let value: f64 = value.parse().ok()?;
@@ -163,7 +163,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_gauge_is_an_alarm_by_its_value() {
+    fn a_gauge_is_an_alarm_depending_on_its_value() {
         let blocked = r#"gapless_lane_blocked_seconds{chain="1",reason="node"}"#;
         assert_eq!(alarm(&format!("{blocked} 3.5")), Some("gapless_lane_blocked_seconds node".into()));
         assert_eq!(alarm(&format!("{blocked} 0")), None);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_those_of_the_submitter_and_of_what_is_not_final() {
+    fn reasons_come_from_the_submitter_and_from_its_open_transactions() {
         let page = json!({ "items": [
             { "state": "FAILED", "subState": "reverted" }, { "state": "STUCK", "subState": "unmined" },
             { "state": "TRACKING", "subState": null }, { "state": "QUEUED", "subState": "waiting_node" } ] });

@@ -1,4 +1,4 @@
-//! Which faults, and when: the same for the same seed, whatever the machine does.
+//! The schedule of faults and operations; a pure function of the seed.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
-/// What can be done to a stack.
+/// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -56,13 +56,13 @@ impl Kind {
         Kind::FatalAnswers,
     ];
 
-    /// As the report says it.
-    pub fn words(self) -> &'static str {
+    /// Label in the report.
+    pub fn label(self) -> &'static str {
         match self {
             Kind::KillWorker => "worker killed (-9)",
             Kind::KillApi => "API killed (-9)",
-            Kind::StopWorker => "worker stopped beyond its lease, continued",
-            Kind::RollWorkers => "all workers rolled",
+            Kind::StopWorker => "worker stopped beyond its lease",
+            Kind::RollWorkers => "rolling restart of all workers",
             Kind::MoveClock => "clock of a process moved",
             Kind::TerminateSessions => "database sessions terminated",
             Kind::RestartPostgres => "PostgreSQL restarted (immediate)",
@@ -77,19 +77,19 @@ impl Kind {
             Kind::HideTransactions => "mined transactions hidden",
             Kind::LaggingNode => "node 1 to 3 blocks behind",
             Kind::PrunedNode => "node without old states",
-            Kind::DisagreeingNodes => "two nodes that disagree by 1 to 3 blocks",
+            Kind::DisagreeingNodes => "two backends that disagree by 1 to 3 blocks",
             Kind::FatalAnswers => "a valid transaction called invalid",
         }
     }
 }
 
-/// What users and operators do besides asking for transactions, and what happens to accounts meanwhile.
+/// Kinds of operations besides requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     UseKeyOutside,
     UseSharedKey,
-    HoldNonce,
+    ReserveNonce,
     EmptyAccount,
     RaiseBaseFee,
 }
@@ -98,24 +98,24 @@ impl Operation {
     pub const ALL: [Operation; 5] = [
         Operation::UseKeyOutside,
         Operation::UseSharedKey,
-        Operation::HoldNonce,
+        Operation::ReserveNonce,
         Operation::EmptyAccount,
         Operation::RaiseBaseFee,
     ];
 
-    /// As the report says it.
-    pub fn words(self) -> &'static str {
+    /// Label in the report.
+    pub fn label(self) -> &'static str {
         match self {
             Operation::UseKeyOutside => "key used outside",
             Operation::UseSharedKey => "shared key used by its second sender",
-            Operation::HoldNonce => "nonce held by a caller",
+            Operation::ReserveNonce => "nonce reserved by a client",
             Operation::EmptyAccount => "account emptied and refilled",
             Operation::RaiseBaseFee => "base fee raised and lowered",
         }
     }
 }
 
-/// A series of its own for each kind: faults have the numbers from 0 on, operations those from 1,000 on.
+/// The number of each kind in its random series: faults from 0, operations from 1,000.
 pub(super) trait Series: Copy {
     fn number(self) -> u64;
 }
@@ -132,30 +132,29 @@ impl Series for Operation {
     }
 }
 
-/// One fault or operation to come.
+/// One planned fault or operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Planned<K> {
     pub at: Duration,
     pub kind: K,
-    /// Decides the rest: whom it hits, how, and how long.
-    pub dice: u64,
+    /// Seeds the rest: target, variant and duration.
+    pub seed: u64,
 }
 
-/// Of each kind. The goal is 200; a fault that is late because the machine is must not miss it.
+/// Of each kind. The goal is 200; the margin allows for faults that a slow machine delays.
 pub const PER_HOUR: u64 = 216;
-/// However short the run is.
+/// Minimum per kind, for short runs.
 const AT_LEAST: u64 = 2;
-/// The last faults begin a little before the end, so that they end by then.
+/// Fraction of the run in which faults start, so that the last ones end in time.
 const QUIET_END: f64 = 0.95;
 
-/// Those of one kind, in order, spread evenly with a random place in each part.
+/// The plan of one kind, in order: one per equal part of the run, at a random time within it.
 pub(super) fn plan<K: Series>(seed: u64, length: Duration, per_hour: u64, kind: K) -> Vec<Planned<K>> {
     let count = (length.as_secs() * per_hour).div_ceil(3600).max(AT_LEAST);
-    let mut dice =
-        StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(kind.number()));
+    let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(kind.number()));
     let part = length.as_secs_f64() * QUIET_END / count as f64;
     let at = |number: u64, within: f64| Duration::from_secs_f64(part * (number as f64 + within));
-    (0..count).map(|number| Planned { at: at(number, dice.random()), kind, dice: dice.random() }).collect()
+    (0..count).map(|number| Planned { at: at(number, rng.random()), kind, seed: rng.random() }).collect()
 }
 
 #[cfg(test)]
@@ -163,21 +162,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_one_schedule_and_another_seed_another() {
+    fn a_seed_determines_the_schedule() {
         let length = Duration::from_secs(300);
         for kind in Kind::ALL {
             assert_eq!(plan(7, length, PER_HOUR, kind), plan(7, length, PER_HOUR, kind));
             assert_ne!(plan(7, length, PER_HOUR, kind), plan(8, length, PER_HOUR, kind));
         }
         assert_ne!(
-            plan(7, length, PER_HOUR, Kind::Reorg)[0].dice,
-            plan(7, length, PER_HOUR, Kind::CutNode)[0].dice
+            plan(7, length, PER_HOUR, Kind::Reorg)[0].seed,
+            plan(7, length, PER_HOUR, Kind::CutNode)[0].seed
         );
         for operation in Operation::ALL {
             assert_eq!(plan(7, length, PER_HOUR, operation), plan(7, length, PER_HOUR, operation));
             assert_ne!(
-                plan(7, length, PER_HOUR, operation)[0].dice,
-                plan(7, length, PER_HOUR, Kind::ALL[0])[0].dice
+                plan(7, length, PER_HOUR, operation)[0].seed,
+                plan(7, length, PER_HOUR, Kind::ALL[0])[0].seed
             );
         }
     }

@@ -1,6 +1,6 @@
-//! Places for processes: a seat stays when its process dies, and the next one sits down on it.
+//! Process slots. When the process of a slot ends, the supervisor starts another one in the same slot.
 //!
-//! A seat has a line to the database, one to the node and a clock of its own, so that a fault can hit one process alone.
+//! Each slot has its own database proxy, node proxy and clock file, so that a fault can affect a single process.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::stack::Stack;
 use crate::tcp_proxy::TcpProxy;
 
 const CLOCK_VAR: &str = "GAPLESS_TEST_CLOCK";
-/// How long a process may take over its stop before it is killed.
+/// Time limit of a graceful shutdown; after it the process is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
-/// How soon somebody notices that a process has ended.
-const SUPERVISED_EVERY: Duration = Duration::from_millis(200);
+/// Interval of the check for ended processes.
+const SUPERVISE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Who carries requests to the chain.
+/// Which worker implementation the run uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crew {
-    /// The product's workers.
+    /// The workers of Gapless.
     Product,
-    /// The harness's own, right or wrong on purpose: the negative controls.
-    Plain(FenceStrategy),
+    /// `reference_worker` with this strategy: the negative controls.
+    Reference(FenceStrategy),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,25 +38,25 @@ enum Role {
 }
 
 #[derive(Debug)]
-pub(super) struct Supervised {
+pub(super) struct ProcessSlot {
     role: Role,
     index: usize,
-    pub wire: TcpProxy,
+    pub database_proxy: TcpProxy,
     pub proxy: Proxy,
-    /// Of one worker: another node of the same chain.
+    /// A second node of the same chain; one worker has it.
     pub second: Option<Proxy>,
     clock: PathBuf,
-    /// Configuration keys of its own.
+    /// Configuration keys of this slot only.
     settings: Vec<(String, Value)>,
-    /// Where an API listens, whichever process it is.
+    /// The port of an API; every process of the slot uses the same one.
     port: Port,
-    /// Locked by whoever does something to the process.
+    /// Locked while a fault acts on the process.
     process: Mutex<Option<Service>>,
 }
 
-impl Supervised {
-    pub(super) async fn api(stack: &Stack, index: usize) -> Supervised {
-        Supervised::new(stack, Role::Api, index, Vec::new()).await
+impl ProcessSlot {
+    pub(super) async fn api(stack: &Stack, index: usize) -> ProcessSlot {
+        ProcessSlot::new(stack, Role::Api, index, Vec::new()).await
     }
 
     pub(super) async fn worker(
@@ -64,24 +64,33 @@ impl Supervised {
         crew: Crew,
         index: usize,
         settings: Vec<(String, Value)>,
-    ) -> Supervised {
-        Supervised::new(stack, Role::Worker(crew), index, settings).await
+    ) -> ProcessSlot {
+        ProcessSlot::new(stack, Role::Worker(crew), index, settings).await
     }
 
-    async fn new(stack: &Stack, role: Role, index: usize, settings: Vec<(String, Value)>) -> Supervised {
-        let wire = TcpProxy::start(stack.database_url()).await;
+    async fn new(stack: &Stack, role: Role, index: usize, settings: Vec<(String, Value)>) -> ProcessSlot {
+        let database_proxy = TcpProxy::start(stack.database_url()).await;
         let proxy = Proxy::start(stack.anvil().url()).await;
         let second = match role {
             Role::Worker(Crew::Product) if index == 0 => Some(Proxy::start(stack.anvil().url()).await),
             _ => None,
         };
-        let word = if role == Role::Api { "api" } else { "worker" };
-        let clock = stack.dir().join(format!("clock-{word}-{index}"));
+        let kind = if role == Role::Api { "api" } else { "worker" };
+        let clock = stack.dir().join(format!("clock-{kind}-{index}"));
         let port = Port::claim().expect("a free port");
-        let process_slot =
-            Supervised { role, index, wire, proxy, second, clock, settings, port, process: Mutex::new(None) };
-        process_slot.set_clock(0);
-        process_slot
+        let slot = ProcessSlot {
+            role,
+            index,
+            database_proxy,
+            proxy,
+            second,
+            clock,
+            settings,
+            port,
+            process: Mutex::new(None),
+        };
+        slot.set_clock(0);
+        slot
     }
 
     /// `worker 2`, for the report.
@@ -96,18 +105,18 @@ impl Supervised {
         format!("http://127.0.0.1:{}", self.port.number())
     }
 
-    /// Where the worker that sits here has its metrics. `None`: something is being done to it.
+    /// Metrics URL of the current worker process. `None`: a fault is acting on it.
     pub(super) fn metrics_url(&self) -> Option<String> {
         let process = self.process.try_lock().ok()?;
         process.as_ref().map(|process| process.metrics_url().to_owned())
     }
 
-    /// Every node that it is told of.
+    /// The proxies of all nodes that its configuration names.
     pub(super) fn proxies(&self) -> impl Iterator<Item = &Proxy> {
         std::iter::once(&self.proxy).chain(&self.second)
     }
 
-    /// By so many seconds is the clock of this seat off.
+    /// Sets the offset of this slot's wall clock, in seconds.
     pub(super) fn set_clock(&self, seconds: i64) {
         std::fs::write(&self.clock, seconds.to_string()).expect("the clock can be set");
     }
@@ -116,22 +125,22 @@ impl Supervised {
         let builder = match self.role {
             Role::Api => stack.api().set("api.bind", format!("127.0.0.1:{}", self.port.number())),
             Role::Worker(Crew::Product) => stack.worker(),
-            Role::Worker(Crew::Plain(strategy)) => {
-                ServiceBuilder::new(stack, Part::PlainWorker).env(FENCE_STRATEGY_VAR, strategy.word())
+            Role::Worker(Crew::Reference(strategy)) => {
+                ServiceBuilder::new(stack, Part::ReferenceWorker).env(FENCE_STRATEGY_VAR, strategy.name())
             }
         };
         let clock = self.clock.to_str().expect("a UTF-8 path").to_owned();
         let builder = builder
             .rpc(&self.proxies().map(Proxy::url).collect::<Vec<_>>())
-            .over(&self.wire)
+            .via(&self.database_proxy)
             .env(CLOCK_VAR, &clock);
         let settings = self.settings.iter();
         let builder = settings.fold(builder, |builder, (key, value)| builder.set(key, value.clone()));
-        // Nobody waits for a start under faults: the supervisor sees to it.
+        // A start may fail under faults; the supervisor retries it.
         builder.without_waiting().start().await
     }
 
-    /// The first start, before anything is broken: it must succeed.
+    /// The first start. There are no faults yet, so it must succeed.
     pub(super) async fn open(&self, stack: &Stack) {
         let mut process = self.process.lock().await;
         let service = self.start(stack).await;
@@ -140,7 +149,7 @@ impl Supervised {
         *process = Some(service);
     }
 
-    /// `kill -9`; another process takes the seat after a while.
+    /// `kill -9`, and a new process after `away`.
     pub(super) async fn kill(&self, stack: &Stack, away: Duration) {
         let mut process = self.process.lock().await;
         if let Some(process) = process.as_ref() {
@@ -150,7 +159,7 @@ impl Supervised {
         *process = Some(self.start(stack).await);
     }
 
-    /// Frozen for a while: it keeps its connections and does nothing.
+    /// SIGSTOP for `length`, then SIGCONT. Connections stay open.
     pub(super) async fn freeze(&self, length: Duration) {
         let process = self.process.lock().await;
         let Some(frozen) = process.as_ref() else { return };
@@ -159,7 +168,7 @@ impl Supervised {
         frozen.sigcont();
     }
 
-    /// Ends in good order, and another takes the seat. Answers whether it ended by itself in time.
+    /// Graceful restart. Returns whether the process exited within the time limit.
     pub(super) async fn roll(&self, stack: &Stack) -> bool {
         let mut process = self.process.lock().await;
         let in_time = match process.as_ref() {
@@ -170,16 +179,16 @@ impl Supervised {
         in_time
     }
 
-    /// A process that has ended by itself is replaced, as by any supervisor.
-    async fn look_after(&self, stack: &Stack) {
-        // Whoever holds it will start another.
+    /// Starts a new process if the current one has exited.
+    async fn restart_if_ended(&self, stack: &Stack) {
+        // The holder of the lock starts the next process itself.
         let Ok(mut process) = self.process.try_lock() else { return };
         if process.as_ref().is_some_and(|process| !process.is_running()) {
             *process = Some(self.start(stack).await);
         }
     }
 
-    /// Ends what sits here; nobody follows.
+    /// Kills the process without starting another.
     pub(super) async fn close(&self) {
         if let Some(process) = self.process.lock().await.take() {
             process.kill9();
@@ -201,12 +210,12 @@ async fn stop(process: &Service) -> bool {
     in_time
 }
 
-/// Looks after these seats, for ever.
-pub(super) async fn look_after(stack: &Stack, slots: &[&Supervised]) {
+/// Restarts ended processes of these slots, forever.
+pub(super) async fn supervise(stack: &Stack, slots: &[&ProcessSlot]) {
     loop {
-        for process_slot in slots {
-            process_slot.look_after(stack).await;
+        for slot in slots {
+            slot.restart_if_ended(stack).await;
         }
-        tokio::time::sleep(SUPERVISED_EVERY).await;
+        tokio::time::sleep(SUPERVISE_INTERVAL).await;
     }
 }

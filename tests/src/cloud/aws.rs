@@ -1,4 +1,4 @@
-//! AWS KMS, IAM and STS as moto has them, behind a gate that can be closed.
+//! AWS KMS, IAM and STS emulated by moto, behind a proxy that can be switched off.
 
 use std::path::Path;
 
@@ -9,26 +9,26 @@ use ethers_core::utils::keccak256;
 use gapless_cli::localnet::{Launch, Process};
 use serde_json::{Value, json};
 
-use super::gate::Gate;
+use super::connection_switch::ConnectionSwitch;
 use crate::eventually::eventually;
 use crate::python::Tool;
 use crate::submitter::Submitter;
 
 pub const REGION: &str = "eu-central-1";
 
-/// 3.10 is the oldest that moto runs on.
+/// moto needs Python 3.10.
 static MOTO: Tool = Tool::new("kms", 10, "AWS KMS");
 
 #[derive(Debug)]
 pub struct AwsKms {
-    gate: Gate,
-    /// Past the gate.
+    switch: ConnectionSwitch,
+    /// Direct URL, without the proxy.
     url: String,
     http: reqwest::Client,
     _process: Process,
 }
 
-/// What a worker calls itself.
+/// AWS credentials of a worker.
 #[derive(Clone, Debug)]
 pub struct AwsUser {
     pub name: String,
@@ -37,42 +37,42 @@ pub struct AwsUser {
 }
 
 impl AwsKms {
-    /// `None` on a machine without Python, which has been said loudly.
+    /// `None` if there is no Python; a warning was printed.
     pub async fn start(dir: &Path) -> Option<AwsKms> {
         let python = MOTO.interpreter().await?;
         let (script, log) = (MOTO.directory().join("server.py"), dir.join("kms.log"));
         let launch = Launch::new("kms", python, &log).args([script.to_str().expect("a UTF-8 path")]);
         let mut process = launch.spawn().expect("moto starts");
         let behind = eventually("moto listens", async || {
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            assert!(process.exited().expect("it can be asked").is_none(), "moto ended:\n{said}");
-            // A whole line, or half a port would be taken for one.
-            let found = said.lines().find_map(|line| line.strip_prefix("listening on http://"));
-            found.filter(|_| said.ends_with('\n')).map(str::to_owned).ok_or(said)
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(process.exited().expect("it can be asked").is_none(), "moto exited:\n{text}");
+            // Only a complete line; otherwise the port could be cut off.
+            let found = text.lines().find_map(|line| line.strip_prefix("listening on http://"));
+            found.filter(|_| text.ends_with('\n')).map(str::to_owned).ok_or(text)
         })
         .await;
         let url = format!("http://{behind}");
-        let gate = Gate::start(behind).await;
-        Some(AwsKms { gate, url, http: reqwest::Client::new(), _process: process })
+        let switch = ConnectionSwitch::start(behind).await;
+        Some(AwsKms { switch, url, http: reqwest::Client::new(), _process: process })
     }
 
     pub fn url(&self) -> &str {
-        self.gate.url()
+        self.switch.url()
     }
 
     pub fn set_reachable(&self, reachable: bool) {
-        self.gate.set_open(reachable);
+        self.switch.set_open(reachable);
     }
 
-    /// A new secp256k1 key. Answers its id and whom it signs for.
+    /// Creates a secp256k1 key. Returns its id and its submitter.
     pub async fn create_key(&self) -> (String, Submitter) {
         let made = self.kms("CreateKey", json!({ "KeySpec": "ECC_SECG_P256K1", "KeyUsage": "SIGN_VERIFY" }));
         let id = made.await["KeyMetadata"]["KeyId"].as_str().expect("a key has an id").to_owned();
         let key = self.kms("GetPublicKey", json!({ "KeyId": id })).await;
         let der = STANDARD.decode(key["PublicKey"].as_str().expect("a public key")).expect("base64");
-        // The point without its first byte is the end of the DER.
+        // The DER ends with the curve point; its first byte is the format.
         let address = Address::from_slice(&keccak256(&der[der.len() - 64..])[12..]);
-        (id, Submitter::kept_elsewhere(address))
+        (id, Submitter::without_key(address))
     }
 
     pub async fn create_alias(&self, alias: &str, key: &str) {
@@ -88,7 +88,7 @@ impl AwsKms {
         self.kms(action, json!({ "KeyId": key })).await;
     }
 
-    /// A user who may do nothing yet.
+    /// Creates a user without permissions.
     pub async fn create_user(&self, name: &str) -> AwsUser {
         self.iam(&[("Action", "CreateUser"), ("UserName", name)]).await;
         let made = self.iam(&[("Action", "CreateAccessKey"), ("UserName", name)]).await;
@@ -96,14 +96,14 @@ impl AwsKms {
         AwsUser { name: name.to_owned(), id, secret }
     }
 
-    /// From now on the user may do what a worker must.
+    /// Grants the user the permissions of a worker.
     pub async fn allow(&self, user: &AwsUser) {
         let policy = policy();
         let form = [("UserName", user.name.as_str()), ("PolicyName", "worker"), ("PolicyDocument", &policy)];
         self.iam(&[&[("Action", "PutUserPolicy")], &form[..]].concat()).await;
     }
 
-    /// A role that may do what a worker must. Answers its name in full.
+    /// Creates a role with the permissions of a worker. Returns its ARN.
     pub async fn create_role(&self, name: &str) -> String {
         let trusting = json!({ "Version": "2012-10-17", "Statement": [] }).to_string();
         let form = [("RoleName", name), ("AssumeRolePolicyDocument", &trusting)];
@@ -145,7 +145,7 @@ impl AwsKms {
     }
 }
 
-/// Known to `tools/kms/server.py`, which lets the tests do everything.
+/// Credentials that `tools/kms/server.py` allows everything.
 fn the_tests(region: &str, service: &str) -> String {
     format!(
         "AWS4-HMAC-SHA256 Credential=the-tests/20260101/{region}/{service}/aws4_request, SignedHeaders=host, Signature=0"

@@ -1,5 +1,5 @@
-//! Google Cloud KMS after its documentation: access tokens for signed assertions, public keys as PEM, signatures of
-//! digests, and checksums over all of them. There is no emulator of it to run instead.
+//! A fake of Google Cloud KMS, written from its documentation because there is no emulator: access tokens for signed
+//! assertions, public keys as PEM, signatures of digests, and checksums of all of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,21 +22,21 @@ use crate::submitter::Submitter;
 
 const TOKEN: &str = "an-access-token-of-the-tests";
 
-/// How it behaves about a key from now on.
+/// How it responds to requests about a key from now on.
 #[derive(Clone, Debug)]
-pub enum GoogleManner {
+pub enum GoogleBehaviour {
     Honest,
-    /// Takes every request and answers none.
+    /// Accepts every request and never responds.
     Silent,
-    /// Refuses with this status of HTTP and this word of Google's.
+    /// Rejects with this HTTP status and this Google status.
     Refusing(u16, &'static str),
-    /// Signs with this key.
+    /// Signs with this other key.
     WithKeyOf(Submitter),
-    /// Returns these bytes for a signature, with a checksum that fits.
+    /// Returns these bytes as the signature, with a matching checksum.
     Garbage(&'static [u8]),
-    /// Returns a checksum that does not fit the signature.
+    /// Returns a wrong checksum of the signature.
     WrongChecksum,
-    /// Says that it did not verify the checksum of the digest.
+    /// Reports that it did not verify the checksum of the digest.
     Unverified,
 }
 
@@ -49,23 +49,23 @@ pub struct GoogleKms {
 
 #[derive(Debug)]
 struct Inner {
-    /// Each with how it is dealt with.
-    keys: Mutex<Vec<(Submitter, GoogleManner)>>,
+    /// Keys and their behaviour.
+    keys: Mutex<Vec<(Submitter, GoogleBehaviour)>>,
     /// Of the service account.
     public_key: Vec<u8>,
-    /// First lines of all requests so far.
+    /// Method and path of all requests so far.
     asked: Mutex<Vec<String>>,
 }
 
 impl GoogleKms {
-    /// Holds the keys of `submitters`, and answers the service account whose key file it writes into `dir`.
+    /// Has the keys of `submitters`, and accepts the service account whose key file it writes into `dir`.
     pub async fn start(submitters: &[Submitter], dir: &Path) -> GoogleKms {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
         let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key of a service account");
         let account = dir.join("service-account.json");
         std::fs::write(&account, account_file(&pair, &url)).unwrap();
-        let keys = submitters.iter().map(|key| (key.clone(), GoogleManner::Honest)).collect();
+        let keys = submitters.iter().map(|key| (key.clone(), GoogleBehaviour::Honest)).collect();
         let public_key = pair.public_key().as_ref().to_vec();
         let inner = Arc::new(Inner { keys: Mutex::new(keys), public_key, asked: Mutex::default() });
         let served = inner.clone();
@@ -78,7 +78,7 @@ impl GoogleKms {
         GoogleKms { url, account, inner }
     }
 
-    /// The name of the key of the nth submitter.
+    /// Resource name of the key of the nth submitter.
     pub fn key(&self, index: usize) -> String {
         format!("projects/p/locations/global/keyRings/r/cryptoKeys/{index}/cryptoKeyVersions/1")
     }
@@ -89,22 +89,22 @@ impl GoogleKms {
         json!({ "endpoint": self.url, "credentials_file": account, "keys": keys, "timeout": "5s" })
     }
 
-    /// About every key.
-    pub fn behave(&self, manner: &GoogleManner) {
+    /// For every key.
+    pub fn set_behaviour(&self, behaviour: &GoogleBehaviour) {
         for (_, own) in self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-            *own = manner.clone();
+            *own = behaviour.clone();
         }
     }
 
-    /// About the key of the nth submitter.
-    pub fn behave_about(&self, index: usize, manner: GoogleManner) {
-        self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner)[index].1 = manner;
+    /// For the key of the nth submitter.
+    pub fn set_behaviour_of_key(&self, index: usize, behaviour: GoogleBehaviour) {
+        self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner)[index].1 = behaviour;
     }
 
-    /// Until it was asked for a signature of the nth submitter's key.
-    pub async fn wait_asked_to_sign(&self, index: usize) {
+    /// Waits for a sign request for the nth submitter's key.
+    pub async fn wait_for_sign_request(&self, index: usize) {
         let line = format!("POST /v1/{}:asymmetricSign", self.key(index));
-        eventually("Google's service is asked to sign", async || {
+        eventually("Google KMS receives a sign request", async || {
             let asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if asked.contains(&line) { Ok(()) } else { Err(asked) }
         })
@@ -146,9 +146,9 @@ impl Inner {
                     refused(401, "UNAUTHENTICATED")
                 }
                 line => match self.key_of(line) {
-                    Some((_, GoogleManner::Silent)) => std::future::pending().await,
-                    Some((_, GoogleManner::Refusing(status, word))) => refused(status, word),
-                    Some((key, manner)) => answer(line, &request.json(), &key, &manner),
+                    Some((_, GoogleBehaviour::Silent)) => std::future::pending().await,
+                    Some((_, GoogleBehaviour::Refusing(status, word))) => refused(status, word),
+                    Some((key, behaviour)) => answer(line, &request.json(), &key, &behaviour),
                     None => refused(404, "NOT_FOUND"),
                 },
             };
@@ -157,7 +157,7 @@ impl Inner {
         None
     }
 
-    fn key_of(&self, line: &str) -> Option<(Submitter, GoogleManner)> {
+    fn key_of(&self, line: &str) -> Option<(Submitter, GoogleBehaviour)> {
         let (_, rest) = line.split_once("/v1/projects/p/locations/global/keyRings/r/cryptoKeys/")?;
         let index: usize = rest.split_once("/cryptoKeyVersions/1")?.0.parse().ok()?;
         self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
@@ -183,7 +183,7 @@ fn refused(status: u16, word: &str) -> (u16, Value) {
     (status, json!({ "error": { "code": status, "message": "as the test wants it", "status": word } }))
 }
 
-fn answer(line: &str, asked: &Value, key: &Submitter, manner: &GoogleManner) -> (u16, Value) {
+fn answer(line: &str, asked: &Value, key: &Submitter, behaviour: &GoogleBehaviour) -> (u16, Value) {
     if line.starts_with("GET") && line.ends_with("/publicKey") {
         return (200, public_key(key));
     }
@@ -195,19 +195,19 @@ fn answer(line: &str, asked: &Value, key: &Submitter, manner: &GoogleManner) -> 
     let Some(digest) = digest.filter(|digest| digest.len() == 32) else {
         return refused(400, "INVALID_ARGUMENT");
     };
-    let signature = match manner {
-        GoogleManner::Garbage(bytes) => bytes.to_vec(),
-        GoogleManner::WithKeyOf(other) => sign(other, &digest),
+    let signature = match behaviour {
+        GoogleBehaviour::Garbage(bytes) => bytes.to_vec(),
+        GoogleBehaviour::WithKeyOf(other) => sign(other, &digest),
         _ => sign(key, &digest),
     };
-    let checksum = crc32c(&signature) ^ u32::from(matches!(manner, GoogleManner::WrongChecksum));
+    let checksum = crc32c(&signature) ^ u32::from(matches!(behaviour, GoogleBehaviour::WrongChecksum));
     let verified = asked["digestCrc32c"] == json!(crc32c(&digest).to_string());
     let body = json!({
         "name": name,
         "signature": STANDARD.encode(&signature),
-        // Numbers of 64 bits are texts in Google's JSON.
+        // 64-bit numbers are strings in Google's JSON.
         "signatureCrc32c": checksum.to_string(),
-        "verifiedDigestCrc32c": verified && !matches!(manner, GoogleManner::Unverified),
+        "verifiedDigestCrc32c": verified && !matches!(behaviour, GoogleBehaviour::Unverified),
         "protectionLevel": "HSM",
     });
     (200, body)
@@ -224,7 +224,7 @@ fn public_key(key: &Submitter) -> Value {
     })
 }
 
-/// With either of the two values of `s`, as hardware does.
+/// With low or high `s` at random, as an HSM does.
 fn sign(key: &Submitter, digest: &[u8]) -> Vec<u8> {
     let low: Signature = key.wallet().signer().sign_prehash(digest).expect("a digest can be signed");
     let (r, s) = low.split_scalars();

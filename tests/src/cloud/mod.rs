@@ -1,8 +1,8 @@
-//! Key management services of clouds, on this machine: moto for AWS, and a server after Google's documentation.
+//! Local cloud key management services: moto for AWS, and a fake of Google Cloud KMS.
 
 mod aws;
-mod gate;
+mod connection_switch;
 mod google;
 
 pub use aws::{AwsKms, AwsUser, REGION};
-pub use google::{GoogleKms, GoogleManner};
+pub use google::{GoogleBehaviour, GoogleKms};

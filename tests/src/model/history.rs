@@ -1,4 +1,4 @@
-//! A path of the checker as a history that can be read.
+//! Prints a path of the model checker as a readable history.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use stateright::Path;
 
 use super::{Doing, Kind, State, Step, Tx, Write};
 
-/// The steps in order, and what there is at the end.
+/// The steps in order, and the final state.
 pub(super) fn describe(path: Path<State, Step>) -> String {
     let mut text = String::new();
     let end = path.last_state().clone();
     for (number, (state, step)) in path.into_vec().into_iter().enumerate() {
         if let Some(step) = step {
             // Writing to a string cannot fail.
-            let _ = writeln!(text, "{:>4}. {}", number + 1, words_for(&state, step));
+            let _ = writeln!(text, "{:>4}. {}", number + 1, describe_step(&state, step));
         }
     }
     let _ = writeln!(text, "      recorded: {}", list(end.rows.attempts.iter()));
@@ -22,7 +22,7 @@ pub(super) fn describe(path: Path<State, Step>) -> String {
     text
 }
 
-fn words_for(state: &State, step: Step) -> String {
+fn describe_step(state: &State, step: Step) -> String {
     let signed = |id: usize| match state.workers[id].doing {
         Doing::Wants(write) | Doing::Checked(write) => match write {
             Write::Record(tx) | Write::Add(tx) => tx.to_string(),
@@ -35,36 +35,36 @@ fn words_for(state: &State, step: Step) -> String {
     let name = |id: usize| format!("worker {} (token {})", letter(id), state.workers[id].token);
     let is_owner = |id: usize| state.workers[id].token == state.lease;
     match step {
-        Step::TakeOver(id) => format!("worker {} takes the lease, token {}", letter(id), state.lease + 1),
+        Step::TakeOver(id) => format!("worker {} claims the lease, token {}", letter(id), state.lease + 1),
         Step::Read(id) => format!("{} reads the rows", name(id)),
         Step::Sign(id, intent) => format!("{} signs intent {intent}", name(id)),
         Step::Replace(id, intent, kind) => format!("{} signs a {kind:?} of intent {intent}", name(id)),
         Step::Lose(id, intent) => {
-            format!("{} takes the nonce of intent {intent} for somebody else's", name(id))
+            format!("{} treats the nonce of intent {intent} as consumed outside", name(id))
         }
         Step::SendDraft(id) => format!("{} sends {}, unrecorded", name(id), signed(id)),
-        Step::See(id, intent) => format!("{} sees that intent {intent} is final", name(id)),
+        Step::See(id, intent) => format!("{} reads that intent {intent} is final", name(id)),
         Step::Lock(id) if is_owner(id) => format!("{} locks the lease row to write {}", name(id), signed(id)),
         Step::Pass(id) | Step::Lock(id) | Step::Check(id) if !is_owner(id) => {
-            format!("{} is told that the lease is not its own", name(id))
+            format!("{} learns that the lease is lost", name(id))
         }
-        Step::Pass(id) => format!("{} passes the fence: what it did not know is decided", name(id)),
-        Step::Lock(id) | Step::Check(id) => format!("{} sees that the lease is its own", name(id)),
+        Step::Pass(id) => format!("{} passes the fence: its uncertain commit is decided", name(id)),
+        Step::Lock(id) | Step::Check(id) => format!("{} checks that it owns the lease", name(id)),
         Step::Write(id) if is_owner(id) => format!("{} writes {}", name(id), signed(id)),
         Step::Write(id) => {
             format!("{} writes {}; the owner is token {}", name(id), signed(id), state.lease)
         }
         Step::Commit(id) => format!("{} commits", name(id)),
         Step::Sever(id) => format!("the server ends the session of {}; nothing is written", name(id)),
-        Step::LoseAnswer(id) => format!("{} loses its connection before COMMIT answers", name(id)),
+        Step::LoseAnswer(id) => format!("{} loses its connection before COMMIT returns", name(id)),
         Step::Send(id, tx) => format!("{} sends {tx}", name(id)),
-        Step::Crash(id) => format!("{} dies", name(id)),
-        Step::Decide { commit: true } => "the transaction that nobody waits for is committed".to_owned(),
-        Step::Decide { commit: false } => "the transaction that nobody waits for is rolled back".to_owned(),
-        Step::Evict(tx) => format!("the node forgets {tx}"),
+        Step::Crash(id) => format!("{} crashes", name(id)),
+        Step::Decide { commit: true } => "the abandoned transaction is committed".to_owned(),
+        Step::Decide { commit: false } => "the abandoned transaction is rolled back".to_owned(),
+        Step::Evict(tx) => format!("the mempool drops {tx}"),
         Step::Mine(tx) => format!("{tx} is mined"),
-        Step::Outside => format!("somebody else's transaction at nonce {} is mined", state.chain.len()),
-        Step::Reorg => format!("a reorg takes back block {}", state.chain.len()),
+        Step::Outside => format!("an external transaction at nonce {} is mined", state.chain.len()),
+        Step::Reorg => format!("a reorg removes block {}", state.chain.len()),
         Step::Finalize => format!("block {} is final", state.last + 1),
     }
 }
@@ -72,7 +72,7 @@ fn words_for(state: &State, step: Step) -> String {
 impl std::fmt::Display for Tx {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.kind {
-            Kind::Outside => write!(f, "somebody else's at nonce {}", self.nonce),
+            Kind::Outside => write!(f, "external transaction at nonce {}", self.nonce),
             Kind::Original => {
                 write!(f, "intent {} at nonce {} with token {}", self.intent, self.nonce, self.token)
             }

@@ -1,12 +1,13 @@
-//! A model of lease, fence and send, small enough that every interleaving of it is looked at.
+//! A model of lease, fence and send, small enough for exhaustive model checking.
 //!
-//! It has the parts that the promises rest on: the lease row and its lock, the cursor, intents, recorded attempts, workers
-//! that read, sign, commit, send, stop for any time and die anywhere, answers that are lost, and a chain that takes one
-//! transaction per nonce and may take it back. Replacements and placeholders compete for a nonce, and somebody else may use
-//! the key. There is no clock in it: a takeover may happen at any moment, because expiry is liveness and not safety.
+//! It contains what the guarantees depend on: the lease row and its lock, the cursor, intents, recorded attempts,
+//! workers that read, sign, commit, send, pause for any time and crash anywhere, lost responses, and a chain that
+//! accepts one transaction per nonce and may reorg. Replacements and placeholders compete for a nonce, and there may
+//! be external transactions of the same key. There is no clock: a takeover may happen at any time, because expiry
+//! concerns liveness, not safety.
 //!
-//! It refuses to be the product: no prices, no depths. Whether the product does what the model does is
-//! for the simulation and the end-to-end tests to say.
+//! It has no prices and no confirmation depths. The simulation and the end-to-end tests check that the product
+//! behaves like the model.
 
 mod history;
 mod properties;
@@ -22,48 +23,49 @@ pub use properties::{
 };
 pub use steps::Step;
 
-/// How a worker makes sure that a write is still its to make.
+/// How a worker verifies before a write that it still owns the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// Locks the lease row, compares the lease on its newest version, keeps the lock until the commit.
+    /// Locks the lease row, compares its newest version, and holds the lock until the commit.
     Lock,
-    /// Compares the lease on a snapshot, and writes some time after.
+    /// Compares the lease in a snapshot, and writes some time later.
     Exists,
-    /// Does not look at the lease at all.
+    /// Does not check the lease.
     Unchecked,
 }
 
-/// What is modelled: the product, or something that is broken on purpose.
+/// A variant of the model: the product, or one with an intentional defect.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub fence: Fence,
-    /// Whether a write names what it leaves (the cursor's nonce, the state), and is refused if that is not there. The
-    /// second line of defence; the first must hold without it.
+    /// Whether a write is conditional on the expected old values (the cursor's nonce, the state). The second line of
+    /// defence; the fence must be sufficient without it.
     pub guards: bool,
-    /// Whether a worker that does not know what became of a commit passes the fence before it reads again.
+    /// Whether a worker with an uncertain commit passes the fence before it reads again.
     pub waits: bool,
-    /// Whether signed bytes are sent before they are recorded.
+    /// Whether signed transactions are sent before they are recorded.
     pub sends_drafts: bool,
-    /// Whether an intent may get a replacement and a placeholder, one of each.
+    /// Whether an intent may get one replacement and one placeholder.
     pub replaces: bool,
-    /// Broken: a replacement gets a nonce of its own.
+    /// Defect: a replacement gets another nonce.
     pub renonces: bool,
-    /// How often somebody else uses the key.
+    /// Number of external transactions.
     pub outside: u8,
-    /// Broken: a consumed nonce is somebody else's if no transaction of ours is shown there, and nodes may show none.
+    /// Defect: a consumed nonce counts as external if the node shows no transaction of ours there, which nodes may
+    /// fail to do.
     pub believes_silence: bool,
     pub workers: usize,
     pub intents: u8,
-    /// How many periods of ownership there are at the most.
+    /// Maximum number of lease claims.
     pub tokens: u8,
-    /// How many nonces may be open at once.
+    /// Maximum number of open nonces.
     pub window: usize,
-    /// How many blocks may be taken back in all.
+    /// Maximum number of reorged blocks.
     pub reorgs: u8,
 }
 
 impl Model {
-    /// What the product does, in a world of this size.
+    /// The product, with small limits.
     pub fn product() -> Model {
         Model {
             fence: Fence::Lock,
@@ -82,16 +84,16 @@ impl Model {
         }
     }
 
-    /// Looks at every state that can be reached.
+    /// Explores all reachable states.
     pub fn explore(self) -> Explored {
         self.explored(self.checker())
     }
 
-    /// Looks until this property is found broken, ever deeper: what is found is as short as can be. `None`: it holds.
+    /// Searches with increasing depth for the shortest violation of this property. `None`: it holds.
     pub fn search(self, property: &'static str) -> Option<Explored> {
         let mut states = 0;
         for depth in 1.. {
-            // Without a name to wait for, the search would go on for all other properties.
+            // Otherwise the search would continue for all other properties.
             let named = HasDiscoveries::AllOf(BTreeSet::from([property]));
             let explored = self.explored(self.checker().target_max_depth(depth).finish_when(named));
             if explored.history(property).is_some() {
@@ -112,29 +114,29 @@ impl Model {
     }
 }
 
-/// What a search came upon.
+/// Result of a search.
 #[derive(Debug)]
 pub struct Explored {
-    /// Different states.
+    /// Number of distinct states.
     pub states: usize,
-    /// Steps of the longest shortest path.
+    /// Length of the longest shortest path.
     pub depth: usize,
     found: Vec<(&'static str, String)>,
 }
 
 impl Explored {
-    /// The history that breaks a property of safety, or is the witness of a possibility.
+    /// The history that violates a safety property, or witnesses a possibility.
     pub fn history(&self, property: &str) -> Option<&str> {
         self.found.iter().find(|(name, _)| *name == property).map(|(_, history)| history.as_str())
     }
 
-    /// Every property of safety that was found broken.
+    /// All violated safety properties.
     pub fn broken(&self) -> Vec<&'static str> {
         SAFETY.iter().copied().filter(|name| self.history(name).is_some()).collect()
     }
 }
 
-/// A transaction as bytes: other owners make other bytes of the same intent.
+/// A signed transaction. Each owner signs different bytes for the same intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tx {
     pub nonce: u8,
@@ -143,14 +145,14 @@ pub struct Tx {
     pub kind: Kind,
 }
 
-/// Why the bytes exist.
+/// Kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Original,
     Replacement,
-    /// Consumes the nonce, and does nothing else.
+    /// Consumes the nonce without an effect.
     Placeholder,
-    /// Made by somebody else with the same key. It is of no intent.
+    /// An external transaction with the same key, without an intent.
     Outside,
 }
 
@@ -159,57 +161,57 @@ enum Intent {
     Queued,
     InFlight,
     Confirmed,
-    /// A placeholder took its nonce.
+    /// Its placeholder was mined.
     Cancelled,
 }
 
-/// What is on disk, and what a worker remembers of it.
+/// The database rows, and a worker's copy of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Rows {
     cursor: u8,
     intents: Vec<Intent>,
     attempts: BTreeSet<Tx>,
-    /// Attempts whose nonce is somebody else's.
+    /// Attempts whose nonce an external transaction consumed.
     displaced: BTreeSet<Tx>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Write {
-    /// Cursor, state and bytes together.
+    /// Cursor, state and attempt together.
     Record(Tx),
-    /// Other bytes for the nonce of an intent.
+    /// Another attempt at the nonce of an intent.
     Add(Tx),
     Confirm(u8),
     Cancel(u8),
-    /// Its nonce is somebody else's: back to the queue, and the cursor behind all that is consumed.
+    /// Its nonce was consumed externally: back to the queue, with the cursor above all consumed nonces.
     Displace {
         intent: u8,
         cursor: u8,
     },
 }
 
-/// Between the statement that locks the lease row and the end of the transaction.
+/// An open database transaction that holds the lock of the lease row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Transaction {
     token: u8,
     write: Write,
-    /// Who will hear of its end. Nobody, if the worker is dead or the connection is.
+    /// The worker that gets its result. `None`: the worker crashed, or the connection is lost.
     client: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Doing {
-    /// Holds no lease, and knows nothing.
+    /// Has no lease and no memory.
     Nothing,
-    /// Believes to hold a lease, and has not read.
+    /// Assumes to own a lease, and has not read the rows.
     Claimed,
-    /// The same, and does not know what became of its last commit.
+    /// Like `Claimed`, and the result of its last commit is unknown.
     Unsure,
-    /// Has read, and acts on what it remembers.
+    /// Has read the rows, and acts on its memory.
     Ready,
-    /// Wants something written.
+    /// Is about to write.
     Wants(Write),
-    /// Saw that the lease was its own, and has not written yet.
+    /// Has checked the lease, and not written yet.
     Checked(Write),
     /// Has the lease row locked.
     Writing,
@@ -218,7 +220,7 @@ enum Doing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Worker {
     doing: Doing,
-    /// The period of ownership it believes in.
+    /// The fencing token it assumes to own.
     token: u8,
     memory: Option<Rows>,
 }
@@ -227,20 +229,20 @@ struct Worker {
 pub struct State {
     /// The token of the newest lease.
     lease: u8,
-    /// Who has the lease row locked.
+    /// The transaction that holds the lock of the lease row.
     locked: Option<Transaction>,
     rows: Rows,
     workers: Vec<Worker>,
     pool: BTreeSet<Tx>,
     /// One transaction a block; the index is the nonce.
     chain: Vec<Tx>,
-    /// So many of them are final.
+    /// Number of final blocks.
     last: usize,
     reorgs: u8,
-    /// So often did somebody else use the key.
+    /// Number of external transactions so far.
     outside: u8,
-    /// A write was committed by somebody who was not the owner any more.
+    /// A former owner has committed a write.
     stale_write: bool,
-    /// Somebody who was not the owner any more was refused.
+    /// A write of a former owner was rejected.
     refused: bool,
 }

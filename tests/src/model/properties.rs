@@ -1,26 +1,26 @@
-//! What must hold in every state, and what must be possible in some: a model in which nothing happens proves nothing.
+//! Safety properties, and witnesses that must be reachable: a model in which nothing happens proves nothing.
 
 use stateright::Property;
 
 use super::{Intent, Kind, Model, State, Step, Tx};
 
 pub const ONE_EFFECT: &str = "no intent has two effects";
-pub(super) const NO_GAP: &str = "every nonce below the cursor has bytes, and none above it";
+pub(super) const NO_GAP: &str = "every nonce below the cursor has an attempt, and none above it";
 pub(super) const ONE_OWNER: &str = "no nonce belongs to two intents, and no intent to two nonces";
-pub const RECORDED_BEFORE_SENT: &str = "nothing is on chain or in a pool that is not recorded";
-pub(super) const TOKENS_RISE: &str = "tokens never fall along nonces";
-pub const NO_STALE_WRITE: &str = "nobody writes who is not the owner";
-pub(super) const TRUE_ENDS: &str = "what is confirmed happened, and what is cancelled did not";
-/// Each is broken in some state, or in none.
+pub const RECORDED_BEFORE_SENT: &str = "every transaction on chain or in a mempool is recorded";
+pub(super) const TOKENS_RISE: &str = "tokens never decrease by nonce";
+pub const NO_STALE_WRITE: &str = "only the owner of the lease writes";
+pub(super) const TRUE_ENDS: &str = "confirmed intents have their effect, cancelled ones do not";
+/// Must hold in every state.
 pub const SAFETY: &[&str] =
     &[ONE_EFFECT, NO_GAP, ONE_OWNER, RECORDED_BEFORE_SENT, TOKENS_RISE, NO_STALE_WRITE, TRUE_ENDS];
 
 pub(super) const ALL_CONFIRMED: &str = "everything is confirmed";
 pub(super) const CONFIRMED_BY_A_SUCCESSOR: &str =
-    "everything is confirmed, each intent by another owner's bytes";
-pub(super) const CONFIRMED_AFTER_A_REORG: &str = "everything is confirmed although a block was taken back";
-pub(super) const ZOMBIE_REFUSED: &str = "somebody who lost the lease is refused, and everything is confirmed";
-/// Each is found in some state, or the model is too small.
+    "everything is confirmed, each intent by an attempt of another owner";
+pub(super) const CONFIRMED_AFTER_A_REORG: &str = "everything is confirmed although a block was reorged";
+pub(super) const ZOMBIE_REFUSED: &str = "a former owner is rejected, and everything is confirmed";
+/// Must be reachable, otherwise the model is too small.
 pub const WITNESSES: &[&str] =
     &[ALL_CONFIRMED, CONFIRMED_BY_A_SUCCESSOR, CONFIRMED_AFTER_A_REORG, ZOMBIE_REFUSED];
 
@@ -29,12 +29,12 @@ pub(super) const BY_THE_ORIGINAL: &str =
     "an intent is confirmed by its original although it has a replacement";
 pub(super) const BY_A_PLACEHOLDER: &str = "an intent is cancelled by its placeholder";
 pub(super) const TOO_LATE: &str = "an intent is confirmed although it has a placeholder";
-/// The same where bytes are replaced.
+/// Witnesses of the variant with replacements.
 pub const REPLACED_WITNESSES: &[&str] = &[BY_A_REPLACEMENT, BY_THE_ORIGINAL, BY_A_PLACEHOLDER, TOO_LATE];
 
 pub(super) const AFTER_LOSING_A_NONCE: &str =
-    "everything is confirmed although a nonce was taken from outside";
-/// The same where somebody else uses the key.
+    "everything is confirmed although an external transaction consumed a nonce";
+/// Witnesses of the variant with external transactions.
 pub const OUTSIDE_WITNESSES: &[&str] = &[AFTER_LOSING_A_NONCE];
 
 impl stateright::Model for Model {
@@ -81,7 +81,7 @@ impl stateright::Model for Model {
             Property::always(TOKENS_RISE, |_, state: &State| {
                 // The set is in the order of nonces.
                 let mut highest = 0;
-                // Other bytes for an old nonce are made by whoever owns it then.
+                // Later attempts at an old nonce are signed by the current owner.
                 let originals = state.rows.attempts.iter().filter(|tx| tx.kind == Kind::Original);
                 originals.into_iter().all(|tx| {
                     let rises = tx.token >= highest;
@@ -128,13 +128,13 @@ impl stateright::Model for Model {
 }
 
 impl State {
-    /// Transactions on chain that do what the intent wants.
+    /// Number of transactions on chain with the effect of the intent.
     fn effects_of(&self, intent: u8) -> usize {
         let does_it = |tx: &&Tx| tx.intent == intent && tx.kind != Kind::Placeholder;
         self.chain.iter().filter(does_it).count()
     }
 
-    /// Whether an intent ended so, by bytes of one kind, while bytes of another kind were recorded as well.
+    /// Whether an intent ended like this by an attempt of kind `by`, while one of kind `beside` was recorded as well.
     fn ended(&self, end: Intent, by: Kind, beside: Option<Kind>) -> bool {
         self.rows.intents.iter().enumerate().filter(|(_, intent)| **intent == end).any(|(intent, _)| {
             let is_of = |tx: &Tx, kind| usize::from(tx.intent) == intent && tx.kind == kind;

@@ -1,48 +1,48 @@
-//! What can happen next, and what it does. Every step is atomic; anything may happen between two of them.
+//! The possible steps and their effects. Every step is atomic; any other step may happen between two of them.
 
 use std::collections::BTreeSet;
 
 use super::{Doing, Fence, Intent, Kind, Model, Rows, State, Transaction, Tx, Worker, Write};
 
-/// One thing that happens. The number is the worker's.
+/// One step. The `usize` is the worker's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Takes the lease, whoever has it, with the next token.
+    /// Claims the lease with the next token, regardless of its owner.
     TakeOver(usize),
     Read(usize),
     Sign(usize, u8),
-    /// Signs other bytes for the nonce of an intent.
+    /// Signs another attempt at the nonce of an intent.
     Replace(usize, u8, Kind),
-    /// Sends what it signed, unrecorded.
+    /// Sends a signed transaction before it is recorded.
     SendDraft(usize),
-    /// Sees on chain, finally, that an intent has had its effect, and wants that written.
+    /// Reads on chain that an intent is final, and is about to record it.
     See(usize, u8),
-    /// Sees that the nonce of an intent is finally somebody else's, and wants it displaced.
+    /// Reads that an external transaction finally consumed the nonce of an intent, and is about to displace it.
     Lose(usize, u8),
-    /// Locks the lease row if the lease is its own; else it hears that it is not.
+    /// Locks the lease row if it owns the lease; otherwise learns that it does not.
     Lock(usize),
-    /// Passes the fence with nothing to write: whatever was not decided is, then.
+    /// Passes the fence without a write; afterwards its uncertain commit is decided.
     Pass(usize),
-    /// Compares the lease, and locks nothing.
+    /// Compares the lease without a lock.
     Check(usize),
     /// Writes without a lock.
     Write(usize),
     Commit(usize),
-    /// The server ends the session in mid-transaction; the worker hears of an error.
+    /// The server ends the session during the transaction; the worker gets an error.
     Sever(usize),
-    /// The connection dies; the worker does not know what becomes of its commit.
+    /// The connection is lost; the result of the commit is unknown.
     LoseAnswer(usize),
     Send(usize, Tx),
     Crash(usize),
-    /// A transaction that nobody waits for is committed after all, or not.
+    /// An abandoned database transaction is committed, or rolled back.
     Decide {
         commit: bool,
     },
     Evict(Tx),
     Mine(Tx),
-    /// Somebody else's transaction, made with the same key, is mined.
+    /// An external transaction with the same key is mined.
     Outside,
-    /// The newest block is taken back, and its transaction is nowhere.
+    /// The newest block is reorged, and its transaction is dropped.
     Reorg,
     Finalize,
 }
@@ -59,7 +59,7 @@ impl Model {
             lease: 0,
             locked: None,
             rows,
-            workers: vec![Worker::nobody(); self.workers],
+            workers: vec![Worker::without_lease(); self.workers],
             pool: BTreeSet::new(),
             chain: Vec::new(),
             last: 0,
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Everything that may happen in a state.
+    /// All possible steps of a state.
     pub(super) fn possible(&self, state: &State, steps: &mut Vec<Step>) {
         for (id, worker) in state.workers.iter().enumerate() {
             self.possible_for(state, id, worker, steps);
@@ -97,7 +97,7 @@ impl Model {
 
     fn possible_for(&self, state: &State, id: usize, worker: &Worker, steps: &mut Vec<Step>) {
         match worker.doing {
-            // Waits for whoever has the row locked.
+            // A claim waits for the lock of the lease row.
             Doing::Nothing => {
                 if state.locked.is_none() && state.lease < self.tokens {
                     steps.push(Step::TakeOver(id));
@@ -136,7 +136,7 @@ impl Model {
         let open = memory.intents.iter().filter(|intent| **intent == Intent::InFlight).count();
         for intent in 0..self.intents {
             match memory.intents[usize::from(intent)] {
-                // Any of the queue may be its head: intents fail, wait and are cancelled before they have a nonce.
+                // Any queued intent may be the head, because intents before it may fail, wait or be cancelled.
                 Intent::Queued if open < self.window => steps.push(Step::Sign(id, intent)),
                 Intent::InFlight if state.final_of(memory, intent).is_some() => {
                     steps.push(Step::See(id, intent));
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    /// What a state becomes by a step that is possible in it.
+    /// The state after a possible step.
     pub(super) fn after(&self, state: &State, step: Step) -> State {
         let mut next = state.clone();
         match step {
@@ -216,7 +216,7 @@ impl Model {
             }
             Step::Mine(tx) => {
                 next.chain.push(tx);
-                // Whatever else has this nonce can never be mined: the node drops it.
+                // Other transactions with this nonce can never be mined: the node drops them.
                 next.pool.retain(|other| other.nonce > tx.nonce);
             }
             Step::Outside => {
@@ -234,11 +234,11 @@ impl Model {
         next
     }
 
-    /// Towards the database.
+    /// Steps of a database write.
     fn write(&self, next: &mut State, step: Step) {
         match step {
             Step::Pass(id) | Step::Lock(id) | Step::Check(id) if next.workers[id].token != next.lease => {
-                next.workers[id] = Worker::nobody();
+                next.workers[id] = Worker::without_lease();
                 next.refused = true;
             }
             Step::Pass(id) => next.workers[id].start_over(),
@@ -258,7 +258,7 @@ impl Model {
                 if let Doing::Wants(write) | Doing::Checked(write) = next.workers[id].doing {
                     let token = next.workers[id].token;
                     let written = self.commit(next, token, write);
-                    next.workers[id].hear(written, write);
+                    next.workers[id].apply_result(written, write);
                 }
             }
             _ => {}
@@ -271,7 +271,7 @@ impl Model {
             Step::Commit(id) => {
                 if let Some(open) = next.locked.take() {
                     let written = self.commit(next, open.token, open.write);
-                    next.workers[id].hear(written, open.write);
+                    next.workers[id].apply_result(written, open.write);
                 }
             }
             Step::Sever(id) => {
@@ -287,7 +287,7 @@ impl Model {
             }
             Step::Crash(id) => {
                 next.leave_open(id);
-                next.workers[id] = Worker::nobody();
+                next.workers[id] = Worker::without_lease();
             }
             Step::Decide { commit } => {
                 let open = next.locked.take();
@@ -299,17 +299,17 @@ impl Model {
         }
     }
 
-    /// Whether a worker takes the nonce of an intent for somebody else's: the transaction that consumed it, in a final block,
-    /// was made outside. Broken, the silence of a node is enough.
+    /// Whether a worker treats the nonce of an intent as consumed externally: the consuming transaction in a final
+    /// block is external. With the defect `believes_silence`, a missing response of the node is enough.
     fn is_lost(&self, state: &State, memory: &Rows, intent: u8) -> bool {
         let Some(nonce) = memory.nonce_of(intent) else { return false };
         let consumer = state.chain[..state.last].get(usize::from(nonce));
         consumer.is_some_and(|tx| tx.kind == Kind::Outside || self.believes_silence)
     }
 
-    /// False: a row was not as the writer believed, and nothing is written.
+    /// False: a row differs from the writer's memory, and nothing is written.
     fn commit(&self, next: &mut State, token: u8, write: Write) -> bool {
-        if self.guards && !next.rows.are_as_believed(write) {
+        if self.guards && !next.rows.match_memory(write) {
             return false;
         }
         next.stale_write |= token != next.lease;
@@ -329,7 +329,7 @@ impl State {
         last.find(|tx| tx.intent == intent && memory.attempts.contains(tx)).copied()
     }
 
-    /// Nobody hears of a worker's transaction any more; the server decides.
+    /// The worker's transaction is abandoned; the server decides its result.
     fn leave_open(&mut self, id: usize) {
         if let Some(open) = self.locked.as_mut().filter(|open| open.client == Some(id)) {
             open.client = None;
@@ -338,18 +338,18 @@ impl State {
 }
 
 impl Worker {
-    fn nobody() -> Worker {
+    fn without_lease() -> Worker {
         Worker { doing: Doing::Nothing, token: 0, memory: None }
     }
 
-    /// Forgets what it believed and reads again. It keeps its lease.
+    /// Discards its memory and reads again. It keeps its lease.
     fn start_over(&mut self) {
         self.memory = None;
         self.doing = Doing::Claimed;
     }
 
-    /// Goes on from memory after a commit; there is no need to read.
-    fn hear(&mut self, written: bool, write: Write) {
+    /// Applies the result of a commit to its memory, so that it need not read again.
+    fn apply_result(&mut self, written: bool, write: Write) {
         match &mut self.memory {
             Some(memory) if written => {
                 memory.apply(write);
@@ -361,7 +361,7 @@ impl Worker {
 }
 
 impl Rows {
-    fn are_as_believed(&self, write: Write) -> bool {
+    fn match_memory(&self, write: Write) -> bool {
         match write {
             Write::Record(tx) => {
                 self.cursor == tx.nonce && self.intents[usize::from(tx.intent)] == Intent::Queued

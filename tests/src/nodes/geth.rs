@@ -1,4 +1,4 @@
-//! Go-Ethereum as a chain of its own, with `--dev`. `make test-nodes` builds it where there is none.
+//! Go-Ethereum with `--dev`. `make test-nodes` builds it if it is not installed.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use gapless_cli::localnet::{Mining, npm};
 use super::NodeOptions;
 use super::process::{NodeProcess, Recipe};
 
-/// A path to another geth. Absent: the PATH, else where `make test-nodes` puts it.
+/// Path of geth. Default: from PATH, otherwise the one that `make test-nodes` built.
 const CHOICE_VAR: &str = "GAPLESS_GETH";
-/// In wei. There is no way to tell it when to mine. A miner that wants this much leaves everything in the pool that offers
-/// less, until it is told to be content with anything.
+/// In wei. Mining cannot be paused in geth; with this minimum tip, transactions that offer less stay in the mempool
+/// until the minimum is lowered.
 pub(crate) const HELD_BELOW_TIP: u64 = 100_000_000_000;
 
 pub(super) async fn start(options: &NodeOptions, log: &Path) -> NodeProcess {
@@ -23,9 +23,9 @@ pub(super) async fn start(options: &NodeOptions, log: &Path) -> NodeProcess {
     pair("--datadir", data.to_str().expect("a UTF-8 path"));
     pair("--http.api", "eth,net,web3,txpool,miner");
     pair("--authrpc.port", "0");
-    // As much as blocks have elsewhere.
+    // The usual block gas limit.
     pair("--dev.gaslimit", "60000000");
-    // What its users sent would survive a restart otherwise.
+    // Without a journal, local transactions do not survive a restart.
     pair("--txpool.journal", "");
     match options.mining {
         Mining::Instant => {}

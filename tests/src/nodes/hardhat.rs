@@ -15,7 +15,7 @@ pub(super) async fn start(options: &NodeOptions, log: &Path) -> NodeProcess {
     args.extend(options.extra.iter().cloned());
     let mut env = vec![
         ("GAPLESS_HARDHAT_NETWORK".to_owned(), network(options).to_string()),
-        // Whether it may report home: it would ask a person.
+        // It would ask interactively for consent to telemetry.
         ("HARDHAT_DISABLE_TELEMETRY_PROMPT".to_owned(), "true".to_owned()),
     ];
     env.extend(options.env.iter().cloned());
@@ -31,7 +31,7 @@ pub(super) async fn start(options: &NodeOptions, log: &Path) -> NodeProcess {
     .await
 }
 
-/// As in `networks.hardhat` of its configuration.
+/// `networks.hardhat` of its configuration.
 fn network(options: &NodeOptions) -> Value {
     let mining = match options.mining {
         Mining::Instant => json!({ "auto": true }),
@@ -41,7 +41,7 @@ fn network(options: &NodeOptions) -> Value {
     json!({ "chainId": options.chain_id, "mining": mining, "accounts": { "count": 1 } })
 }
 
-/// Looked up, and installed if need be, once.
+/// Located, and installed if necessary, once.
 async fn start_script() -> &'static PathBuf {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let find = || async {

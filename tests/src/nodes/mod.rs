@@ -1,6 +1,6 @@
-//! Which program a chain of the tests is. Anvil is the usual one; the others show that nothing leans on its ways.
+//! Node programs: anvil by default; Hardhat and geth show that nothing depends on anvil.
 //!
-//! This is about starting and ending them. What a test does with a chain is in `node.rs`.
+//! This module starts and stops them; `node.rs` has the operations for tests.
 
 mod geth;
 mod hardhat;
@@ -18,20 +18,20 @@ use crate::servers;
 pub enum NodeKind {
     #[default]
     Anvil,
-    /// Keeps its chain in memory: started again, it is another chain.
+    /// In-memory: after a restart the chain is empty.
     Hardhat,
-    /// Go-Ethereum with `--dev`: a real node and its real pool. Its chain id cannot be chosen.
+    /// Go-Ethereum with `--dev`: a real node with a real mempool. Its chain id is fixed.
     Geth,
 }
 
-/// What a chain is to be like.
+/// Options of a chain.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     pub chain_id: u64,
     pub mining: Mining,
-    /// Of anvil's well-known accounts, so many whose keys it holds.
+    /// Number of anvil's well-known accounts whose keys the node has.
     pub accounts: u32,
-    /// More arguments, as on the program's command line.
+    /// Additional command line arguments.
     pub extra: Vec<String>,
     pub env: Vec<(String, String)>,
 }
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// Ends it in good order and starts it again at the same address.
+    /// Stops it gracefully and starts it again at the same address.
     pub(crate) async fn restart(&mut self) {
         match self {
             Server::Anvil(anvil) => anvil.restart().await.expect("anvil starts again"),
@@ -82,7 +82,7 @@ impl Server {
 }
 
 async fn anvil(options: &NodeOptions, log: &Path) -> Anvil {
-    assert!(options.env.is_empty(), "anvil is started without an environment of its own");
+    assert!(options.env.is_empty(), "env is not supported for anvil");
     let options = AnvilOptions {
         chain_id: options.chain_id,
         mining: options.mining,

@@ -1,4 +1,4 @@
-//! A node program as a process that says on which port it listens, and can be started again there.
+//! A node process that logs its port, and can be restarted on the same port.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ pub(super) struct Recipe {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// The option that names the port; with 0 the program takes a free one and says which.
+    /// The port option; with 0 the program picks a free port and logs it.
     pub(super) port_option: &'static str,
     pub(super) env: Vec<(String, String)>,
     pub(super) log: PathBuf,
-    /// Words of the line that names the port.
+    /// Text of the log line that has the port.
     pub(super) listening: &'static str,
 }
 
@@ -35,8 +35,7 @@ pub(crate) struct NodeProcess {
 impl NodeProcess {
     pub(super) async fn start(recipe: Recipe) -> NodeProcess {
         let started = launch(&recipe, 0, Instant::now() + START_LIMIT).await;
-        let (process, port) =
-            started.unwrap_or_else(|said| panic!("{} does not start:\n{said}", recipe.name));
+        let (process, port) = started.unwrap_or_else(|log| panic!("{} does not start:\n{log}", recipe.name));
         NodeProcess { recipe, port, process }
     }
 
@@ -52,15 +51,15 @@ impl NodeProcess {
         self.process.stop(STOP_LIMIT).await.expect("the node can be stopped");
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            // Between the end and the new start a stranger's connection may hold the port for a moment.
+            // An unrelated connection may use the port for a moment between stop and start.
             match launch(&self.recipe, self.port, deadline).await {
                 Ok((process, _)) => {
                     self.process = process;
                     return;
                 }
-                Err(said) => assert!(
-                    Instant::now() < deadline && said.to_lowercase().contains("address already in use"),
-                    "{} does not start again:\n{said}",
+                Err(log) => assert!(
+                    Instant::now() < deadline && log.to_lowercase().contains("address already in use"),
+                    "{} does not start again:\n{log}",
                     self.recipe.name
                 ),
             }
@@ -68,9 +67,9 @@ impl NodeProcess {
     }
 }
 
-/// Answers the process and its port, or what it printed before it ended.
+/// Returns the process and its port, or the end of its log if it exited.
 async fn launch(recipe: &Recipe, port: u16, deadline: Instant) -> Result<(Process, u16), String> {
-    // Emptied, so that the port found in it is the one of this start.
+    // Emptied, so that it contains the port of this start only.
     std::fs::write(&recipe.log, "").expect("the log can be written");
     let mut launch = Launch::new(recipe.name, &recipe.program, &recipe.log).args(recipe.args.iter().cloned());
     launch = launch.args([recipe.port_option.to_owned(), port.to_string()]);
@@ -89,16 +88,16 @@ async fn launch(recipe: &Recipe, port: u16, deadline: Instant) -> Result<(Proces
     }
 }
 
-/// The port in a line that has these words. A number at the end of what was printed so far may go on.
-fn listening_port(printed: &str, words: &str) -> Option<u16> {
+/// The port in the line that contains `marker`. A number at the very end may be incomplete and is ignored.
+fn listening_port(printed: &str, marker: &str) -> Option<u16> {
     let plain = without_colours(printed);
-    let line = plain.lines().find(|line| line.contains(words))?;
+    let line = plain.lines().find(|line| line.contains(marker))?;
     let (_, address) = line.split_once(LOOPBACK)?;
     let (digits, _) = address.split_at_checked(address.find(|c: char| !c.is_ascii_digit())?)?;
     digits.parse().ok()
 }
 
-/// Without the sequences that colour a terminal: `ESC [ … letter`. Programs write them to files too where `CI` is set.
+/// Removes ANSI colour sequences (`ESC [ … letter`), which some programs also write to files if `CI` is set.
 fn without_colours(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -117,27 +116,27 @@ mod tests {
 
     #[test]
     fn the_port_is_found_whether_the_line_is_coloured_or_not() {
-        let said = "JSON-RPC server";
-        assert_eq!(listening_port(&format!("{HARDHAT}\n"), said), Some(36761));
+        let marker = "JSON-RPC server";
+        assert_eq!(listening_port(&format!("{HARDHAT}\n"), marker), Some(36761));
         assert_eq!(
-            listening_port(&format!("\u{1b}[32m{HARDHAT}\u{1b}[39m\n\nAccounts\n"), said),
+            listening_port(&format!("\u{1b}[32m{HARDHAT}\u{1b}[39m\n\nAccounts\n"), marker),
             Some(36761)
         );
         let geth =
             "INFO [11-16|04:18:25.681] HTTP server started   endpoint=127.0.0.1:41234 auth=false prefix=\n";
         assert_eq!(listening_port(geth, "HTTP server started"), Some(41234));
-        assert_eq!(listening_port("WARN 127.0.0.1:1 \nnothing else", said), None);
+        assert_eq!(listening_port("WARN 127.0.0.1:1 \nnothing else", marker), None);
     }
 
     #[test]
-    fn half_a_line_is_not_believed() {
+    fn an_incomplete_line_is_ignored() {
         for length in 0..HARDHAT.len() {
             assert_eq!(listening_port(&HARDHAT[..length], "JSON-RPC server"), None, "{}", &HARDHAT[..length]);
         }
     }
 
     #[test]
-    fn colours_are_taken_out_and_nothing_else() {
+    fn only_colour_sequences_are_removed() {
         assert_eq!(without_colours("a\u{1b}[1;31mb\u{1b}[0mc[m"), "abc[m");
         assert_eq!(without_colours("cut\u{1b}[3"), "cut");
         assert_eq!(without_colours("plain"), "plain");

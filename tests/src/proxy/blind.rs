@@ -1,17 +1,17 @@
-//! A node that does not show everything it has: no index of transactions, no bodies of blocks, no old states.
+//! A node with missing data: no transaction index, no block bodies, no old states.
 
 use serde_json::{Value, json};
 
 use super::lag::block_parameter;
 
-/// What is not shown of mined transactions.
+/// Hidden data of mined transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Hidden {
     #[default]
     Nothing,
-    /// There is no index: transactions and receipts are not found by their hash.
+    /// Transactions and receipts by hash.
     Index,
-    /// Nor is any block shown with its transactions or its receipts.
+    /// Also blocks with their transactions, and block receipts.
     Everything,
 }
 
@@ -29,7 +29,7 @@ impl Hidden {
     }
 }
 
-/// Whether a call needs the state of a block that is not among the newest so many.
+/// Whether a call needs the state of a block older than the newest `keeps` blocks.
 pub(super) async fn is_pruned(client: &reqwest::Client, url: &str, call: &Value, keeps: u64) -> bool {
     let method = call["method"].as_str().unwrap_or_default();
     let needs_state = matches!(
@@ -50,8 +50,8 @@ pub(super) async fn is_pruned(client: &reqwest::Client, url: &str, call: &Value,
     height.is_some_and(|height| height + keeps <= head)
 }
 
-/// As geth says it.
-pub(super) fn forget_state(answer: &mut Value) {
+/// Replaces the response by geth's error for a missing state.
+pub(super) fn missing_state(answer: &mut Value) {
     let error =
         json!({ "code": -32000, "message": "missing trie node 0000 (path ) state 0x00 is not available" });
     *answer = json!({ "jsonrpc": "2.0", "id": answer["id"], "error": error });

@@ -1,19 +1,19 @@
-//! Two backends behind one address that do not agree: every other request is answered by one that is behind, or on another fork.
+//! Two inconsistent backends behind one address: every other request goes to one that lags or is on another fork.
 
 use ethers_core::utils::keccak256;
 use serde_json::{Value, json};
 
 use super::{Proxy, lag};
 
-/// The backend that disagrees.
+/// The inconsistent backend.
 #[derive(Clone, Debug)]
 pub(super) enum Backend {
-    /// The chain as it was when this block was its newest.
+    /// Shows the chain as of this block.
     Behind(u64),
     Fork(Fork),
 }
 
-/// A fork: above `base` it has empty blocks of its own.
+/// A fork with its own empty blocks above `base`.
 #[derive(Clone, Debug)]
 pub(super) struct Fork {
     base: u64,
@@ -22,7 +22,7 @@ pub(super) struct Fork {
 }
 
 impl Fork {
-    /// `block` is what the node says of the last common one. `salt` makes the hashes differ from those of any other fork.
+    /// `block` is the last common block from the node. `salt` makes the hashes unique to this fork.
     fn new(block: &Value, length: u64, salt: u64) -> Option<Fork> {
         let base = lag::height(&block["number"])?;
         let time = lag::height(&block["timestamp"])?;
@@ -49,7 +49,7 @@ impl Fork {
         self.base + self.blocks.len() as u64
     }
 
-    /// The own block that a parameter means: a number, a tag or a hash. `None`: none of its own.
+    /// The fork's block for a number, a tag or a hash. `None`: not a block of the fork.
     fn own(&self, parameter: &Value) -> Option<&Value> {
         match parameter.as_str() {
             Some("latest" | "pending") => self.blocks.last(),
@@ -61,7 +61,7 @@ impl Fork {
         }
     }
 
-    /// What it answers without the node.
+    /// The response, if the node is not needed for it.
     pub(super) fn answer(&self, call: &Value) -> Option<Value> {
         let (method, parameter) = (call["method"].as_str().unwrap_or_default(), &call["params"][0]);
         let is_later = || lag::height(parameter) > Some(self.head());
@@ -82,7 +82,7 @@ impl Fork {
         Some(json!({ "jsonrpc": "2.0", "id": call["id"], "result": result }))
     }
 
-    /// States of its own blocks are that of the last common one: they are empty.
+    /// Redirects calls on the fork's blocks to `base`: the blocks are empty, so the state is the same.
     pub(super) fn question(&self, call: &Value) -> Value {
         let mut call = lag::question(call.clone(), self.base);
         let place = call["method"].as_str().and_then(lag::block_parameter);
@@ -94,20 +94,20 @@ impl Fork {
         call
     }
 
-    /// Blocks of the other fork are not known to it.
+    /// The last common block. Later blocks of the main chain are hidden.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
 }
 
 impl Proxy {
-    /// From now on every other request is answered by a backend whose newest block is `block`. Sends are passed on.
+    /// Every other request goes to a backend whose newest block is `block`. Sends are forwarded.
     pub fn disagree_behind(&self, block: u64) {
         self.state().other = Some(Backend::Behind(block));
     }
 
-    /// From now on every other request is answered by a backend with `length` empty blocks of its own on top of `block`, which
-    /// is the last common one as the node shows it. False: that is no block.
+    /// Every other request goes to a backend with `length` own empty blocks on top of `block`, the last common block
+    /// from the node. False: `block` is not a block.
     pub fn disagree_by_fork(&self, block: &Value, length: u64, salt: u64) -> bool {
         let fork = Fork::new(block, length, salt);
         let made = fork.is_some();
@@ -115,18 +115,18 @@ impl Proxy {
         made
     }
 
-    /// One backend again.
+    /// Removes the second backend.
     pub fn agree(&self) {
         self.state().other = None;
     }
 
-    /// Calls that were answered with an error that a rule put there: method, parameters and the words.
+    /// Calls that got an error from a rule.
     pub fn refused(&self) -> Vec<Refused> {
         self.state().refused.clone()
     }
 }
 
-/// A call that a rule answered with an error.
+/// A call that got an error from a rule.
 #[derive(Clone, Debug)]
 pub struct Refused {
     pub method: String,
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_is_a_chain_of_its_own_on_top_of_the_last_common_block() {
+    fn a_fork_is_a_separate_chain_on_top_of_the_last_common_block() {
         let base = json!({ "number": "0x5", "hash": "0xaa", "timestamp": "0x10", "transactions": ["0x1"] });
         let fork = Fork::new(&base, 2, 7).unwrap();
         let call = |method: &str, params: Value| json!({ "id": 1, "method": method, "params": params });
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(shown("eth_getBlockByHash", json!([first["hash"], false])), Some(first.clone()));
         assert_eq!(shown("eth_getBlockReceipts", json!([{ "blockHash": first["hash"] }])), Some(json!([])));
         assert_eq!(shown("eth_getBlockByNumber", json!(["0x8", false])), Some(Value::Null));
-        assert_eq!(shown("eth_getBlockByNumber", json!(["0x5", false])), None, "the node knows that one");
+        assert_eq!(shown("eth_getBlockByNumber", json!(["0x5", false])), None, "the node has this block");
         let count =
             fork.question(&call("eth_getTransactionCount", json!(["0x1", { "blockHash": first["hash"] }])));
         assert_eq!(count["params"][1], json!("0x5"));

@@ -1,4 +1,4 @@
-//! What the proxy is told to do to calls, and to which.
+//! Faults and the rules that select calls for them.
 
 use std::time::Duration;
 
@@ -9,46 +9,46 @@ use serde_json::Value;
 
 pub(super) const SEND: &str = "eth_sendRawTransaction";
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// Passed on; the answer comes so much later.
+    /// Forwarded; the response is delayed.
     Delay(Duration),
-    /// Passed on; the connection breaks before the answer.
+    /// Forwarded; the connection is closed before the response.
     DropAnswer,
-    /// Passed on; the connection breaks in the middle of the answer.
+    /// Forwarded; the connection is closed in the middle of the response.
     Truncate,
-    /// Passed on; bytes of the answer are flipped, so that it is no text any more.
+    /// Forwarded; bits of the response are flipped, so that it is not valid UTF-8.
     Corrupt,
-    /// Passed on; one digit of the result is another one, which no format forbids.
+    /// Forwarded; one digit of the result is changed, the format stays valid.
     Flip,
-    /// Passed on twice, one after the other; answered as the second was.
+    /// Forwarded twice in succession; the second response is returned.
     Twice,
-    /// Passed on; the answer is to another question.
+    /// Forwarded; the response has another id.
     WrongId,
-    /// Passed on; answered with this error all the same.
+    /// Forwarded; the response is replaced by this error.
     ErrorAfter { code: i64, message: String },
-    /// Not passed on; answered with this error.
+    /// Not forwarded; this error.
     Error { code: i64, message: String },
-    /// Not passed on; answered with this result.
+    /// Not forwarded; this result.
     Result(Value),
-    /// Not passed on; an HTTP status with a text.
+    /// Not forwarded; an HTTP status with a text.
     Status(u16, String),
-    /// Not passed on; 200 and something that is no JSON.
+    /// Not forwarded; status 200 and a text that is not JSON.
     Html(String),
-    /// Not passed on; 200 and this text, in which `$id` is the id of the first call.
-    Said(String),
-    /// Not passed on; so many bytes of a JSON text that goes on and on, their number said beforehand or not.
+    /// Not forwarded; status 200 and this text, in which `$id` is the id of the first call.
+    Body(String),
+    /// Not forwarded; a JSON text of this many bytes, with or without `content-length`.
     Flood { bytes: usize, announced: bool },
-    /// Not passed on; 200 and these bytes, said to be compressed.
+    /// Not forwarded; status 200 and these bytes with `content-encoding: gzip`.
     Gzip(Vec<u8>),
-    /// Not passed on; a byte now and then, without end.
+    /// Not forwarded; an endless body, one byte at a time.
     Drip,
-    /// Not passed on; sent elsewhere, with everything.
+    /// Not forwarded; a redirect to this URL.
     Redirect(String),
-    /// Not passed on; the connection breaks.
+    /// Not forwarded; the connection is closed.
     Close,
-    /// Not passed on; no answer, ever.
+    /// Not forwarded; no response, ever.
     Hang,
 }
 
@@ -66,7 +66,7 @@ impl Fault {
     }
 }
 
-/// Another digit at the end of a result that is hex text. Anything else stays as it is.
+/// Changes the last digit of a hex string; other values are unchanged.
 pub(super) fn flip(result: &mut Value) {
     if let Value::String(text) = result
         && let Some(last) = text.pop()
@@ -84,7 +84,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// `None`: it is no signed transaction.
+    /// `None`: not a signed transaction.
     pub(super) fn read(raw: &str) -> Option<Sent> {
         let bytes: Bytes = raw.parse().ok()?;
         let (signed, _) = TypedTransaction::decode_signed(&Rlp::new(&bytes)).ok()?;
@@ -92,7 +92,7 @@ impl Sent {
     }
 }
 
-/// Sends of one address; all of its nonces, or one.
+/// Selects sends of one address, for all nonces or one.
 #[derive(Clone, Copy, Debug)]
 pub struct SendsOf {
     pub from: Address,
@@ -102,10 +102,10 @@ pub struct SendsOf {
 #[derive(Debug)]
 pub(super) struct Rule {
     pub(super) method: String,
-    /// `None`: whoever asks.
+    /// `None`: all calls.
     pub(super) of: Option<SendsOf>,
     pub(super) fault: Fault,
-    /// `None`: for ever.
+    /// Remaining calls; `None`: unlimited.
     pub(super) left: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Just enough HTTP to be able to break it: requests with a length, answers that may end too early.
+//! A minimal HTTP server that can send broken responses.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-/// What goes back over the connection.
+/// A response.
 #[derive(Debug)]
 pub(super) enum Reply {
     Whole(u16, String),
-    /// Promised in full, sent by half.
+    /// Full `content-length`, half of the body.
     Truncated(String),
-    /// With bytes in it that are no text.
+    /// With invalid UTF-8.
     Corrupted(String),
-    /// So many bytes of `0,0,0,…` after this text.
+    /// `begin`, followed by `0,0,0,…`, `bytes` in total.
     Flood {
         begin: String,
         bytes: usize,
@@ -27,18 +27,16 @@ pub(super) enum Reply {
     Never,
 }
 
-/// Between two bytes of a drip: well below any time-out for silence.
+/// Interval between two bytes of `Drip`: shorter than any read timeout.
 const DRIP: Duration = Duration::from_millis(20);
 
-/// Answers that end the connection, whatever the client makes of them.
+/// Sends a response after which the connection is closed.
 async fn last(stream: &mut BufReader<TcpStream>, reply: Reply) -> std::io::Result<()> {
     match reply {
         Reply::Flood { begin, bytes, announced } => {
             let length = if announced { format!("content-length: {bytes}\r\n") } else { String::new() };
             stream
-                .write_all(
-                    format!("HTTP/1.1 200 Said\r\nconnection: close\r\n{length}\r\n{begin}").as_bytes(),
-                )
+                .write_all(format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{length}\r\n{begin}").as_bytes())
                 .await?;
             let part = b"0,".repeat(1 << 15);
             let mut left = bytes.saturating_sub(begin.len());
@@ -50,13 +48,13 @@ async fn last(stream: &mut BufReader<TcpStream>, reply: Reply) -> std::io::Resul
             stream.flush().await
         }
         Reply::Gzip(body) => {
-            let head = "HTTP/1.1 200 Said\r\ncontent-type: application/json\r\ncontent-encoding: gzip";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip";
             stream.write_all(format!("{head}\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes()).await?;
             stream.write_all(&body).await?;
             stream.flush().await
         }
         Reply::Drip => {
-            stream.write_all(b"HTTP/1.1 200 Said\r\nconnection: close\r\n\r\n{").await?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{").await?;
             loop {
                 stream.write_all(b" ").await?;
                 stream.flush().await?;
@@ -91,10 +89,8 @@ where
             }
         };
         let kind = if text.starts_with(b"<") { "text/html" } else { "application/json" };
-        let head = format!(
-            "HTTP/1.1 {status} Said\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
-            text.len()
-        );
+        let head =
+            format!("HTTP/1.1 {status} OK\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n", text.len());
         let part = &text[..text.len() / sent];
         let written = async {
             stream.write_all(head.as_bytes()).await?;
@@ -107,13 +103,13 @@ where
     }
 }
 
-/// The highest bit of every third byte is flipped: half of the text is not even UTF-8.
+/// Flips the highest bit of every third byte, which makes the text invalid UTF-8.
 fn corrupt(mut text: Vec<u8>) -> Vec<u8> {
     text.iter_mut().step_by(3).for_each(|byte| *byte ^= 0x80);
     text
 }
 
-/// The next body; `None` when the client is gone or is not worth talking to.
+/// The next request body. `None`: the connection was closed, or the request is malformed.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<Value> {
     let mut length = 0;
     loop {

@@ -1,8 +1,8 @@
-//! A node that is behind: questions about now are asked about an older block, answers from later ones are hidden.
+//! A lagging node: calls on the latest block are redirected to an older one, and newer data is hidden.
 
 use serde_json::{Value, json};
 
-/// Place of the block in the parameters of methods that take one.
+/// Index of the block parameter of a method, if it has one.
 pub(super) fn block_parameter(method: &str) -> Option<usize> {
     match method {
         "eth_getBlockByNumber" | "eth_getBlockReceipts" => Some(0),
@@ -16,25 +16,25 @@ pub(super) fn block_parameter(method: &str) -> Option<usize> {
     }
 }
 
-/// The hash of the block that a question is about, where it names one (EIP-1898).
+/// The block hash of a call (EIP-1898), if it has one.
 pub(super) fn asked_hash(call: &Value) -> Option<&Value> {
     let place = call["method"].as_str().and_then(block_parameter)?;
     call["params"][place].get("blockHash")
 }
 
-/// What a node says that is asked about the state after a block it does not have.
+/// The error of a node for the state of an unknown block.
 pub(super) fn header_not_found(call: &Value) -> Value {
     let error = json!({ "code": -32000, "message": "header not found" });
     json!({ "jsonrpc": "2.0", "id": call["id"], "error": error })
 }
 
-/// Everything that means "now" means `block`.
+/// Replaces `latest` and `pending` by `block`.
 pub(super) fn question(mut call: Value, block: u64) -> Value {
     let place = call["method"].as_str().and_then(block_parameter);
     if call["method"] == "eth_estimateGas"
         && let Some(parameters) = call["params"].as_array_mut().filter(|parameters| parameters.len() == 1)
     {
-        // Without a block it means now.
+        // A missing block parameter means `latest`.
         parameters.push(json!("latest"));
     }
     if let Some(parameter) = place.and_then(|place| call["params"].get_mut(place))
@@ -50,7 +50,7 @@ pub(super) fn height(value: &Value) -> Option<u64> {
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok())
 }
 
-/// What lies after `block` is not known yet.
+/// Hides data of blocks after `block`.
 pub(super) fn hide(call: &Value, answer: &mut Value, block: u64) {
     if block_parameter(call["method"].as_str().unwrap_or_default()) == Some(1)
         && call["method"] != "eth_feeHistory"

@@ -1,7 +1,6 @@
-//! A node that misbehaves on demand: it stands between worker and chain, and passes on what no rule catches.
+//! A JSON-RPC proxy between worker and node that injects faults on demand and forwards everything else.
 //!
-//! Rules apply to single calls, also inside a batch; a fault of the connection takes the whole batch with it, as it
-//! would in life.
+//! Rules apply to single calls, also within a batch; a connection fault affects the whole batch.
 
 mod blind;
 mod disagree;
@@ -29,28 +28,28 @@ use self::upstream::Upstream;
 struct State {
     upstream: String,
     rules: VecDeque<Rule>,
-    /// The newest block it shows.
+    /// Shows no newer block than this.
     frozen_at: Option<u64>,
-    /// A second backend behind the same address, which answers every other request.
+    /// A second backend that answers every other request.
     other: Option<disagree::Backend>,
-    others_turn: bool,
+    use_other: bool,
     refused: Vec<Refused>,
-    /// What it does not show of what is mined.
+    /// Which data of mined transactions is hidden.
     hidden: blind::Hidden,
-    /// The states it keeps: those of so many of the newest blocks.
+    /// Number of newest blocks whose state is available; `None`: all.
     keeps_states: Option<u64>,
-    /// Whether it shows its pool by sender, as geth does.
+    /// Whether it supports `txpool_contentFrom`, as geth does.
     shows_pool: bool,
     calls: HashMap<String, u64>,
     sent: Vec<String>,
-    /// What the raw transactions are, as far as somebody wanted to know.
+    /// Cache of decoded raw transactions.
     read: HashMap<String, Option<Sent>>,
 }
 
 impl State {
-    /// The first rule for this method, in the order they were given.
+    /// The fault of the first matching rule, in the order of their definition.
     fn pick(&mut self, method: &str, raw: Option<&str>) -> Option<Fault> {
-        // Read only if somebody wants to know.
+        // Decoded only if a rule depends on the sender.
         let wanted = self.rules.iter().any(|rule| rule.of.is_some());
         let sent = raw.filter(|_| wanted).and_then(|raw| self.read(raw));
         let index = self.rules.iter().position(|rule| rule.catches(method, sent.as_ref()))?;
@@ -65,7 +64,7 @@ impl State {
         Some(fault)
     }
 
-    /// Who signed what. The same bytes come again and again, and finding out takes its time.
+    /// Decodes a raw transaction. Cached, because recovering the sender is slow and the same bytes are resent often.
     fn read(&mut self, raw: &str) -> Option<Sent> {
         if let Some(known) = self.read.get(raw) {
             return known.clone();
@@ -76,7 +75,7 @@ impl State {
     }
 }
 
-/// Names `eth_getTransactionCount` of `pending` where rules and counts name methods.
+/// Pseudo method name of `eth_getTransactionCount` with `pending`, for rules and call counts.
 pub const PENDING_COUNT: &str = "eth_getTransactionCount of pending";
 
 #[derive(Debug)]
@@ -100,7 +99,7 @@ impl Proxy {
         let shared = Arc::clone(&state);
         let serving = tokio::spawn(async move {
             let client = reqwest::Client::new();
-            // Dropped with this task, and every connection with it.
+            // Dropped with this task, which closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (state, client) = (Arc::clone(&shared), client.clone());
@@ -123,38 +122,39 @@ impl Proxy {
         &self.url
     }
 
-    /// From now on every call of `method` (`*`: any) meets `fault`, until `clear`.
+    /// Injects `fault` into every call of `method` (`*`: any), until `clear`.
     pub fn always(&self, method: &str, fault: Fault) {
         self.state().rules.push_back(Rule { method: method.into(), of: None, fault, left: None });
     }
 
-    /// From now on every such send meets `fault`, until `clear`.
+    /// Injects `fault` into every matching send, until `clear`.
     pub fn always_to(&self, of: SendsOf, fault: Fault) {
         self.state().rules.push_back(Rule { method: SEND.into(), of: Some(of), fault, left: None });
     }
 
-    /// The next such send meets `fault`.
+    /// Injects `fault` into the next matching send.
     pub fn next_to(&self, of: SendsOf, fault: Fault) {
         self.state().rules.push_back(Rule { method: SEND.into(), of: Some(of), fault, left: Some(1) });
     }
 
-    /// The next `times` calls of `method` (`*`: any) meet `fault`. Rules for the same method follow one another.
+    /// Injects `fault` into the next `times` calls of `method` (`*`: any). Rules for the same method apply one after
+    /// another.
     pub fn next(&self, times: u32, method: &str, fault: Fault) {
         assert!(times > 0, "a rule for no call");
         self.state().rules.push_back(Rule { method: method.into(), of: None, fault, left: Some(times) });
     }
 
-    /// Behaves again.
+    /// Removes all rules.
     pub fn clear(&self) {
         self.state().rules.clear();
     }
 
-    /// Rules with a number of calls that have not met them all yet.
+    /// Number of rules with remaining calls.
     pub fn rules_left(&self) -> usize {
         self.state().rules.len()
     }
 
-    /// Shows the chain as it was when `block` was its newest. Sends are passed on.
+    /// Shows the chain as of `block`. Sends are forwarded.
     pub fn freeze_at(&self, block: u64) {
         self.state().frozen_at = Some(block);
     }
@@ -163,59 +163,58 @@ impl Proxy {
         self.state().frozen_at = None;
     }
 
-    /// From now on it shows nothing that names a mined transaction: no receipt, no transaction, no block with its
-    /// transactions. It goes on counting them.
+    /// Hides receipts, transactions, and blocks with their transactions. Transaction counts stay correct.
     pub fn hide_transactions(&self) {
         self.state().hidden = blind::Hidden::Everything;
     }
 
-    /// Blocks and their receipts are shown again; it has no index of transactions.
+    /// Shows blocks and their receipts, but no transactions and receipts by hash.
     pub fn show_blocks(&self) {
         self.state().hidden = blind::Hidden::Index;
     }
 
-    /// Shows everything again.
+    /// Ends `hide_transactions` and `show_blocks`.
     pub fn show_transactions(&self) {
         self.state().hidden = blind::Hidden::Nothing;
     }
 
-    /// From now on it has the states of so many of the newest blocks, and of no others.
+    /// Only the states of the newest `blocks` blocks are available.
     pub fn keep_states(&self, blocks: u64) {
         self.state().keeps_states = Some(blocks);
     }
 
-    /// It has the states of all blocks again.
+    /// The states of all blocks are available again.
     pub fn keep_all_states(&self) {
         self.state().keeps_states = None;
     }
 
-    /// From now on it shows what its pool holds of a sender (`txpool_contentFrom`), which anvil does not.
+    /// Supports `txpool_contentFrom`, which anvil lacks.
     pub fn show_pool(&self) {
         self.state().shows_pool = true;
     }
 
-    /// Passes on to another node from now on.
+    /// Forwards to another node from now on.
     pub fn point_at(&self, upstream: &str) {
         self.state().upstream = upstream.to_owned();
     }
 
-    /// Calls of a method so far, whatever became of them.
+    /// Number of calls of a method so far, including failed ones.
     pub fn calls(&self, method: &str) -> u64 {
         self.state().calls.get(method).copied().unwrap_or(0)
     }
 
-    /// Calls of all methods so far.
+    /// Number of calls of all methods so far.
     pub fn all_calls(&self) -> u64 {
-        // The count of a pool is counted by its method as well.
+        // `PENDING_COUNT` calls are also counted under their method.
         self.state().calls.iter().filter(|(method, _)| *method != PENDING_COUNT).map(|(_, calls)| calls).sum()
     }
 
-    /// The raw transactions of every send so far, repeated ones repeatedly.
+    /// The raw transactions of all sends so far, including resends.
     pub fn sent(&self) -> Vec<String> {
         self.state().sent.clone()
     }
 
-    /// Those of one address, in the order they came.
+    /// Sends of one address, in order.
     pub fn sent_by(&self, from: Address) -> Vec<Sent> {
         let mut state = self.state();
         let sent = state.sent.clone();
@@ -223,7 +222,7 @@ impl Proxy {
     }
 }
 
-/// A call with the fault it meets.
+/// A call and its fault.
 struct Planned {
     call: Value,
     fault: Option<Fault>,
@@ -299,13 +298,13 @@ fn plan(state: &mut State, call: Value) -> Planned {
     Planned { fault, call }
 }
 
-/// Faults that end the whole exchange before anything is passed on.
+/// The response of faults that are not forwarded and affect the whole batch.
 fn broken_before(fault: &Fault, id: &Value) -> Option<Reply> {
     let with_id = |text: &str| text.replace("$id", &id.to_string());
     match fault {
         Fault::Status(status, text) => Some(Reply::Whole(*status, text.clone())),
         Fault::Html(text) => Some(Reply::Whole(200, text.clone())),
-        Fault::Said(text) => Some(Reply::Whole(200, with_id(text))),
+        Fault::Body(text) => Some(Reply::Whole(200, with_id(text))),
         Fault::Flood { bytes, announced } => {
             let begin = with_id(r#"{"jsonrpc":"2.0","id":$id,"error":{"code":3,"message":"no","data":["#);
             Some(Reply::Flood { begin, bytes: *bytes, announced: *announced })
@@ -327,9 +326,9 @@ fn answer(planned: &Planned, answers: &HashMap<String, Value>) -> Value {
         Some(Fault::Result(result)) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
         fault => {
             let found = answers.get(&id.to_string()).cloned();
-            let mut found = found.unwrap_or_else(|| error(-32603, "the node did not answer this call"));
+            let mut found = found.unwrap_or_else(|| error(-32603, "the node did not respond to this call"));
             match fault {
-                Some(Fault::WrongId) => found["id"] = json!("somebody else's"),
+                Some(Fault::WrongId) => found["id"] = json!("wrong-id"),
                 Some(Fault::Flip) => flip(&mut found["result"]),
                 _ => {}
             }

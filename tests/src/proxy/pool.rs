@@ -1,15 +1,15 @@
-//! `txpool_contentFrom`, which geth has and anvil has not: made of the whole content that anvil shows.
+//! `txpool_contentFrom`, which geth has and anvil lacks, emulated with `txpool_content`.
 
 use serde_json::{Value, json};
 
 pub(super) const CONTENT_FROM: &str = "txpool_contentFrom";
 
-/// The question that anvil understands.
+/// The call that anvil supports.
 pub(super) fn question(call: &Value) -> Value {
     json!({ "jsonrpc": "2.0", "id": call["id"], "method": "txpool_content", "params": [] })
 }
 
-/// Cut to the sender that was asked for.
+/// Reduces the response to the requested sender.
 pub(super) fn cut(call: &Value, answer: &mut Value) {
     let sender = call["params"][0].as_str().unwrap_or_default().to_lowercase();
     let part = |name: &str| {

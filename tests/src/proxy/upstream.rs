@@ -1,4 +1,4 @@
-//! The node behind the proxy, as the proxy shows it.
+//! Forwards calls to the node and applies lag, forks and missing data.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{State, blind, disagree, lag, pool};
 
-/// Whoever answers one request.
+/// The backend of one request.
 pub(super) struct Upstream {
     url: String,
     frozen_at: Option<u64>,
@@ -16,10 +16,10 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    /// Whoever answers the next request.
+    /// The backend of the next request.
     pub(super) fn next(state: &mut State) -> Upstream {
-        state.others_turn = !state.others_turn;
-        let (behind, fork) = match state.other.clone().filter(|_| state.others_turn) {
+        state.use_other = !state.use_other;
+        let (behind, fork) = match state.other.clone().filter(|_| state.use_other) {
             Some(disagree::Backend::Behind(block)) => (Some(block), None),
             Some(disagree::Backend::Fork(fork)) => (Some(fork.base()), Some(fork)),
             None => (None, None),
@@ -33,7 +33,7 @@ impl Upstream {
         }
     }
 
-    /// Answers by the text of their id; `None`: the node did not answer.
+    /// Responses by their id as text. `None`: the node did not respond.
     pub(super) async fn ask(
         &self,
         client: &reqwest::Client,
@@ -66,7 +66,7 @@ impl Upstream {
             if let Some(blocks) = self.keeps_states
                 && blind::is_pruned(client, &self.url, call, blocks).await
             {
-                blind::forget_state(answer);
+                blind::missing_state(answer);
             }
         }
         Some(by_id)

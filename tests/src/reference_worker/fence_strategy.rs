@@ -1,20 +1,20 @@
-//! The four ways to guard a write. Only the first is right.
+//! Four fence strategies. Only the first is correct.
 
 use std::str::FromStr;
 
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
-/// How a write makes sure that its owner still is one.
+/// How a write verifies that its worker still owns the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceStrategy {
-    /// The product's: the lease row is locked and compared, then written behind.
+    /// As in the product: lock and compare the lease row, then write.
     LockThenWrite,
-    /// Each statement asks whether the lease is there, and nothing keeps it there.
+    /// Each statement checks the lease with EXISTS, without locking it.
     Exists,
-    /// Locked and compared as it should be, but the bytes leave before the commit.
+    /// Locks and compares correctly, but sends before the commit.
     SendFirst,
-    /// Once claimed, a lease is believed in for ever.
+    /// A claimed lease is never checked again.
     Unchecked,
 }
 
@@ -26,7 +26,7 @@ impl FenceStrategy {
         FenceStrategy::Unchecked,
     ];
 
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             FenceStrategy::LockThenWrite => "lock-then-write",
             FenceStrategy::Exists => "exists",
@@ -39,7 +39,7 @@ impl FenceStrategy {
         self == FenceStrategy::SendFirst
     }
 
-    /// What every statement of a write asks besides.
+    /// Additional SQL condition of every write.
     pub(super) fn condition(self) -> &'static str {
         match self {
             // $1 and $2 are the submitter and the lease in every statement.
@@ -47,12 +47,12 @@ impl FenceStrategy {
                 "EXISTS (SELECT FROM submitter_lease l
                          WHERE l.submitter = $1 AND l.lease_id = $2 AND l.expires_at > clock_timestamp())"
             }
-            // The same arguments, and no question.
+            // The same parameters, always true.
             _ => "$1::TEXT IS NOT NULL AND $2::UUID IS NOT NULL",
         }
     }
 
-    /// The first statement of a write. False: the lease is somebody else's.
+    /// The first statement of a write. False: the lease is lost.
     pub(super) async fn pass(
         self,
         tx: &mut Transaction<'_, Postgres>,
@@ -74,10 +74,10 @@ impl FenceStrategy {
 impl FromStr for FenceStrategy {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<FenceStrategy, String> {
+    fn from_str(name: &str) -> Result<FenceStrategy, String> {
         FenceStrategy::ALL
             .into_iter()
-            .find(|strategy| strategy.word() == word)
-            .ok_or_else(|| format!("`{word}` is no way"))
+            .find(|strategy| strategy.name() == name)
+            .ok_or_else(|| format!("unknown fence strategy `{name}`"))
     }
 }

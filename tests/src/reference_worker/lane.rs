@@ -1,5 +1,5 @@
-//! One submitter of the plain worker: claim, give one nonce, send, wait until it is final, and again. Everything it knows it
-//! reads from the rows each time.
+//! One submitter of the reference worker: claim the lease, assign one nonce, send, wait until it is final, repeat.
+//! All state is read from the database in each step.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::pause::{After, pause_after};
-use super::{Desk, FenceStrategy};
+use super::{FenceStrategy, LaneContext};
 use crate::submitter::Submitter;
 
-const BETWEEN_TURNS: Duration = Duration::from_millis(100);
-/// Of a transfer with a little data.
+const STEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Enough for a transfer with a little data.
 const GAS: u64 = 60_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ struct Lease {
     renewed: Instant,
 }
 
-/// Signed for an intent.
+/// A signed transaction of an intent.
 #[derive(Debug)]
 struct Draft {
     raw: Bytes,
@@ -36,38 +36,38 @@ struct Draft {
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    desk: Desk,
+    context: LaneContext,
     submitter: Submitter,
     address: String,
     lease: Option<Lease>,
-    /// A write of ours may still be undecided.
+    /// The result of the last write is unknown.
     in_doubt: bool,
-    /// Intents it has begun to give a nonce.
-    given: usize,
+    /// Number of nonce assignments started.
+    assigned: usize,
 }
 
 impl Lane {
-    pub(super) fn new(desk: Desk, submitter: Submitter) -> Lane {
+    pub(super) fn new(context: LaneContext, submitter: Submitter) -> Lane {
         let address = submitter.text();
-        Lane { desk, submitter, address, lease: None, in_doubt: false, given: 0 }
+        Lane { context, submitter, address, lease: None, in_doubt: false, assigned: 0 }
     }
 
     pub(super) async fn work(mut self) {
         loop {
-            if let Err(error) = self.turn().await {
+            if let Err(error) = self.step().await {
                 self.in_doubt = true;
-                tracing::info!(submitter = self.address, error = %format!("{error:#}"), "once more");
+                tracing::info!(submitter = self.address, error = %format!("{error:#}"), "step failed, retrying");
             }
-            tokio::time::sleep(BETWEEN_TURNS).await;
+            tokio::time::sleep(STEP_INTERVAL).await;
         }
     }
 
-    async fn turn(&mut self) -> Result<()> {
-        let Some(lease) = self.own().await? else { return Ok(()) };
+    async fn step(&mut self) -> Result<()> {
+        let Some(lease) = self.hold_lease().await? else { return Ok(()) };
         if self.in_doubt {
-            // Whoever decides about the lease waits for the write in doubt; what is read after that is true.
-            let mut tx = self.desk.db.begin().await?;
-            let passed = self.desk.strategy.pass(&mut tx, &self.address, lease.lease_id).await?;
+            // Locking the lease row waits for the uncertain write to finish; later reads see its result.
+            let mut tx = self.context.db.begin().await?;
+            let passed = self.context.strategy.pass(&mut tx, &self.address, lease.lease_id).await?;
             tx.commit().await?;
             self.in_doubt = false;
             if !passed {
@@ -76,28 +76,28 @@ impl Lane {
             }
         }
         match self.oldest_open().await? {
-            Some(tx_id) => self.carry_on(lease, tx_id).await,
-            None => self.give(lease).await,
+            Some(tx_id) => self.follow_up(lease, tx_id).await,
+            None => self.assign_nonce(lease).await,
         }
     }
 
-    /// Renews what is ours, or takes what is free. With `FenceStrategy::Unchecked` a lease is for ever.
-    async fn own(&mut self) -> Result<Option<Lease>> {
-        let seconds = self.desk.lease.as_secs_f64();
+    /// Renews its lease, or claims an expired one. With `FenceStrategy::Unchecked` a lease never expires.
+    async fn hold_lease(&mut self) -> Result<Option<Lease>> {
+        let seconds = self.context.lease.as_secs_f64();
         if let Some(lease) = self.lease {
-            if lease.renewed.elapsed() < self.desk.lease / 4 {
+            if lease.renewed.elapsed() < self.context.lease / 4 {
                 return Ok(Some(lease));
             }
-            let asked = Instant::now();
+            let started = Instant::now();
             let renewed = sqlx::query(
                 "UPDATE submitter_lease SET expires_at = clock_timestamp() + make_interval(secs => $3)
                  WHERE submitter = $1 AND lease_id = $2",
             );
             let renewed =
-                renewed.bind(&self.address).bind(lease.lease_id).bind(seconds).execute(&self.desk.db);
+                renewed.bind(&self.address).bind(lease.lease_id).bind(seconds).execute(&self.context.db);
             let is_ours =
-                renewed.await?.rows_affected() == 1 || self.desk.strategy == FenceStrategy::Unchecked;
-            self.lease = is_ours.then_some(Lease { renewed: asked, ..lease });
+                renewed.await?.rows_affected() == 1 || self.context.strategy == FenceStrategy::Unchecked;
+            self.lease = is_ours.then_some(Lease { renewed: started, ..lease });
             return Ok(self.lease);
         }
         let renewed = Instant::now();
@@ -109,9 +109,9 @@ impl Lane {
              RETURNING lease_id, fencing_token",
         )
         .bind(&self.address)
-        .bind(&self.desk.name)
+        .bind(&self.context.name)
         .bind(seconds)
-        .fetch_optional(&self.desk.db)
+        .fetch_optional(&self.context.db)
         .await?;
         self.lease = claimed.map(|(lease_id, token)| Lease { lease_id, token, renewed });
         Ok(self.lease)
@@ -124,12 +124,12 @@ impl Lane {
              ORDER BY nonce, seq
              LIMIT 1",
         );
-        Ok(open.bind(&self.address).fetch_optional(&self.desk.db).await?)
+        Ok(open.bind(&self.address).fetch_optional(&self.context.db).await?)
     }
 
-    /// A nonce for the head of the queue: draft, write, send.
-    async fn give(&mut self, lease: Lease) -> Result<()> {
-        // What somebody else is writing is passed over, as queues in databases do.
+    /// Assigns a nonce to the head of the queue: sign, write, send.
+    async fn assign_nonce(&mut self, lease: Lease) -> Result<()> {
+        // SKIP LOCKED, as is usual for queues in databases.
         let head: Option<(Uuid, Value)> = sqlx::query_as(
             "SELECT tx_id, payload FROM managed_tx
              WHERE submitter = $1 AND state = 'QUEUED'
@@ -138,21 +138,21 @@ impl Lane {
              FOR UPDATE SKIP LOCKED",
         )
         .bind(&self.address)
-        .fetch_optional(&self.desk.db)
+        .fetch_optional(&self.context.db)
         .await?;
         let Some((tx_id, payload)) = head else { return Ok(()) };
-        let pause = pause_after(self.desk.strategy, self.given);
-        self.given += 1;
+        let pause = pause_after(self.context.strategy, self.assigned);
+        self.assigned += 1;
         self.maybe_pause(pause, After::Choice, lease, tx_id).await;
         let next = sqlx::query_scalar("SELECT next_nonce FROM submitter_nonce_cursor WHERE submitter = $1");
-        let nonce: i64 = next.bind(&self.address).fetch_one(&self.desk.db).await?;
+        let nonce: i64 = next.bind(&self.address).fetch_one(&self.context.db).await?;
         let draft = self.sign(nonce, &payload)?;
-        if self.desk.strategy.sends_first() {
+        if self.context.strategy.sends_first() {
             self.send(&draft.raw).await;
         }
         self.maybe_pause(pause, After::Draft, lease, tx_id).await;
-        let mut tx = self.desk.db.begin().await?;
-        if !self.desk.strategy.pass(&mut tx, &self.address, lease.lease_id).await?
+        let mut tx = self.context.db.begin().await?;
+        if !self.context.strategy.pass(&mut tx, &self.address, lease.lease_id).await?
             || !self.write(&mut tx, lease, tx_id, &draft).await?
         {
             tracing::info!(submitter = self.address, "fenced");
@@ -167,24 +167,24 @@ impl Lane {
 
     async fn maybe_pause(&self, drawn: Option<After>, here: After, lease: Lease, tx_id: Uuid) {
         if drawn == Some(here) {
-            self.desk.pause(here, &self.address, lease.lease_id, tx_id).await;
+            self.context.pause(here, &self.address, lease.lease_id, tx_id).await;
         }
     }
 
-    /// The price differs from one signature to the next, as on any chain that is used.
+    /// With a random gas price, so that each signature yields another hash.
     fn sign(&self, nonce: i64, payload: &Value) -> Result<Draft> {
         let to: Address = serde_json::from_value(payload["to"].clone())?;
         let data: Bytes = serde_json::from_value(payload["data"].clone())?;
         let value: U256 = serde_json::from_value(payload["value"].clone())?;
         let price = U256::exp10(10) + rand::random_range(0..1_000_000_000u64);
         let request = TransactionRequest::new().from(self.submitter.address()).to(to).value(value).data(data);
-        let request = request.nonce(nonce).gas(GAS).gas_price(price).chain_id(self.desk.chain_id);
+        let request = request.nonce(nonce).gas(GAS).gas_price(price).chain_id(self.context.chain_id);
         let raw = self.submitter.sign(&TypedTransaction::Legacy(request));
         let hash = format!("0x{}", hex::encode(keccak256(&raw)));
         Ok(Draft { raw, hash, nonce })
     }
 
-    /// Intent, cursor and bytes. False: a condition did not hold.
+    /// Writes intent, cursor and attempt. False: a condition failed.
     async fn write(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -192,7 +192,7 @@ impl Lane {
         tx_id: Uuid,
         draft: &Draft,
     ) -> Result<bool> {
-        let condition = self.desk.strategy.condition();
+        let condition = self.context.strategy.condition();
         let intent = format!(
             "UPDATE managed_tx
              SET state = 'IN_FLIGHT', nonce = $4, tx_hash = $5, fencing_token = $6,
@@ -216,7 +216,7 @@ impl Lane {
              SELECT gen_random_uuid(), $3, $4, $1, $5, 'ORIGINAL', $6, $7, '{{}}', $8
              WHERE {condition}"
         );
-        let chain_id = i64::try_from(self.desk.chain_id)?;
+        let chain_id = i64::try_from(self.context.chain_id)?;
         let attempt =
             sqlx::query(sqlx::AssertSqlSafe(attempt)).bind(&self.address).bind(lease.lease_id).bind(tx_id);
         let attempt = attempt.bind(chain_id).bind(draft.nonce).bind(draft.raw.to_vec()).bind(&draft.hash);
@@ -224,12 +224,12 @@ impl Lane {
         Ok([intent, cursor, attempt].iter().all(|written| written.rows_affected() == 1))
     }
 
-    /// What became of an open intent: final, or the same bytes again.
-    async fn carry_on(&mut self, lease: Lease, tx_id: Uuid) -> Result<()> {
+    /// Finishes an open intent, or resends its attempts.
+    async fn follow_up(&mut self, lease: Lease, tx_id: Uuid) -> Result<()> {
         let attempts: Vec<(String, Vec<u8>)> =
             sqlx::query_as("SELECT tx_hash, raw_tx FROM tx_attempt WHERE tx_id = $1 ORDER BY created_at")
                 .bind(tx_id)
-                .fetch_all(&self.desk.db)
+                .fetch_all(&self.context.db)
                 .await?;
         let head = number(&self.rpc("eth_blockNumber", json!([])).await?);
         for (hash, _) in &attempts {
@@ -237,7 +237,7 @@ impl Lane {
             if receipt.is_null() {
                 continue;
             }
-            if number(&receipt["blockNumber"]) + self.desk.required <= head + 1 {
+            if number(&receipt["blockNumber"]) + self.context.required <= head + 1 {
                 self.finish(lease, tx_id, &receipt).await?;
             }
             return Ok(());
@@ -249,14 +249,14 @@ impl Lane {
     }
 
     async fn finish(&mut self, lease: Lease, tx_id: Uuid, receipt: &Value) -> Result<()> {
-        let mut tx = self.desk.db.begin().await?;
-        let passed = self.desk.strategy.pass(&mut tx, &self.address, lease.lease_id).await?;
+        let mut tx = self.context.db.begin().await?;
+        let passed = self.context.strategy.pass(&mut tx, &self.address, lease.lease_id).await?;
         let statement = format!(
             "UPDATE managed_tx
              SET state = 'CONFIRMED', tx_hash = $4, block_number = $5, block_hash = $6, receipt = $7,
                  confirmed_at = clock_timestamp(), finished_at = clock_timestamp(), fencing_token = $8
              WHERE tx_id = $3 AND {}",
-            self.desk.strategy.condition()
+            self.context.strategy.condition()
         );
         let height = i64::try_from(number(&receipt["blockNumber"]))?;
         let cell = json!({ "succeeded": true, "gasUsed": "0x5208", "transactionIndex": 0 });
@@ -271,17 +271,17 @@ impl Lane {
         Ok(tx.commit().await?)
     }
 
-    /// Whatever the node says: what counts is read from the chain.
+    /// Errors are only logged; the result is read from the chain.
     async fn send(&self, raw: &[u8]) {
         let raw = format!("0x{}", hex::encode(raw));
         if let Err(error) = self.rpc("eth_sendRawTransaction", json!([raw])).await {
-            tracing::debug!(error = %format!("{error:#}"), "a send");
+            tracing::debug!(error = %format!("{error:#}"), "send failed");
         }
     }
 
     async fn rpc(&self, method: &str, params: Value) -> Result<Value> {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answer = self.desk.http.post(&self.desk.rpc).json(&body).send().await?;
+        let answer = self.context.http.post(&self.context.rpc).json(&body).send().await?;
         let mut answer: Value = answer.json().await?;
         match answer.get("error") {
             Some(error) => anyhow::bail!("{method}: {error}"),

@@ -1,8 +1,8 @@
-//! A worker of the harness's own: small, with SQL of its own, and wrong on purpose if asked. It is what the negative controls of the
-//! chaos runs are made of, and no part of the product.
+//! A minimal worker with its own SQL for the negative controls of the chaos runs. Not part of the product.
 //!
-//! One code, four ways to guard a write. With the right one it keeps every promise under the same faults, so whatever the
-//! checker finds with another way is the fault of that way. It pauses where it hurts, as a collector of garbage would.
+//! One implementation with four fence strategies, of which one is correct. With the correct one it violates no rule
+//! under the same faults, so any violation with another strategy is caused by that strategy. It pauses at the
+//! vulnerable points, like a long garbage collection would.
 
 mod fence_strategy;
 mod lane;
@@ -20,24 +20,24 @@ use self::lane::Lane;
 use crate::stack::Stack;
 use crate::submitter::Submitter;
 
-/// Names the way to the process.
+/// Passes the strategy to the process.
 pub(crate) const FENCE_STRATEGY_VAR: &str = "GAPLESS_FENCE_STRATEGY";
 
-/// What a lane needs to know.
+/// Connections and parameters of a lane.
 #[derive(Clone, Debug)]
-struct Desk {
+struct LaneContext {
     db: PgPool,
     rpc: String,
     http: reqwest::Client,
     chain_id: u64,
     strategy: FenceStrategy,
-    /// Of this process.
+    /// Worker id.
     name: String,
     lease: Duration,
     required: u64,
 }
 
-/// Rows that the product's workers would make, and no guards: triggers and unique indexes would hide what a fence lets by.
+/// Inserts the rows of the submitters and drops triggers and unique indexes, which would hide violations of the fence.
 pub(crate) async fn prepare(stack: &Stack) {
     for statement in [
         "DROP TRIGGER managed_tx_guard ON managed_tx",
@@ -62,33 +62,33 @@ pub(crate) async fn prepare(stack: &Stack) {
     }
 }
 
-/// The process. It reads the configuration that a worker of the product would get.
+/// Runs the process with the configuration of a product worker.
 pub async fn run(config: &str, strategy: FenceStrategy) -> Result<()> {
     let config: Table = config.parse()?;
     let text = |path: &[&str]| -> Result<String> {
         let value = look_up(&config, path)?;
-        Ok(value.as_str().with_context(|| format!("{path:?} is no text"))?.to_owned())
+        Ok(value.as_str().with_context(|| format!("{path:?} is not a string"))?.to_owned())
     };
     let rpc = look_up(&config, &["chain", "c0", "rpc", "urls"])?.get(0).and_then(|url| url.as_str());
     let number = |path: &[&str]| -> Result<u64> {
-        look_up(&config, path)?.as_integer().and_then(|n| n.try_into().ok()).context("no number")
+        look_up(&config, path)?.as_integer().and_then(|n| n.try_into().ok()).context("not a number")
     };
     let options: PgConnectOptions = text(&["database", "url"])?.parse()?;
     let pool = PgPoolOptions::new().max_connections(12).acquire_timeout(Duration::from_secs(2));
     let lease = text(&["lease", "duration"])?;
     let lease: u64 = lease.trim_end_matches("ms").parse().context("a lease in milliseconds")?;
-    let desk = Desk {
-        db: pool.connect_lazy_with(options.application_name("plain-worker")),
+    let context = LaneContext {
+        db: pool.connect_lazy_with(options.application_name("reference-worker")),
         rpc: rpc.context("no node")?.to_owned(),
         http: reqwest::Client::builder().timeout(Duration::from_secs(2)).build()?,
         chain_id: number(&["chain", "c0", "id"])?,
         strategy,
-        name: format!("plain-{}", std::process::id()),
+        name: format!("reference-{}", std::process::id()),
         lease: Duration::from_millis(lease),
         required: number(&["confirmations", "required"])?,
     };
     let keys = (0..).map_while(|index| std::env::var(Stack::key_name(index)).ok());
-    let lanes = keys.map(|key| Lane::new(desk.clone(), Submitter::from_hex(&key)).work());
+    let lanes = keys.map(|key| Lane::new(context.clone(), Submitter::from_hex(&key)).work());
     tracing::info!("worker started");
     futures::future::join_all(lanes).await;
     Ok(())

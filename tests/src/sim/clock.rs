@@ -1,12 +1,12 @@
-//! The database's clock, one for each thread, that moves only when it is told to. A function of our own stands before
-//! PostgreSQL's in the search path: the statements are the product's.
+//! A manually advanced database clock per thread: a `clock_timestamp` function that precedes PostgreSQL's in the
+//! search path, so that the product's statements use it.
 
 use std::time::Duration;
 
 use sqlx::PgPool;
 use sqlx::types::chrono::{DateTime, Utc};
 
-/// Every statement that asks for the time finds this one first.
+/// Creates the function and the table of clocks.
 pub(super) async fn install(db: &PgPool) {
     sqlx::raw_sql(
         "CREATE SCHEMA sim;
@@ -22,12 +22,12 @@ pub(super) async fn install(db: &PgPool) {
     .unwrap();
 }
 
-/// Where a thread connects to.
+/// Database URL of a thread.
 pub(super) fn url(url: &str, thread: usize) -> String {
     format!("{url}?options=-c%20sim.thread%3D{thread}%20-c%20search_path%3Dsim,pg_catalog,public")
 }
 
-/// The same time at every start.
+/// Sets the start time, which is always the same.
 pub(super) async fn set(db: &PgPool) {
     sqlx::query(
         "INSERT INTO sim.clock (thread, at) VALUES (current_setting('sim.thread'), '2100-01-01T00:00:00Z')
@@ -38,12 +38,12 @@ pub(super) async fn set(db: &PgPool) {
     .unwrap();
 }
 
-/// What it shows.
+/// The current time.
 pub(super) async fn now(db: &PgPool) -> DateTime<Utc> {
     sqlx::query_scalar("SELECT sim.clock_timestamp()").fetch_one(db).await.unwrap()
 }
 
-/// Lets time pass, here and there.
+/// Advances the clocks of tokio and of the database.
 pub(super) async fn advance(db: &PgPool, time: Duration) {
     tokio::time::advance(time).await;
     sqlx::query(

@@ -1,11 +1,11 @@
-//! One history: what happens, chosen by a seed, and then the way to the end, on which nothing bad happens any more.
+//! One history: operations chosen by a seed, then a phase without faults until everything is final.
 
-mod callers;
 mod chain;
 mod clients;
 mod ending;
 mod features;
 mod op;
+mod reservation_clients;
 mod script;
 
 use std::sync::{Arc, Mutex};
@@ -21,29 +21,29 @@ use sqlx::PgPool;
 use sqlx::types::chrono::NaiveDate;
 
 use super::Sabotage;
+use super::call_boundary::CallFault;
 use super::clock;
-use super::dice::Dice;
-use super::gate::Hitch;
 use super::ledger::{Estimates, Ledger};
 use super::log::Log;
 use super::process::{Parts, Process, Stepped};
-pub(super) use callers::Said;
+use super::rng::SeededRng;
 pub(super) use clients::Intent;
-pub(super) use features::{Features, VALUE_OF_A_DAY};
+pub(super) use features::{DAILY_LIMIT, Features};
 use op::Op;
+pub(super) use reservation_clients::{AnswerKind, ReservationClient};
 
-/// Leases run out by the database's clock, or whenever the seed says so.
+/// Leases expire by the database's clock, or when the seed decides.
 pub(super) const LEASE: config::Lease = config::Lease {
     duration: Duration::from_secs(10),
     renew_interval: Duration::from_secs(3),
     clock_skew: Duration::ZERO,
 };
 const PROCESSES: [char; 2] = ['A', 'B'];
-/// Steps of one lane before it is another's turn.
+/// Maximum steps of one lane before the next one.
 const STEPS: u32 = 40;
 
-/// What a thread has for all its histories.
-pub(super) struct Bench {
+/// Dependencies of a thread, shared by all its histories.
+pub(super) struct ThreadContext {
     pub(super) store: Store,
     pub(super) db: PgPool,
     pub(super) notifier: Notifier,
@@ -52,41 +52,46 @@ pub(super) struct Bench {
 }
 
 pub(super) struct History<'a> {
-    pub(super) bench: &'a Bench,
+    pub(super) context: &'a ThreadContext,
     pub(super) key: SubmitterKey,
     pub(super) intents: Vec<Intent>,
     pub(super) features: Features,
-    /// The database's day at the beginning.
+    /// The database's date at the start.
     pub(super) began: NaiveDate,
     pub(super) log: Log,
-    dice: Dice,
+    rng: SeededRng,
     parts: Parts,
     processes: Vec<Process>,
 }
 
 impl<'a> History<'a> {
-    /// One that has nothing but requests, workers and blocks.
-    pub(super) async fn begin_plain(bench: &'a Bench, seed: u64, is_shared: bool) -> History<'a> {
+    /// A history with only requests, workers and blocks.
+    pub(super) async fn begin_plain(context: &'a ThreadContext, seed: u64, is_shared: bool) -> History<'a> {
         let features = Features { is_shared, ..Features::default() };
-        History::begin_with(bench, seed, Dice::new(seed), features).await
+        History::begin_with(context, seed, SeededRng::new(seed), features).await
     }
 
-    /// One that may have everything.
-    pub(super) async fn begin(bench: &'a Bench, seed: u64) -> History<'a> {
-        let mut dice = Dice::new(seed);
-        let features = Features::choose(&mut dice, bench.sabotage);
-        History::begin_with(bench, seed, dice, features).await
+    /// A history with random features.
+    pub(super) async fn begin(context: &'a ThreadContext, seed: u64) -> History<'a> {
+        let mut rng = SeededRng::new(seed);
+        let features = Features::choose(&mut rng, context.sabotage);
+        History::begin_with(context, seed, rng, features).await
     }
 
-    async fn begin_with(bench: &'a Bench, seed: u64, mut dice: Dice, features: Features) -> History<'a> {
+    async fn begin_with(
+        context: &'a ThreadContext,
+        seed: u64,
+        mut rng: SeededRng,
+        features: Features,
+    ) -> History<'a> {
         let wallet = LocalWallet::from_bytes(&[7; 32]).expect("a key");
-        // A chain of its own: no history knows of another.
+        // Its own chain id: histories are independent.
         let chain_id = ChainId(1_000 + seed);
-        let mut config = ChainConfig { id: chain_id, ..bench.config.clone() };
-        config.confirmations.required = Finality::Blocks(2 + dice.below(3));
-        config.nonce.max_in_flight = dice.pick(&[1, 1, 3]);
-        config.nonce.release_at = dice.pick(&[ReleaseAt::Confirmed, ReleaseAt::Mined]);
-        config.gasbump.enabled = dice.one_in(3);
+        let mut config = ChainConfig { id: chain_id, ..context.config.clone() };
+        config.confirmations.required = Finality::Blocks(2 + rng.below(3));
+        config.nonce.max_in_flight = rng.pick(&[1, 1, 3]);
+        config.nonce.release_at = rng.pick(&[ReleaseAt::Confirmed, ReleaseAt::Mined]);
+        config.gasbump.enabled = rng.one_in(3);
         let log = Log::default();
         log.add(format!(
             "     window {}, released when {:?}, final after {:?}, gas bump {}",
@@ -97,29 +102,29 @@ impl<'a> History<'a> {
         ));
         log.add(format!("     {features:?}"));
         let key = SubmitterKey { chain_id, address: wallet.address() };
-        if features.has_policy && bench.sabotage != Sabotage::NoPolicy {
+        if features.has_policy && context.sabotage != Sabotage::NoPolicy {
             config.policies.insert(key.address, Arc::new(features::policy()));
         }
         let announced = Announced { key, signer: "raw_key", shared: features.is_shared, low_level: false };
-        bench.store.announce(&[announced]).await.unwrap();
+        context.store.announce(&[announced]).await.unwrap();
         let mut ledger = Ledger::new(wallet.address(), seed);
-        ledger.forges = bench.sabotage == Sabotage::ForgedTaker;
-        if bench.sabotage == Sabotage::FalseReverts {
+        ledger.forges = context.sabotage == Sabotage::ForgedExternal;
+        if context.sabotage == Sabotage::FalseReverts {
             ledger.estimates = Estimates::Reverted;
         }
         let ledger = Arc::new(Mutex::new(ledger));
-        let (store, notifier) = (bench.store.clone(), bench.notifier.clone());
-        let leaks = bench.sabotage == Sabotage::SendBeforeCommit;
+        let (store, notifier) = (context.store.clone(), context.notifier.clone());
+        let leaks = context.sabotage == Sabotage::SendBeforeCommit;
         let parts = Parts { config, ledger, wallet, store, notifier, log: log.clone(), leaks };
         let processes = PROCESSES.map(|name| Process::start(name, &parts)).into();
         History {
-            bench,
+            context,
             key,
             intents: Vec::new(),
             features,
-            began: clock::now(&bench.db).await.date_naive(),
+            began: clock::now(&context.db).await.date_naive(),
             log,
-            dice,
+            rng,
             parts,
             processes,
         }
@@ -129,29 +134,29 @@ impl<'a> History<'a> {
         self.parts.ledger.lock().unwrap()
     }
 
-    /// The part that the seed decides.
+    /// The random part.
     pub(super) async fn run(&mut self) {
-        self.happen(Op::Submit).await;
-        self.happen(Op::Claim(0)).await;
-        for _ in 0..15 + self.dice.below(25) + 4 * self.features.count() {
+        self.apply(Op::Submit).await;
+        self.apply(Op::Claim(0)).await;
+        for _ in 0..15 + self.rng.below(25) + 4 * self.features.count() {
             let op = self.choose();
-            self.happen(op).await;
+            self.apply(op).await;
         }
     }
 
-    async fn happen(&mut self, op: Op) {
+    async fn apply(&mut self, op: Op) {
         match op {
             Op::Submit => self.submit().await,
-            Op::Step { who, hitch } => {
+            Op::Step { who, fault } => {
                 if self.processes[who].has_lane() {
-                    let hitched = hitch.map(|hitch| format!(", and {hitch}")).unwrap_or_default();
-                    self.say(format!("{} steps{hitched}", self.processes[who].name()));
-                    self.step(who, hitch).await;
+                    let faulty = fault.map(|fault| format!(", and {fault}")).unwrap_or_default();
+                    self.log_event(format!("{} steps{faulty}", self.processes[who].name()));
+                    self.step(who, fault).await;
                 }
             }
-            Op::Look { who, fails } => {
-                self.say(format!("{} looks at the chain", self.processes[who].name()));
-                self.processes[who].look(fails).await;
+            Op::PollHead { who, fails } => {
+                self.log_event(format!("{} polls the head", self.processes[who].name()));
+                self.processes[who].poll_head(fails).await;
             }
             Op::TakeOver(who) => {
                 if !self.processes[who].has_lane() {
@@ -161,40 +166,40 @@ impl<'a> History<'a> {
             }
             Op::Claim(who) => self.claim(who).await,
             Op::Crash(who) => {
-                self.say(format!("{} dies", self.processes[who].name()));
+                self.log_event(format!("{} crashes", self.processes[who].name()));
                 self.processes[who] = Process::start(self.processes[who].name(), &self.parts);
             }
             Op::Renew(who) => self.renew(who).await,
             Op::Advance(time) => {
-                self.say(format!("{time:?} pass"));
-                clock::advance(&self.bench.db, time).await;
+                self.log_event(format!("{time:?} pass"));
+                clock::advance(&self.context.db, time).await;
             }
-            Op::Ask(action) => self.ask(action).await,
-            Op::Operate(action, pointer) => self.operate(action, pointer).await,
+            Op::TxAction(action) => self.tx_action(action).await,
+            Op::OperatorAction(action, pointer) => self.operator_action(action, pointer).await,
             Op::Reserve => self.reserve().await,
-            Op::HearCaller => self.hear_a_caller().await,
+            Op::PollReservation => self.poll_a_reservation_client().await,
             Op::Mine(_)
             | Op::Reorg { .. }
             | Op::Evict
             | Op::Lag(_)
             | Op::CountLag(_)
             | Op::Forget(_)
-            | Op::Broke(_)
+            | Op::Unfunded(_)
             | Op::BaseFee(_)
-            | Op::Trouble(_)
+            | Op::Outage(_)
             | Op::Estimates(_)
             | Op::Backend(_)
             | Op::OutsidePending
-            | Op::Outside => self.befall_the_chain(op),
+            | Op::Outside => self.apply_to_chain(op),
         }
     }
 
-    async fn step(&mut self, who: usize, hitch: Option<Hitch>) -> Stepped {
-        let (stepped, over) = self.processes[who].step(hitch).await;
+    async fn step(&mut self, who: usize, fault: Option<CallFault>) -> Stepped {
+        let (stepped, over) = self.processes[who].step(fault).await;
         if let Some(lease) = over {
-            self.bench.store.release(vec![lease]).await.unwrap();
+            self.context.store.release(vec![lease]).await.unwrap();
         }
-        self.log.add(format!("     {}: {}", self.processes[who].name(), in_words(stepped)));
+        self.log.add(format!("     {}: {}", self.processes[who].name(), describe(stepped)));
         stepped
     }
 
@@ -203,9 +208,9 @@ impl<'a> History<'a> {
             return;
         }
         let node = WorkerId(self.processes[who].name().to_string());
-        if let Some(lease) = self.bench.store.claim(&node, &[self.key], &LEASE).await.unwrap().pop() {
-            self.say(format!("{node} takes the lease, token {}", lease.token().0));
-            self.processes[who].own(lease, &self.parts);
+        if let Some(lease) = self.context.store.claim(&node, &[self.key], &LEASE).await.unwrap().pop() {
+            self.log_event(format!("{node} claims the lease, token {}", lease.token().0));
+            self.processes[who].add_lane(lease, &self.parts);
         }
     }
 
@@ -215,38 +220,38 @@ impl<'a> History<'a> {
         )
         .bind(self.key.chain_id.as_i64())
         .bind(self.key.address_text())
-        .execute(&self.bench.db)
+        .execute(&self.context.db)
         .await
         .unwrap();
     }
 
     async fn renew(&mut self, who: usize) {
         if let Some(tag) = self.processes[who].tag() {
-            let lost = self.bench.store.renew(&[tag], &LEASE).await.unwrap();
+            let lost = self.context.store.renew(&[tag], &LEASE).await.unwrap();
             let name = self.processes[who].name();
             if lost.is_empty() {
-                self.say(format!("{name} renews"));
+                self.log_event(format!("{name} renews"));
             } else {
-                self.say(format!("{name} hears that the lease is lost"));
-                self.processes[who].dismiss(&self.parts);
+                self.log_event(format!("{name} learns that the lease is lost"));
+                self.processes[who].drop_lane(&self.parts);
             }
         }
     }
 
-    fn say(&self, what: String) {
+    fn log_event(&self, what: String) {
         self.log.add(format!("   - {what}"));
     }
 }
 
-/// Without times: those are not the same twice.
-fn in_words(stepped: Stepped) -> &'static str {
+/// Without durations, which differ between runs.
+fn describe(stepped: Stepped) -> &'static str {
     match stepped {
-        Stepped::To(Next::Again) => "goes on",
+        Stepped::To(Next::Again) => "continues",
         Stepped::To(Next::Wait(_)) => "waits",
         Stepped::To(Next::Pause(_)) => "starts over",
         Stepped::To(Next::Done) => "is done",
         Stepped::To(Next::Lost) => "has lost the lease",
-        Stepped::Stopped => "stands still",
+        Stepped::Stopped => "is stopped",
         Stepped::Idle => "has no lane",
     }
 }

@@ -1,4 +1,4 @@
-//! A chain of one account, in memory: a pool, blocks, forks, and a view of it that may lag.
+//! An in-memory chain of one account: mempool, blocks, forks, and a view that may lag.
 
 mod view;
 
@@ -9,30 +9,30 @@ use ethers_core::types::{Address, Bytes, H256, U256};
 use ethers_core::utils::keccak256;
 use ethers_core::utils::rlp::Rlp;
 
-use super::dice::Dice;
+use super::rng::SeededRng;
 pub(super) use view::Backend;
 
 pub(super) const BASE_FEE: u64 = 1_000_000_000;
 
-/// What the pool knows of a transaction.
+/// A transaction in the mempool or on chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tx {
     pub(super) hash: H256,
     pub(super) nonce: u64,
-    /// Tells which intent it is of: no two have the same. A placeholder moves nothing.
+    /// Identifies the intent: values are unique. 0 for a placeholder.
     pub(super) value: u64,
     tip: U256,
     cap: U256,
 }
 
-/// What a contract does with a transaction of this value, by its tens.
+/// How the contract executes a transaction, by the tens digit of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Succeeds,
-    /// It is estimated well, and reverts when it is mined.
+    /// The estimate succeeds, and it reverts when it is mined.
     RevertsLate,
     Reverts,
-    /// It reverts on a state without another one, which `Ledger::needs` names.
+    /// It reverts unless another transaction (`Ledger::needs`) was executed before.
     Needs,
 }
 
@@ -47,15 +47,15 @@ impl Fate {
     }
 }
 
-/// How a node answers who asks for an estimate.
+/// How a node responds to estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Estimates {
     Answered,
-    /// In words that no class has.
+    /// With an error message of no known class.
     Refused,
-    /// It would not execute it, for a reason that may be its own.
+    /// The node declines to execute it, for a reason of its own.
     Unwilling,
-    /// Broken on purpose: everything reverts, on every state.
+    /// Intentional defect: everything reverts, on every state.
     Reverted,
 }
 
@@ -73,32 +73,32 @@ pub(super) struct Ledger {
     blocks: Vec<Block>,
     replaced: HashMap<H256, (u64, Block)>,
     pool: Vec<Tx>,
-    /// Everything that ever reached the pool.
+    /// Everything that ever reached the mempool.
     arrived: Vec<Tx>,
     made: u64,
-    /// So many of the newest blocks are not shown to whoever asks.
+    /// Number of newest blocks that are hidden.
     pub(super) lag: usize,
-    /// The count at `latest` comes from a backend that is so many blocks behind the one that shows blocks.
+    /// The count at `latest` lags by this many blocks behind the shown blocks.
     pub(super) count_lag: u64,
-    /// There is no index: what is mined is not found by its hash.
+    /// No index: mined transactions are not found by hash.
     pub(super) forgets: bool,
-    /// The account has nothing: nothing new is taken, and nothing of it is mined.
-    pub(super) is_broke: bool,
+    /// The balance is zero: no transaction is accepted or mined.
+    pub(super) is_unfunded: bool,
     pub(super) base_fee: u64,
-    /// Transactions of the same key that somebody else made.
-    foreign: HashSet<H256>,
-    /// Questions of this kind (`*`: all) are answered with the node's own trouble.
-    pub(super) trouble: Option<&'static str>,
+    /// Hashes of external transactions of the same key.
+    external: HashSet<H256>,
+    /// Calls of this kind (`*`: all) are rejected with a temporary error.
+    pub(super) outage: Option<&'static str>,
     pub(super) estimates: Estimates,
-    /// By value: the value of what has to be mined before.
+    /// By value: the value of the transaction that must be mined before.
     pub(super) needs: HashMap<u64, u64>,
-    /// A second backend behind the same address: every question is answered by one of the two.
+    /// A second backend behind the same address; each call goes to one of the two.
     pub(super) other: Option<Backend>,
-    /// Which of them answers.
-    coin: Dice,
-    /// What the other one shows, while it answers.
+    /// Chooses the backend of a call.
+    coin: SeededRng,
+    /// The blocks of the second backend, during its call.
     view: Option<Vec<Block>>,
-    /// Broken on purpose: blocks show our own transactions as somebody else's, and no receipt is found.
+    /// Intentional defect: blocks show our transactions as external ones, and receipts are not found.
     pub(super) forges: bool,
 }
 
@@ -115,34 +115,34 @@ impl Ledger {
             lag: 0,
             count_lag: 0,
             forgets: false,
-            is_broke: false,
+            is_unfunded: false,
             base_fee: BASE_FEE,
-            foreign: HashSet::new(),
-            trouble: None,
+            external: HashSet::new(),
+            outage: None,
             estimates: Estimates::Answered,
             needs: HashMap::new(),
             other: None,
-            coin: Dice::new(!seed),
+            coin: SeededRng::new(!seed),
             view: None,
             forges: false,
         }
     }
 
-    /// Takes signed bytes, or answers in a node's words why not.
+    /// Accepts a signed transaction, or returns the error message of a node.
     pub(super) fn take(&mut self, raw: &Bytes) -> Result<(), &'static str> {
         let tx = self.read(raw);
         if tx.nonce < self.shown_count() {
             return Err("nonce too low");
         }
         if tx.nonce < self.count() {
-            // The backend that is asked does not know yet that it is mined: its pool takes it, and that leads to nothing.
+            // The lagging backend has not seen that the nonce is consumed: it accepts the transaction without effect.
             self.arrived.push(tx);
             return Ok(());
         }
         if self.pool.iter().any(|known| known.hash == tx.hash) {
             return Err("already known");
         }
-        if self.is_broke {
+        if self.is_unfunded {
             return Err("insufficient funds for gas * price + value");
         }
         if let Some(rival) = self.pool.iter().position(|other| other.nonce == tx.nonce) {
@@ -174,13 +174,13 @@ impl Ledger {
         }
     }
 
-    /// A block with up to so many transactions: those that can be paid and offer enough.
+    /// Mines a block with up to `most` transactions that pay the base fee. Returns their number.
     pub(super) fn mine(&mut self, most: usize) -> usize {
         let mut txs = Vec::new();
         let mut next = self.count();
         let base_fee = U256::from(self.base_fee);
         while txs.len() < most
-            && !self.is_broke
+            && !self.is_unfunded
             && let Some(found) = self.pool.iter().position(|tx| tx.nonce == next && tx.cap >= base_fee)
         {
             txs.push(self.pool.remove(found));
@@ -193,17 +193,17 @@ impl Ledger {
         mined
     }
 
-    /// Somebody else uses the key: the next nonce is consumed, and what waited for it can never be mined.
+    /// Mines an external transaction at the next nonce; pending transactions with this nonce can never be mined.
     pub(super) fn use_outside(&mut self) -> u64 {
         let nonce = self.count();
         self.send_outside(nonce);
-        let was_broke = std::mem::take(&mut self.is_broke);
+        let was_unfunded = std::mem::take(&mut self.is_unfunded);
         self.mine(1);
-        self.is_broke = was_broke;
+        self.is_unfunded = was_unfunded;
         nonce
     }
 
-    /// Somebody else uses the key: a transaction waits in the pool, behind all that could be mined.
+    /// Adds an external transaction to the mempool, at the pending count.
     pub(super) fn queue_outside(&mut self) -> u64 {
         let nonce = self.pending_count();
         self.send_outside(nonce);
@@ -214,12 +214,12 @@ impl Ledger {
         self.made += 1;
         let hash = H256::from_low_u64_be(self.made);
         let price = U256::from(self.base_fee) * 100;
-        self.foreign.insert(hash);
+        self.external.insert(hash);
         self.pool.retain(|tx| tx.nonce != nonce);
         self.pool.push(Tx { hash, nonce, value: 0, tip: price, cap: price });
     }
 
-    /// Somebody else's newest transaction that is mined, and its block.
+    /// The newest mined external transaction, and its block.
     pub(super) fn newest_external(&self) -> Option<(H256, u64)> {
         self.blocks.iter().enumerate().rev().find_map(|(height, block)| {
             let tx = block.txs.iter().rev().find(|tx| self.is_external(tx))?;
@@ -227,22 +227,22 @@ impl Ledger {
         })
     }
 
-    /// Where it is mined.
+    /// The block of a mined transaction.
     pub(super) fn block_of(&self, hash: H256) -> Option<u64> {
         let holds = |block: &Block| block.txs.iter().any(|tx| tx.hash == hash);
         self.blocks.iter().position(holds).map(|height| height as u64)
     }
 
-    /// Whether somebody else ever used the key.
+    /// Whether there ever was an external transaction.
     pub(super) fn was_used_outside(&self) -> bool {
-        !self.foreign.is_empty()
+        !self.external.is_empty()
     }
 
     pub(super) fn is_external(&self, tx: &Tx) -> bool {
-        self.foreign.contains(&tx.hash)
+        self.external.contains(&tx.hash)
     }
 
-    /// Replaces the newest blocks by one more, all empty. What was in them is in the pool again, or nowhere.
+    /// Replaces the newest blocks by one more, all empty. Their transactions return to the mempool, or are dropped.
     pub(super) fn reorg(&mut self, depth: usize, keep: bool) -> usize {
         let depth = depth.min(self.blocks.len() - 1);
         for height in (self.blocks.len() - depth..self.blocks.len()).rev() {
@@ -259,14 +259,14 @@ impl Ledger {
         depth
     }
 
-    /// The pool forgets.
+    /// Empties the mempool. Returns the number of dropped transactions.
     pub(super) fn evict(&mut self) -> usize {
         let evicted = self.pool.len();
         self.pool.clear();
         evicted
     }
 
-    /// The blocks as they are, whatever is shown.
+    /// All mined transactions, independent of the view.
     pub(super) fn chain(&self) -> Vec<Tx> {
         self.blocks.iter().flat_map(|block| block.txs.iter().copied()).collect()
     }
@@ -275,13 +275,13 @@ impl Ledger {
         self.blocks.iter().any(|block| format!("{:#x}", block.hash) == hash)
     }
 
-    /// Whether it did what it was to do, on the chain as it is.
+    /// Whether a mined transaction succeeded.
     pub(super) fn succeeded(&self, tx: &Tx) -> bool {
         let before = self.chain().into_iter().take_while(|mined| mined.hash != tx.hash);
         self.executes(tx.value, before, true)
     }
 
-    /// What a contract says after these.
+    /// Whether it succeeds after these transactions.
     fn executes(&self, value: u64, mut before: impl Iterator<Item = Tx>, is_mined: bool) -> bool {
         match Fate::of(value) {
             Fate::Succeeds => true,
@@ -299,10 +299,10 @@ impl Ledger {
         self.blocks.iter().map(|block| block.txs.len() as u64).sum()
     }
 
-    /// All is well with it again.
-    pub(super) fn mend(&mut self) {
-        (self.lag, self.count_lag, self.trouble) = (0, 0, None);
-        (self.forgets, self.is_broke, self.base_fee) = (false, false, BASE_FEE);
+    /// Ends all faults.
+    pub(super) fn clear_faults(&mut self) {
+        (self.lag, self.count_lag, self.outage) = (0, 0, None);
+        (self.forgets, self.is_unfunded, self.base_fee) = (false, false, BASE_FEE);
         self.other = None;
         if self.estimates != Estimates::Reverted {
             self.estimates = Estimates::Answered;

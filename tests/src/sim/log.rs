@@ -1,4 +1,4 @@
-//! What happened in a history, in the order it happened: printed if it ends badly, compared if it is run twice.
+//! The log of a history: printed on failure, and compared in the test of determinism.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,21 +1,22 @@
-//! A deterministic simulation: the product's lanes, writer, reader, watcher and SQL on a real PostgreSQL, with a chain in
-//! memory and a clock that stands still until the history says that time passes.
+//! A deterministic simulation: the product's lanes, writer, reader, watcher and SQL on a real PostgreSQL, with an
+//! in-memory chain and a paused clock that only the history advances.
 //!
-//! A seed decides everything: requests, steps of two workers, where in a step one stops, fails or dies, takeovers, blocks,
-//! reorgs, evictions, lost answers, a node that lags. Then nothing bad happens any more, and in the end everything must have
-//! ended well. Histories know nothing of each other: each has a chain of its own in one database.
+//! The seed determines everything: requests, steps of two workers, where in a step one stops, fails or crashes,
+//! takeovers, blocks, reorgs, evictions, lost responses, a lagging node. Then all faults end, and every intent must
+//! become final correctly. Histories are independent: each has its own chain id in one database.
 //!
-//! It refuses to be fast by leaving SQL out, and real by having sockets to nodes: that is what the end-to-end tests have.
+//! It keeps the SQL, although that is slow, and replaces the connections to nodes; the end-to-end tests use real
+//! nodes.
 
+mod call_boundary;
+mod checker;
 mod clock;
-mod dice;
-mod gate;
 mod history;
 mod ledger;
 mod log;
 mod ports;
 mod process;
-mod verdict;
+mod rng;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -28,32 +29,32 @@ use gapless::store::{Channel, Store, Timeouts};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::servers;
-use history::{Bench, History};
+use history::{History, ThreadContext};
 use log::Log;
 
-/// What the simulation runs on, as it should be or broken on purpose.
+/// An intentional defect, for the negative controls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     Nothing,
-    /// What is signed is sent before it is recorded.
+    /// A signed transaction is sent before it is recorded.
     SendBeforeCommit,
-    /// A takeover does not change the lease, so the fence lets the last owner through; and no guard stands behind it.
+    /// A takeover does not change the lease id, so the fence does not stop the previous owner; the guards are dropped.
     NoFence,
-    /// A caller hears that its answer counts, and the row says that it gave up.
+    /// A reserving client's answer is accepted, but the row records that it gave up.
     LostAnswers,
-    /// Nonces of others are stepped over, and not recorded.
-    UnrecordedStrangers,
-    /// The worker has no policy where the submitter has one.
+    /// Externally consumed nonces are skipped without being recorded.
+    UnrecordedExternal,
+    /// The worker lacks the submitter's policy.
     NoPolicy,
     /// Every estimate reverts, at every block.
     FalseReverts,
-    /// Blocks show our own transactions as somebody else's, with a signature that proves it.
-    ForgedTaker,
-    /// A backend shows a fork that is deeper than what counts as final.
+    /// Blocks show our transactions as external ones, with a valid signature.
+    ForgedExternal,
+    /// A backend shows a fork that is deeper than finality.
     DeepFork,
 }
 
-/// A history that ended badly.
+/// A history that failed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
@@ -66,11 +67,11 @@ impl std::fmt::Display for Failure {
         writeln!(f, "seed {}:", self.seed)?;
         self.history.iter().try_for_each(|line| writeln!(f, "{line}"))?;
         self.problems.iter().try_for_each(|problem| writeln!(f, "=> {problem}"))?;
-        write!(f, "again: GAPLESS_SIM_SEED={} cargo test -p gapless-tests --test simulation", self.seed)
+        write!(f, "to repeat: GAPLESS_SIM_SEED={} cargo test -p gapless-tests --test simulation", self.seed)
     }
 }
 
-/// What has to happen in some history, in the words of its log: what never happens is not tried.
+/// Texts that must occur in the log of some history; otherwise that case is not covered.
 pub const MARKS: [&str; 24] = [
     "Unsigned: Taken",
     "Signed: Taken",
@@ -85,8 +86,8 @@ pub const MARKS: [&str; 24] = [
     "ends as FAILED (call_not_allowed)",
     "ends as FAILED (value_cap_exceeded)",
     "ends as FAILED (day_cap_exceeded)",
-    "left to others, as STEPPED_OVER",
-    "left to others, as DISPLACED",
+    "consumed outside, as STEPPED_OVER",
+    "consumed outside, as DISPLACED",
     "adopt with Right: adopted",
     "adopt with WrongBlock: ",
     "adopt with OurOwn: ",
@@ -98,17 +99,17 @@ pub const MARKS: [&str; 24] = [
     "estimates: Unwilling",
 ];
 
-/// What became of some histories.
+/// Result of a set of histories.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     pub histories: u64,
-    /// The first that ended badly.
+    /// The first failure.
     pub failure: Option<Failure>,
-    /// In how many there was each of `MARKS`.
+    /// Number of histories with each of `MARKS`.
     pub marks: BTreeMap<&'static str, u64>,
 }
 
-/// A database that histories run in.
+/// A database for histories.
 #[derive(Debug)]
 pub struct Simulation {
     url: String,
@@ -128,25 +129,25 @@ impl Simulation {
         Simulation { url, config: chain_config(), sabotage }
     }
 
-    /// Runs these seeds on several threads. Stops at the first that ends badly, and begins none after `limit`.
+    /// Runs these seeds on several threads. Stops at the first failure, and starts none after `limit`.
     pub fn run(&self, seeds: std::ops::Range<u64>, threads: usize, limit: Duration) -> Ran {
         let (next, stop) = (AtomicU64::new(seeds.start), AtomicBool::new(false));
         let (ran, begun) = (Mutex::new(Ran::default()), std::time::Instant::now());
-        let watched: Vec<Watched> = (0..threads).map(|_| Watched::default()).collect();
+        let watchdog: Vec<Watchdog> = (0..threads).map(|_| Watchdog::default()).collect();
         std::thread::scope(|scope| {
-            let running: Vec<_> = watched
+            let running: Vec<_> = watchdog
                 .iter()
                 .enumerate()
-                .map(|(thread, watched)| {
+                .map(|(thread, watchdog)| {
                     let (next, stop, seeds, ran) = (&next, &stop, &seeds, &ran);
                     scope.spawn(move || {
-                        self.on_a_still_clock(thread, async |bench| {
+                        self.with_paused_clock(thread, async |context| {
                             while !stop.load(Ordering::Relaxed) && begun.elapsed() < limit {
                                 let seed = next.fetch_add(1, Ordering::Relaxed);
                                 if seed >= seeds.end {
                                     return;
                                 }
-                                let (history, problems) = one(bench, seed, watched).await;
+                                let (history, problems) = one(context, seed, watchdog).await;
                                 let mut ran = ran.lock().unwrap();
                                 ran.histories += 1;
                                 for mark in MARKS {
@@ -163,23 +164,24 @@ impl Simulation {
                 })
                 .collect();
             while running.iter().any(|thread| !thread.is_finished()) {
-                watched.iter().for_each(Watched::check);
+                watchdog.iter().for_each(Watchdog::check);
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
         ran.into_inner().unwrap()
     }
 
-    /// Ten minutes in which a node answers questions of one kind (`*`: all) with its own trouble. Answers what does not hold.
-    pub fn ten_minutes_of_trouble(&self, seed: u64, with: &'static str) -> Vec<String> {
+    /// Ten minutes in which the node rejects calls of one kind (`*`: all) with a temporary error. Returns the
+    /// violations.
+    pub fn ten_minutes_of_outage(&self, seed: u64, with: &'static str) -> Vec<String> {
         let found = Mutex::new(Vec::new());
-        self.on_a_still_clock(0, async |bench| {
-            let mut history = History::begin_plain(bench, seed, false).await;
-            let mut problems = history.trouble(with).await;
+        self.with_paused_clock(0, async |context| {
+            let mut history = History::begin_plain(context, seed, false).await;
+            let mut problems = history.outage(with).await;
             if !history.drain().await {
-                problems.push("not everything has ended".to_owned());
+                problems.push("not everything is final".to_owned());
             }
-            problems.extend(verdict::problems(&history).await);
+            problems.extend(checker::problems(&history).await);
             problems.extend(history.unconfirmed().await);
             if !problems.is_empty() {
                 problems.extend(history.log.lines());
@@ -189,26 +191,27 @@ impl Simulation {
         found.into_inner().unwrap()
     }
 
-    /// Somebody else takes the first of three open nonces; the others are final before anybody looks. Answers what does not hold.
+    /// An external transaction consumes the first of three open nonces; the others become final before the worker
+    /// polls. Returns the violations.
     pub fn first_of_a_window_is_taken(&self) -> Vec<String> {
         self.script(false, async |history| history.lose_the_first_of_three().await)
     }
 
-    /// What others did with a shared key before its first use is reorged away. Answers what does not hold.
+    /// A reorg removes an external transaction from before the first use of a shared key. Returns the violations.
     pub fn others_are_reorged_away_before_the_first_use(&self) -> Vec<String> {
         self.script(true, async |history| history.lose_what_others_did_before().await)
     }
 
     fn script(&self, is_shared: bool, run: impl AsyncFnOnce(&mut History<'_>)) -> Vec<String> {
         let found = Mutex::new(Vec::new());
-        self.on_a_still_clock(0, async |bench| {
-            let mut history = History::begin_plain(bench, 0, is_shared).await;
+        self.with_paused_clock(0, async |context| {
+            let mut history = History::begin_plain(context, 0, is_shared).await;
             run(&mut history).await;
             let mut problems = Vec::new();
             if !history.drain().await {
-                problems.extend(history.where_it_stands().await);
+                problems.extend(history.open_state().await);
             }
-            problems.extend(verdict::problems(&history).await);
+            problems.extend(checker::problems(&history).await);
             if !problems.is_empty() {
                 problems.extend(history.log.lines());
             }
@@ -217,16 +220,16 @@ impl Simulation {
         found.into_inner().unwrap()
     }
 
-    /// News that does not fit into a lane's mailbox. Answers what does not hold.
+    /// More events than fit into a lane's mailbox. Returns the violations.
     pub fn a_flooded_mailbox(&self) -> Vec<String> {
         let found = Mutex::new(Vec::new());
-        self.on_a_still_clock(0, async |bench| {
-            let mut history = History::begin_plain(bench, 0, false).await;
+        self.with_paused_clock(0, async |context| {
+            let mut history = History::begin_plain(context, 0, false).await;
             let mut problems = history.flood_the_mailbox().await;
             if !history.drain().await {
-                problems.extend(history.where_it_stands().await);
+                problems.extend(history.open_state().await);
             }
-            problems.extend(verdict::problems(&history).await);
+            problems.extend(checker::problems(&history).await);
             problems.extend(history.unconfirmed().await);
             if !problems.is_empty() {
                 problems.extend(history.log.lines());
@@ -236,18 +239,18 @@ impl Simulation {
         found.into_inner().unwrap()
     }
 
-    /// What happens in one seed's history.
-    pub fn tell(&self, seed: u64) -> Vec<String> {
-        let told = Mutex::new(Vec::new());
-        self.on_a_still_clock(0, async |bench| {
-            *told.lock().unwrap() = one(bench, seed, &Watched::default()).await.0
+    /// The log of one seed's history.
+    pub fn log_of(&self, seed: u64) -> Vec<String> {
+        let log = Mutex::new(Vec::new());
+        self.with_paused_clock(0, async |context| {
+            *log.lock().unwrap() = one(context, seed, &Watchdog::default()).await.0
         });
-        told.into_inner().unwrap()
+        log.into_inner().unwrap()
     }
 
-    /// Time passes when a history says so, for the database too; and not while a thread waits for a socket: a paused clock
-    /// advances by itself when there is nothing to do, but for a runtime with a blocking task.
-    fn on_a_still_clock(&self, thread: usize, run: impl AsyncFnOnce(&Bench)) {
+    /// Runs with a paused clock, also in the database. tokio advances a paused clock while it is idle, for example
+    /// while it waits for a socket, unless the runtime has a blocking task; so there is one.
+    fn with_paused_clock(&self, thread: usize, run: impl AsyncFnOnce(&ThreadContext)) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -259,46 +262,47 @@ impl Simulation {
             let db = PgPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
             clock::set(&db).await;
             let notifier = Notifier::start(store.clone(), Channel::Final);
-            run(&Bench { store, db, notifier, config: self.config.clone(), sabotage: self.sabotage }).await;
+            run(&ThreadContext { store, db, notifier, config: self.config.clone(), sabotage: self.sabotage })
+                .await;
             drop(over);
             let _ = still.await;
         });
     }
 }
 
-/// What a thread is at. Its clock stands still, so it cannot notice by itself that it hangs.
+/// Detects a hanging thread from outside, because its own clock is paused.
 #[derive(Debug, Default)]
-struct Watched(Mutex<Option<(u64, std::time::Instant, Log)>>);
+struct Watchdog(Mutex<Option<(u64, std::time::Instant, Log)>>);
 
-/// A history takes a fraction of a second.
+/// A history normally takes a fraction of a second.
 const HANGS: Duration = Duration::from_secs(60);
 
-impl Watched {
+impl Watchdog {
     fn check(&self) {
         if let Some((seed, begun, log)) = &*self.0.lock().unwrap()
             && begun.elapsed() > HANGS
         {
-            let problems = vec![format!("nothing happens any more, after {HANGS:?}")];
+            let problems = vec![format!("the history hangs, after {HANGS:?}")];
             eprintln!("{}", Failure { seed: *seed, problems, history: log.lines() });
-            // A thread that hangs cannot be ended otherwise.
+            // A hanging thread cannot be ended otherwise.
             std::process::exit(1);
         }
     }
 }
 
-/// Runs a history. Whatever does not hold at its end is a problem.
-async fn one(bench: &Bench, seed: u64, watched: &Watched) -> (Vec<String>, Vec<String>) {
-    let mut history = History::begin(bench, seed).await;
-    *watched.0.lock().unwrap() = Some((seed, std::time::Instant::now(), history.log.clone()));
+/// Runs a history. Returns its log and the violations.
+async fn one(context: &ThreadContext, seed: u64, watchdog: &Watchdog) -> (Vec<String>, Vec<String>) {
+    let mut history = History::begin(context, seed).await;
+    *watchdog.0.lock().unwrap() = Some((seed, std::time::Instant::now(), history.log.clone()));
     history.run().await;
     let mut problems = Vec::new();
     if !history.drain().await {
-        problems.push("not everything has ended".to_owned());
-        problems.extend(history.where_it_stands().await);
+        problems.push("not everything is final".to_owned());
+        problems.extend(history.open_state().await);
     }
-    problems.extend(verdict::problems(&history).await);
-    history.tell_ends().await;
-    *watched.0.lock().unwrap() = None;
+    problems.extend(checker::problems(&history).await);
+    history.log_ends().await;
+    *watchdog.0.lock().unwrap() = None;
     (history.log.lines(), problems)
 }
 
@@ -307,7 +311,7 @@ async fn prepare(url: &str, sabotage: Sabotage) {
     store.migrate().await.unwrap();
     store.close().await;
     let db = PgPoolOptions::new().max_connections(1).connect(url).await.unwrap();
-    // Nobody pulls a plug here.
+    // Durability is not needed here.
     let name: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&db).await.unwrap();
     let fast = format!("ALTER DATABASE {name} SET synchronous_commit = off");
     sqlx::raw_sql(sqlx::AssertSqlSafe(fast)).execute(&db).await.unwrap();
@@ -330,10 +334,10 @@ async fn prepare(url: &str, sabotage: Sabotage) {
              END $$;
              CREATE TRIGGER a_lose_answer BEFORE UPDATE ON nonce_reservation FOR EACH ROW EXECUTE FUNCTION lose_answer();"
         }
-        Sabotage::UnrecordedStrangers => {
-            "CREATE FUNCTION forget_stranger() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+        Sabotage::UnrecordedExternal => {
+            "CREATE FUNCTION forget_external() RETURNS TRIGGER LANGUAGE plpgsql AS $$
              BEGIN RETURN NULL; END $$;
-             CREATE TRIGGER a_forget_stranger BEFORE INSERT ON foreign_nonce FOR EACH ROW EXECUTE FUNCTION forget_stranger();"
+             CREATE TRIGGER a_forget_external BEFORE INSERT ON foreign_nonce FOR EACH ROW EXECUTE FUNCTION forget_external();"
         }
         _ => "",
     };
@@ -341,7 +345,7 @@ async fn prepare(url: &str, sabotage: Sabotage) {
     db.close().await;
 }
 
-/// The product's defaults.
+/// The default configuration.
 fn chain_config() -> ChainConfig {
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     let text = "[database]\nurl = \"postgres://nobody@127.0.0.1/none\"\n[chain.simulated]\nid = 1\n";

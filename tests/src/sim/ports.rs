@@ -1,4 +1,4 @@
-//! The world as one process sees it: a node, a signer and a database, all behind its gate.
+//! Node, signer and database of one process, all behind its call boundary.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use gapless::signer::{Signer, SignerError};
 use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_worker::sim_driver::Commits;
 
-use super::gate::Gate;
+use super::call_boundary::CallBoundary;
 use super::ledger::{BASE_FEE, Estimates, Ledger};
 
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) chain_id: ChainId,
     pub(super) ledger: Arc<Mutex<Ledger>>,
-    pub(super) gate: Arc<Gate>,
+    pub(super) boundary: Arc<CallBoundary>,
 }
 
 impl Node {
@@ -36,22 +36,22 @@ impl Node {
         let other = self.ledger.lock().unwrap().route();
         let effect = async {
             let mut ledger = self.ledger.lock().unwrap();
-            ledger.turn_to(other);
-            if ledger.trouble.is_some_and(|troubled| troubled == "*" || troubled == method) {
+            ledger.switch_to(other);
+            if ledger.outage.is_some_and(|rejected| rejected == "*" || rejected == method) {
                 let (endpoint, message) = ("simulated".to_owned(), "rate limit exceeded".to_owned());
-                return Err(RpcError::Trouble { method, endpoint, code: -32005, message });
+                return Err(RpcError::Unavailable { method, endpoint, code: -32005, message });
             }
             let answer = answer(&mut ledger);
-            ledger.turn_to(false);
+            ledger.switch_to(false);
             Ok(answer)
         };
         let timeout = Duration::from_secs(10);
         let lost = || Err(RpcError::Timeout { method, endpoint: "simulated".to_owned(), timeout });
         let call = if other { &format!("{method}, of the other backend") } else { method };
-        self.gate.pass(call, effect, lost).await
+        self.boundary.pass(call, effect, lost).await
     }
 
-    /// On the state after a block; `None`: after the newest one that is shown.
+    /// Estimates on the state after a block; `None`: after the newest shown one.
     async fn execute(
         &self,
         method: &'static str,
@@ -66,9 +66,9 @@ impl Node {
         self.ask(method, |ledger| {
             let block = block.map_or(ledger.head_hash(), |block| block.hash);
             match (ledger.estimates, ledger.estimate(value, block)) {
-                (Estimates::Refused, _) => refused("words that no class has"),
+                (Estimates::Refused, _) => refused("a message of no known class"),
                 (Estimates::Unwilling, _) => {
-                    let message = "this node does not execute that".to_owned();
+                    let message = "this node declines to execute this".to_owned();
                     Ok(CallOutcome::Unwilling { gas_cap: None, message })
                 }
                 (_, None) => refused("unknown block"),
@@ -110,9 +110,9 @@ impl ChainConnector for Node {
     async fn broadcast(&self, attempt: &Attempt) -> Result<SubmitOutcome, RpcError> {
         self.ask("broadcast", |ledger| match ledger.take(attempt.raw()) {
             Ok(()) => SubmitOutcome::accepted(),
-            Err(words) => SubmitOutcome {
-                class: classify(-32000, words, None, &ErrorPatterns::default()),
-                message: words.to_owned(),
+            Err(message) => SubmitOutcome {
+                class: classify(-32000, message, None, &ErrorPatterns::default()),
+                message: message.to_owned(),
                 code: -32000,
             },
         })
@@ -191,7 +191,7 @@ impl ChainConnector for Node {
     }
 
     async fn balance(&self, _: Address) -> Result<U256, RpcError> {
-        self.ask("balance", |ledger| if ledger.is_broke { U256::zero() } else { U256::exp10(24) }).await
+        self.ask("balance", |ledger| if ledger.is_unfunded { U256::zero() } else { U256::exp10(24) }).await
     }
 
     async fn estimate_gas(&self, _: Address, payload: &Payload) -> Result<CallOutcome<U256>, RpcError> {
@@ -212,12 +212,12 @@ impl ChainConnector for Node {
     }
 }
 
-/// A key in memory.
+/// An in-memory key.
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) wallet: LocalWallet,
-    pub(super) gate: Arc<Gate>,
-    /// Broken on purpose: what is signed reaches the pool before anybody has recorded it.
+    pub(super) boundary: Arc<CallBoundary>,
+    /// Intentional defect: signed transactions reach the mempool before they are recorded.
     pub(super) leaks_to: Option<Arc<Mutex<Ledger>>>,
 }
 
@@ -237,12 +237,12 @@ impl Signer for Key {
             let typed = tx.typed();
             let signed = self.wallet.sign_hash(typed.sighash()).expect("a key signs");
             let parity = signed.v - 27;
-            // Legacy bytes name their chain there (EIP-155).
+            // In legacy transactions `v` includes the chain id (EIP-155).
             let is_legacy = matches!(typed, TypedTransaction::Legacy(_));
             let v = if is_legacy { parity + 35 + 2 * tx.chain_id.0 } else { parity };
             let raw = typed.rlp_signed(&Signature { v, ..signed });
             if let Some(ledger) = &self.leaks_to {
-                // The node's answer is of no interest to whoever breaks the rule.
+                // The response does not matter for the defect.
                 let _ = ledger.lock().unwrap().take(&raw);
             }
             Ok(SignedDraft {
@@ -255,15 +255,15 @@ impl Signer for Key {
             })
         };
         let lost = || Err(SignerError::Unavailable { address, reason: "simulated".to_owned() });
-        self.gate.pass("sign", effect, lost).await
+        self.boundary.pass("sign", effect, lost).await
     }
 }
 
-/// The real store. Its answers may be lost on the way, and so may what it is asked.
+/// The real store. Calls and their responses may be lost.
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) store: Store,
-    pub(super) gate: Arc<Gate>,
+    pub(super) boundary: Arc<CallBoundary>,
 }
 
 #[async_trait]
@@ -273,6 +273,6 @@ impl Commits for Database {
             let source = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
             Err(StoreError::Db { operation: "simulated", source })
         };
-        self.gate.pass("commit", self.store.apply(batch), lost).await
+        self.boundary.pass("commit", self.store.apply(batch), lost).await
     }
 }

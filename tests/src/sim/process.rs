@@ -1,4 +1,4 @@
-//! One worker process of a history: the product's worker by hand, a gate around it, and the step it is in.
+//! One worker process of a history: the product's worker, driven step by step, and its call boundary.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use gapless::notifier::Notifier;
 use gapless::store::{Lease, LeaseTag, Store};
 use gapless_worker::sim_driver::{Next, SimLane, Worker};
 
-use super::gate::{Gate, Hitch};
+use super::call_boundary::{CallBoundary, CallFault};
 use super::ledger::Ledger;
 use super::log::Log;
 use super::ports::{Database, Key, Node};
 
 type Stepping = Pin<Box<dyn Future<Output = (SimLane, Next)>>>;
 
-/// What every process of a history is made of.
+/// Dependencies shared by the processes of a history.
 pub(super) struct Parts {
     pub(super) config: ChainConfig,
     pub(super) ledger: Arc<Mutex<Ledger>>,
@@ -25,7 +25,7 @@ pub(super) struct Parts {
     pub(super) store: Store,
     pub(super) notifier: Notifier,
     pub(super) log: Log,
-    /// Broken on purpose: see `Key::leaks_to`.
+    /// Intentional defect: see `Key::leaks_to`.
     pub(super) leaks: bool,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Parts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
     To(Next),
-    /// It stands at a call, and goes on when it is told to.
+    /// It is stopped at a call until the next step.
     Stopped,
     /// It has no lane.
     Idle,
@@ -41,20 +41,21 @@ pub(super) enum Stepped {
 
 pub(super) struct Process {
     name: char,
-    gate: Arc<Gate>,
+    boundary: Arc<CallBoundary>,
     worker: Worker,
     lane: Option<SimLane>,
     stepping: Option<Stepping>,
-    /// The last step ended in waiting: nothing comes of another before something happens.
+    /// The last step ended in waiting; another step has no effect before an event.
     pub(super) waits: bool,
     tag: Option<LeaseTag>,
 }
 
 impl Process {
     pub(super) fn start(name: char, parts: &Parts) -> Process {
-        let gate = Gate::new(name, parts.log.clone());
-        let node = Node { chain_id: parts.config.id, ledger: parts.ledger.clone(), gate: gate.clone() };
-        let database = Database { store: parts.store.clone(), gate: gate.clone() };
+        let boundary = CallBoundary::new(name, parts.log.clone());
+        let node =
+            Node { chain_id: parts.config.id, ledger: parts.ledger.clone(), boundary: boundary.clone() };
+        let database = Database { store: parts.store.clone(), boundary: boundary.clone() };
         let worker = Worker::new(
             WorkerId(name.to_string()),
             &parts.config,
@@ -63,22 +64,22 @@ impl Process {
             parts.store.clone(),
             parts.notifier.clone(),
         );
-        Process { name, gate, worker, lane: None, stepping: None, waits: false, tag: None }
+        Process { name, boundary, worker, lane: None, stepping: None, waits: false, tag: None }
     }
 
     pub(super) fn name(&self) -> char {
         self.name
     }
 
-    pub(super) fn own(&mut self, lease: Lease, parts: &Parts) {
+    pub(super) fn add_lane(&mut self, lease: Lease, parts: &Parts) {
         let leaks_to = parts.leaks.then(|| parts.ledger.clone());
-        let key = Key { wallet: parts.wallet.clone(), gate: self.gate.clone(), leaks_to };
+        let key = Key { wallet: parts.wallet.clone(), boundary: self.boundary.clone(), leaks_to };
         self.tag = Some(lease.tag());
         self.lane = Some(self.worker.lane(lease, Arc::new(key)));
         self.waits = false;
     }
 
-    /// It has a lane: it owns the submitter, or believes so.
+    /// Whether it has a lane, i.e. owns the submitter or assumes so.
     pub(super) fn has_lane(&self) -> bool {
         self.lane.is_some() || self.stepping.is_some()
     }
@@ -87,17 +88,18 @@ impl Process {
         self.stepping.is_some()
     }
 
-    /// What a renewal needs.
+    /// The lease tag, for a renewal.
     pub(super) fn tag(&self) -> Option<LeaseTag> {
         self.tag.clone().filter(|_| self.has_lane())
     }
 
-    /// One step of the lane, with a hitch on the way; or on, from where it stands. A lane that is over hands its lease back.
-    pub(super) async fn step(&mut self, hitch: Option<Hitch>) -> (Stepped, Option<Lease>) {
-        self.gate.set(hitch);
+    /// One step of the lane, optionally with a fault; or the rest of a stopped step. A lane that has ended returns
+    /// its lease.
+    pub(super) async fn step(&mut self, fault: Option<CallFault>) -> (Stepped, Option<Lease>) {
+        self.boundary.set(fault);
         let mut stepping = match (self.stepping.take(), self.lane.take()) {
             (Some(stepping), _) => {
-                self.gate.go_on();
+                self.boundary.go_on();
                 stepping
             }
             (None, Some(mut lane)) => Box::pin(async move {
@@ -109,13 +111,13 @@ impl Process {
         let ended = tokio::select! {
             biased;
             ended = &mut stepping => ended,
-            () = self.gate.stopped() => {
+            () = self.boundary.stopped() => {
                 self.stepping = Some(stepping);
                 return (Stepped::Stopped, None);
             }
         };
-        // What did not come to pass in this step comes to pass in none.
-        self.gate.set(None);
+        // A fault that did not occur in this step is discarded.
+        self.boundary.set(None);
         let (lane, next) = ended;
         self.waits = matches!(next, Next::Wait(_));
         match next {
@@ -126,9 +128,9 @@ impl Process {
         (Stepped::To(next), None)
     }
 
-    /// The fleet sends the lane away: the lease is somebody else's. One that stands still takes its process with it, because
-    /// whoever carried its call out stands still as well.
-    pub(super) fn dismiss(&mut self, parts: &Parts) {
+    /// Ends the lane after its lease was lost. If it is stopped at a call, the whole process is restarted, because
+    /// the call cannot complete.
+    pub(super) fn drop_lane(&mut self, parts: &Parts) {
         if self.is_stopped() {
             *self = Process::start(self.name, parts);
         } else if let Some(lane) = self.lane.take() {
@@ -136,17 +138,17 @@ impl Process {
         }
     }
 
-    /// The watcher looks once. It has the same node, and trouble of its own.
-    pub(super) async fn look(&mut self, fails: bool) -> bool {
+    /// One poll of the watcher, on the same node, with its own fault.
+    pub(super) async fn poll_head(&mut self, fails: bool) -> bool {
         if !self.is_stopped() {
-            self.gate.set(fails.then_some(Hitch { at: 0, after: false, stop: false }));
+            self.boundary.set(fails.then_some(CallFault { at: 0, after: false, stop: false }));
         }
-        let looked = self.worker.look().await.is_ok();
+        let polled = self.worker.poll_head().await.is_ok();
         if !self.is_stopped() {
-            self.gate.set(None);
+            self.boundary.set(None);
         }
         self.waits = false;
-        looked
+        polled
     }
 
     pub(super) fn announce_work(&mut self) {
@@ -156,7 +158,7 @@ impl Process {
         }
     }
 
-    /// More news than fits. Answers how many wait.
+    /// Sends more events than fit into the mailbox. Returns how many are waiting.
     pub(super) fn flood(&mut self) -> usize {
         self.waits = false;
         self.lane.as_ref().map_or(0, |lane| {

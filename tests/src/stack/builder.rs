@@ -1,4 +1,4 @@
-//! What a stack is made of, before it is started.
+//! Configures and starts a stack.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,8 @@ pub struct StackBuilder {
 }
 
 impl StackBuilder {
-    /// `program` is the binary `gapless-stack`. Quick settings: a window of 1, one confirmation, a short lease.
+    /// `program` is the path of `gapless-stack`. Defaults for fast tests: a window of 1, one confirmation, a short
+    /// lease.
     pub fn new(program: &str) -> StackBuilder {
         let mut settings = Settings::default();
         settings.set("api.admin_token", ADMIN_TOKEN);
@@ -64,13 +65,13 @@ impl StackBuilder {
         }
     }
 
-    /// Any key of the configuration, for every process: `set("resubmit.interval", "1s")`.
+    /// Sets a configuration key for every process: `set("resubmit.interval", "1s")`.
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.settings.set(key, value);
         self
     }
 
-    /// How many keys the workers hold.
+    /// Number of submitters.
     pub fn submitters(mut self, count: usize) -> Self {
         self.submitters = count;
         self
@@ -86,36 +87,36 @@ impl StackBuilder {
         self.set("confirmations.required", blocks)
     }
 
-    /// Leases that are over in two seconds, for tests that wait for that.
+    /// Leases of two seconds, for tests that wait for their expiry.
     pub fn short_lease(self) -> Self {
         self.set("lease.duration", "2s").set("lease.renew_interval", "500ms")
     }
 
-    /// Absent: a block for every transaction.
+    /// Default: a block for every transaction.
     pub fn mining(mut self, mining: Mining) -> Self {
         self.mining = mining;
         self
     }
 
-    /// Absent: anvil.
+    /// Default: anvil.
     pub fn node(mut self, kind: NodeKind) -> Self {
         self.node = kind;
         self
     }
 
-    /// More arguments for every chain, as on anvil's command line.
+    /// Additional command line arguments of every anvil.
     pub fn anvil_args(mut self, args: &[&str]) -> Self {
         self.node_args.extend(args.iter().map(|arg| (*arg).to_owned()));
         self
     }
 
-    /// Wei of every submitter at the start; absent: 1,000 ether.
+    /// Initial balance of every submitter in wei. Default: 1,000 ether.
     pub fn balance(mut self, wei: impl Into<U256>) -> Self {
         self.balance = wei.into();
         self
     }
 
-    /// Several chains with the same submitters. Requests then name a `chainId`.
+    /// Several chains with the same submitters. Requests then need a `chainId`.
     pub fn chains(mut self, count: u64) -> Self {
         self.chains = count;
         self
@@ -127,19 +128,19 @@ impl StackBuilder {
         self
     }
 
-    /// A PostgreSQL of its own, for tests that kill it.
+    /// A separate PostgreSQL, for tests that kill it.
     pub fn own_postgres(mut self) -> Self {
         self.own_postgres = true;
         self
     }
 
-    /// An empty database of the test's own.
+    /// Uses this empty database, which the test provides.
     pub fn database_at(mut self, url: &str) -> Self {
         self.database_at = Some(url.to_owned());
         self
     }
 
-    /// Database, chains and keys; no process of Gapless yet.
+    /// Starts database and chains and creates keys; no Gapless process yet.
     pub async fn start(mut self) -> Stack {
         let dir = tempfile::Builder::new().prefix("gapless-stack-").tempdir().unwrap();
         let (database, database_url) = self.database().await;
@@ -158,7 +159,7 @@ impl StackBuilder {
             self.settings.set(&format!("chain.{name}.id"), node.chain_id());
             self.settings.set(&format!("chain.{name}.rpc.urls"), vec![node.url()]);
         }
-        // The audit asks the chain itself, whatever stands between the workers and it.
+        // The audit connects to the chain directly, without the proxy of the workers.
         let audit_config = self.settings.write(&dir.path().join("audit.toml")).unwrap();
         let proxy = match self.proxied {
             true => Some(Proxy::start(nodes[0].url()).await),
@@ -169,7 +170,7 @@ impl StackBuilder {
         }
         let submitters: Vec<Submitter> = (0..self.submitters).map(|_| Submitter::random()).collect();
         for node in &nodes {
-            // Many at a time: some tests have thousands.
+            // In parallel, because some tests have thousands.
             for some in submitters.chunks(50) {
                 let funding =
                     some.iter().map(|submitter| node.set_balance(submitter.address(), self.balance));
@@ -195,7 +196,7 @@ impl StackBuilder {
         }
     }
 
-    /// With one API and one worker running.
+    /// `start`, plus one API and one worker.
     pub async fn up(self) -> Stack {
         let stack = self.start().await;
         stack.start_api().await;

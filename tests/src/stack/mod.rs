@@ -1,9 +1,9 @@
-//! A whole Gapless: database, chains, keys, and whatever API and worker processes the test starts.
+//! A complete Gapless deployment: database, chains, keys, and the API and worker processes that the test starts.
 //!
-//! Every test ends with `finish`, which runs the audit; a stack that is dropped without it fails the test.
+//! Every test ends with `finish`, which runs the audit; dropping a stack without it fails the test.
 
+mod audit;
 mod builder;
-mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
+pub use self::audit::{AuditResult, CliOutput};
 pub use self::builder::StackBuilder;
-pub use self::verdict::{CliOutput, Verdict};
 use crate::client::{Answer, Client};
 use crate::eventually::{LIMIT, eventually, eventually_within};
 use crate::node::Node;
@@ -29,16 +29,16 @@ use crate::servers;
 use crate::service::{Part, Service, ServiceBuilder};
 use crate::submitter::Submitter;
 
-/// Lines of each log that a failing test shows.
+/// Log lines of each process that a failing test prints.
 const TAIL: usize = 40;
-/// How often those who wait look whether the node has stranded something.
+/// Interval at which waits call `Node::free_stranded`.
 const NODE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum Database {
     Shared,
     Own(Box<Mutex<Postgres>>),
-    /// The test has it.
+    /// Provided by the test.
     Given,
 }
 
@@ -52,12 +52,12 @@ pub struct Stack {
     submitters: Vec<Submitter>,
     db: PgPool,
     database: Database,
-    /// Every process that was started, ended ones included: their logs are part of the verdict.
+    /// All started processes, including exited ones: their logs are checked for panics.
     services: StdMutex<Vec<Service>>,
-    /// What was answered with 202: none of it may be lost.
+    /// Transactions accepted with 202: none may be lost.
     accepted: StdMutex<Vec<TxId>>,
     finished: bool,
-    /// `None` once it is to be kept.
+    /// `None` once it is retained.
     dir: Option<TempDir>,
 }
 
@@ -88,17 +88,17 @@ impl Stack {
         &self.submitters
     }
 
-    /// The database itself, to look at rows and to tamper with them.
+    /// Direct database access, to read and to tamper with rows.
     pub fn db(&self) -> &PgPool {
         &self.db
     }
 
-    /// For a `Store` of the test's own.
+    /// URL with the owner's role.
     pub fn database_url(&self) -> &str {
         self.settings.text("database.url").expect("set when the database was made")
     }
 
-    /// The same, with the rights of this role.
+    /// URL with this role.
     pub fn database_url_as(&self, role: &str) -> String {
         format!("{}?options[role]={role}", self.database_url())
     }
@@ -116,7 +116,7 @@ impl Stack {
         &self.audit_config
     }
 
-    /// As a program of this stack reads it.
+    /// The configuration as a process of this stack reads it.
     pub fn config(&self) -> Config {
         let file = self.settings.write(&self.dir().join("read-by-a-test.toml")).unwrap();
         Config::load(Some(&file)).unwrap()
@@ -126,7 +126,7 @@ impl Stack {
         &self.settings
     }
 
-    /// Of `[chain.NAME]`.
+    /// NAME of `[chain.NAME]`.
     pub(crate) fn chain_name(index: usize) -> String {
         format!("c{index}")
     }
@@ -151,12 +151,12 @@ impl Stack {
         self.api().start().await
     }
 
-    /// A worker with settings, environment or a failpoint of its own.
+    /// A worker with its own settings, environment or failpoint.
     pub fn worker(&self) -> ServiceBuilder<'_> {
         ServiceBuilder::new(self, Part::Worker)
     }
 
-    /// The worker of the example `custom_worker`: what the chain's `adapters` may name.
+    /// The worker of the example `custom_worker`, with custom adapters.
     pub fn custom_worker(&self) -> ServiceBuilder<'_> {
         ServiceBuilder::new(self, Part::CustomWorker)
     }
@@ -165,20 +165,20 @@ impl Stack {
         ServiceBuilder::new(self, Part::Api)
     }
 
-    pub(crate) fn next_name(&self, word: &str) -> String {
-        format!("{word}-{}", locked(&self.services).iter().filter(|s| s.name().starts_with(word)).count())
+    pub(crate) fn next_name(&self, kind: &str) -> String {
+        format!("{kind}-{}", locked(&self.services).iter().filter(|s| s.name().starts_with(kind)).count())
     }
 
     pub(crate) fn adopt(&self, service: Service) {
         locked(&self.services).push(service);
     }
 
-    /// In the order they were started, ended ones included.
+    /// In start order, including exited ones.
     pub fn services(&self) -> Vec<Service> {
         locked(&self.services).clone()
     }
 
-    /// Those that run.
+    /// Running workers.
     pub fn workers(&self) -> Vec<Service> {
         self.services().into_iter().filter(|service| !service.is_api() && service.is_running()).collect()
     }
@@ -194,7 +194,7 @@ impl Stack {
         self.own_postgres().lock().await.kill9();
     }
 
-    /// Another database on the same server, without a schema. Answers its URL.
+    /// Creates another database on the same server, without a schema. Returns its URL.
     pub async fn empty_database(&self) -> String {
         match &self.database {
             Database::Own(server) => servers::create_database(&*server.lock().await).await,
@@ -208,16 +208,17 @@ impl Stack {
         self.own_postgres().lock().await.restart().await.expect("PostgreSQL starts again");
     }
 
-    /// As by `pg_ctl restart -m immediate`: sessions end at once, nothing is written, and it recovers from its log.
+    /// Like `pg_ctl restart -m immediate`: sessions are aborted without a checkpoint, and the server recovers from
+    /// WAL.
     pub async fn restart_postgres_immediately(&self) {
         let mut server = self.own_postgres().lock().await;
         server.process().signal(Signal::SIGQUIT).expect("PostgreSQL can be signalled");
         let ended = server.process().wait(LIMIT).await.expect("PostgreSQL can be asked");
-        assert!(ended.is_some(), "PostgreSQL did not end");
+        assert!(ended.is_some(), "PostgreSQL did not exit");
         server.restart().await.expect("PostgreSQL starts again");
     }
 
-    /// The database's time after this interval, as clients write it.
+    /// The database's time plus this interval, in RFC 3339.
     pub async fn database_time_in(&self, interval: &str) -> String {
         sqlx::query_scalar(
             "SELECT to_char((clock_timestamp() + $1::TEXT::INTERVAL) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')",
@@ -228,14 +229,15 @@ impl Stack {
         .expect("the database answers")
     }
 
-    /// The SQLSTATE with which the database refuses a statement.
+    /// The SQLSTATE of a statement that must fail.
     pub async fn refusal(&self, statement: &'static str) -> String {
         let error = sqlx::query(statement).execute(self.db()).await.expect_err(statement);
         let refused = error.as_database_error().unwrap_or_else(|| panic!("{statement}: {error}"));
         refused.code().unwrap_or_default().into_owned()
     }
 
-    /// Until no transaction of a worker is open: one in which somebody's answer is waited for would stay.
+    /// Waits until no worker has an idle open transaction: a worker that awaits a response inside one would keep it
+    /// open.
     pub async fn wait_no_open_transaction(&self) {
         eventually("no transaction of a worker is open", async || {
             let open: i64 = sqlx::query_scalar(
@@ -260,7 +262,7 @@ impl Stack {
         api.expect("an API runs").client()
     }
 
-    /// Until the workers have announced every submitter, as this client sees it.
+    /// Waits until this client sees all submitters announced.
     pub async fn wait_announced(&self, client: &Client) {
         eventually("the submitters are announced", async || {
             let page = client.get("/api/v1/submitters?limit=200").await;
@@ -272,43 +274,43 @@ impl Stack {
 
     pub async fn post(&self, submitter: &Submitter, request_id: &str, payload: &Value) -> Answer {
         let answer = self.client().post(submitter, request_id, payload).await;
-        self.note(&answer);
+        self.record_accepted(&answer);
         answer
     }
 
-    /// Remembers what an answer promised, so that `finish` can hold the database to it.
-    pub fn note(&self, answer: &Answer) {
+    /// Records a 202 response, so that `finish` can check that the transaction is not lost.
+    pub fn record_accepted(&self, answer: &Answer) {
         if answer.status == 202 {
             locked(&self.accepted).push(answer.tx_id().parse().expect("txId is a UUID"));
         }
     }
 
-    /// Posts what must be accepted as new.
+    /// Posts a request that must be accepted with 202.
     pub async fn create(&self, submitter: &Submitter, request_id: &str, payload: &Value) -> TxId {
         let answer = self.post(submitter, request_id, payload).await;
         assert_eq!(answer.status, 202, "{request_id}: {}", answer.body);
         answer.tx_id().parse().expect("txId is a UUID")
     }
 
-    /// The transaction as a client sees it.
+    /// The transaction from the API.
     pub async fn get(&self, tx_id: TxId) -> Value {
         let answer = self.client().get(&format!("/api/v1/tx/{tx_id}")).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer.body
     }
 
-    pub async fn operate(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
-        self.client().operate(submitter, action, reason).await
+    pub async fn submitter_action(&self, submitter: &Submitter, action: &str, reason: &str) -> Answer {
+        self.client().submitter_action(submitter, action, reason).await
     }
 }
 
-/// Rows, straight from the database.
+/// Rows of the database.
 impl Stack {
     pub async fn row(&self, tx_id: TxId) -> TxRow {
         rows::transaction(&self.db, tx_id).await.expect("the row")
     }
 
-    /// All of a submitter, in the order they were accepted.
+    /// All rows of a submitter, in the order of acceptance.
     pub async fn rows(&self, submitter: &Submitter) -> Vec<TxRow> {
         rows::transactions(&self.db, submitter).await.expect("the rows")
     }
@@ -317,17 +319,17 @@ impl Stack {
         rows::attempts(&self.db, tx_id).await.expect("the attempts")
     }
 
-    /// On the first chain; `None` before the first claim.
+    /// Lease on the first chain; `None` before the first claim.
     pub async fn lease(&self, submitter: &Submitter) -> Option<LeaseRow> {
         rows::lease(&self.db, submitter).await.expect("the lease")
     }
 
-    /// On the first chain; `None` before the first nonce.
+    /// Cursor on the first chain; `None` before the first nonce.
     pub async fn cursor(&self, submitter: &Submitter) -> Option<CursorRow> {
         rows::cursor(&self.db, submitter).await.expect("the cursor")
     }
 
-    /// Runs a statement, for tests that tamper. Answers how many rows it changed.
+    /// Runs a statement, to tamper with data. Returns the number of changed rows.
     pub async fn sql(&self, statement: &'static str) -> u64 {
         sqlx::query(statement)
             .execute(&self.db)
@@ -339,7 +341,7 @@ impl Stack {
 
 /// Waiting.
 impl Stack {
-    /// Until the intent is in `state`; a terminal state that is not the one waited for fails at once.
+    /// Waits until the intent is in `state`; panics at once if it ends in another terminal state.
     pub async fn wait_for(&self, tx_id: TxId, state: TxState) -> TxRow {
         self.wait_for_within(LIMIT, tx_id, state).await
     }
@@ -347,20 +349,20 @@ impl Stack {
     pub async fn wait_for_within(&self, limit: Duration, tx_id: TxId, state: TxState) -> TxRow {
         let mut looked = Instant::now();
         eventually_within(limit, &format!("{tx_id} is {state}"), async || {
-            self.look_after_node(&mut looked).await;
-            // A database that is away is waited for like everything else.
+            self.free_stranded(&mut looked).await;
+            // Database errors are retried until the limit.
             let row = rows::transaction(&self.db, tx_id).await.map_err(|error| error.to_string())?;
             if row.state == state {
                 return Ok(row);
             }
-            assert!(!row.state.is_terminal(), "{tx_id} should become {state} and ended: {row:?}");
+            assert!(!row.state.is_terminal(), "{tx_id} should become {state}, but ended: {row:?}");
             Err(format!("{row:?}"))
         })
         .await
     }
 
-    /// What a fault of the node's own keeps back is no fault of ours: after a while it is sent again.
-    async fn look_after_node(&self, looked: &mut Instant) {
+    /// Works around stranded transactions in anvil (`Node::free_stranded`), at most every `NODE_EVERY`.
+    async fn free_stranded(&self, looked: &mut Instant) {
         if looked.elapsed() < NODE_EVERY {
             return;
         }
@@ -376,7 +378,7 @@ impl Stack {
         }
     }
 
-    /// Until nothing is left to do.
+    /// Waits until all transactions are final.
     pub async fn wait_all_terminal(&self) {
         self.wait_all_terminal_within(LIMIT).await;
     }
@@ -384,7 +386,7 @@ impl Stack {
     pub async fn wait_all_terminal_within(&self, limit: Duration) {
         let mut looked = Instant::now();
         eventually_within(limit, "every transaction is final", async || {
-            self.look_after_node(&mut looked).await;
+            self.free_stranded(&mut looked).await;
             match rows::unfinished(&self.db).await {
                 Ok(left) if left.is_empty() => Ok(()),
                 Ok(left) => Err(format!("{} unfinished: {:?}", left.len(), &left[..left.len().min(10)])),
@@ -394,7 +396,7 @@ impl Stack {
         .await;
     }
 
-    /// Waits until an intent has so many attempts.
+    /// Waits until an intent has `count` attempts.
     pub async fn wait_attempts(&self, tx_id: TxId, count: usize) -> Vec<AttemptRow> {
         eventually(&format!("{tx_id} has {count} attempts"), async || {
             let attempts = self.attempts(tx_id).await;
@@ -403,16 +405,16 @@ impl Stack {
         .await
     }
 
-    /// Waits until the node knows a transaction.
+    /// Waits until the node has a transaction.
     pub async fn wait_pooled(&self, hash: H256) {
         eventually(&format!("the node has {hash:?}"), async || {
             let found = self.anvil().rpc("eth_getTransactionByHash", serde_json::json!([hash])).await;
-            if found.is_null() { Err("unknown to it") } else { Ok(()) }
+            if found.is_null() { Err("not found") } else { Ok(()) }
         })
         .await;
     }
 
-    /// Until the submitter has stopped; answers its reason.
+    /// Waits until the submitter is in PROTECT. Returns the reason.
     pub async fn wait_protected(&self, submitter: &Submitter) -> String {
         eventually(&format!("{} is in PROTECT", submitter.text()), async || {
             let cursor = self.cursor(submitter).await;
@@ -421,7 +423,7 @@ impl Stack {
         .await
     }
 
-    /// Until so many transactions wait in the mempool of the first chain.
+    /// Waits until `count` transactions are pending on the first chain.
     pub async fn wait_pending(&self, count: u64) {
         eventually(&format!("{count} transactions are in the mempool"), async || {
             let pending = self.anvil().pending().await;
@@ -430,23 +432,24 @@ impl Stack {
         .await;
     }
 
-    /// Names of the events told of an intent (`events.mode = log`), process by process, oldest first.
-    pub fn told(&self, tx_id: TxId) -> Vec<String> {
+    /// Names of the logged events of an intent (`events.mode = log`), by process, oldest first.
+    pub fn logged_events(&self, tx_id: TxId) -> Vec<String> {
         let events = self.services().into_iter().flat_map(|service| service.events());
         let ours = events.filter(|event| event["tx.id"] == tx_id.to_string());
         ours.filter_map(|event| event["event"].as_str().map(str::to_owned)).collect()
     }
 
-    /// Until `event` was told of the intent: that is after the commit, and so a little after the row shows it.
-    pub async fn wait_told(&self, tx_id: TxId, event: &str) -> Vec<String> {
-        eventually(&format!("{event} is told of {tx_id}"), async || {
-            let told = self.told(tx_id);
-            if told.iter().any(|name| name == event) { Ok(told) } else { Err(told) }
+    /// Waits until `event` of the intent is logged, which happens after the commit and therefore after the row shows
+    /// it.
+    pub async fn wait_for_event(&self, tx_id: TxId, event: &str) -> Vec<String> {
+        eventually(&format!("{event} of {tx_id} is logged"), async || {
+            let logged = self.logged_events(tx_id);
+            if logged.iter().any(|name| name == event) { Ok(logged) } else { Err(logged) }
         })
         .await
     }
 
-    /// Until a worker other than `not` holds the submitter.
+    /// Waits until a worker other than `not` owns the submitter.
     pub async fn wait_owned(&self, submitter: &Submitter, not: Option<&str>) -> LeaseRow {
         eventually(&format!("{} is owned", submitter.text()), async || {
             let lease = self.lease(submitter).await;

@@ -1,4 +1,4 @@
-//! The locked door: keys of clients, what they open, and that a revoked one opens nothing.
+//! API keys: their permissions, and revocation.
 
 use gapless_tests::{Address, Answer, Client, Mining, Stack, TxState, eventually, payload};
 use reqwest::{Method, header};
@@ -42,7 +42,7 @@ async fn a_key_opens_what_its_scopes_say_and_nothing_else_opens_anything() {
     let transfer = payload(Address::repeat_byte(0x01), 1);
     let made = writer.post(submitter, "one", &transfer).await;
     assert_eq!(made.status, 202, "{made:?}");
-    stack.note(&made);
+    stack.record_accepted(&made);
     let tx = format!("/api/v1/tx/{}", made.tx_id());
     let own = format!("/api/v1/submitters/{}", submitter.text());
     let reads = ["/api/v1/tx", &tx, "/api/v1/stuck", "/api/v1/submitters", &own];
@@ -63,29 +63,29 @@ async fn a_key_opens_what_its_scopes_say_and_nothing_else_opens_anything() {
         check_refused(&reader.post_to(path, &because).await, 403, "scope_missing");
         check_refused(&writer.post_to(path, &because).await, 403, "scope_missing");
     }
-    assert_eq!(operator.operate_with_key(submitter, "pause").await.status, 200);
-    assert_eq!(operator.operate_with_key(submitter, "resume").await.status, 200);
+    assert_eq!(operator.submitter_action_with_key(submitter, "pause").await.status, 200);
+    assert_eq!(operator.submitter_action_with_key(submitter, "resume").await.status, 200);
 
-    // Everybody else: no key, half a key, somebody's id with another's secret, a key that is not in the header.
+    // Without a valid key: no key, a partial key, an id with another key's secret, a key outside of the header.
     let forged = format!("gpl_{write_id}_{}", read.rsplit('_').next().unwrap());
     let guesses = ["", "guess", "gpl_", &write[..write.len() - 1], &forged, &write.to_uppercase()];
-    let strangers: Vec<Client> =
+    let rejected: Vec<Client> =
         guesses.iter().map(|guess| nobody.with_key(guess)).chain([nobody.clone()]).collect();
-    for stranger in &strangers {
+    for client in &rejected {
         for path in reads {
-            check_refused(&stranger.get(path).await, 401, "unauthorized");
+            check_refused(&client.get(path).await, 401, "unauthorized");
         }
-        check_refused(&stranger.post(submitter, "two", &transfer).await, 401, "unauthorized");
-        check_refused(&stranger.post_to(&commands[0], &because).await, 401, "unauthorized");
+        check_refused(&client.post(submitter, "two", &transfer).await, 401, "unauthorized");
+        check_refused(&client.post_to(&commands[0], &because).await, 401, "unauthorized");
         for open in ["/healthz", "/readyz"] {
-            assert_eq!(stranger.get(open).await.status, 200, "{open}");
+            assert_eq!(client.get(open).await.status, 200, "{open}");
         }
     }
     let in_the_query = nobody.get(&format!("/api/v1/tx?key={read}&access_token={read}")).await;
     check_refused(&in_the_query, 401, "unauthorized");
     let basic = nobody.request(Method::GET, "/api/v1/tx").basic_auth("key", Some(&read));
     check_refused(&nobody.ask(basic).await, 401, "unauthorized");
-    // The operator's token is a key for everything.
+    // The admin token is a key for everything.
     stack.wait_all_terminal().await;
     assert_eq!(nobody.admin_get("/api/v1/tx").await.status, 200);
     assert_eq!(nobody.admin_get(&own).await.body["nextNonce"], 1);
@@ -120,14 +120,14 @@ async fn a_caller_of_one_submitter_can_neither_see_nor_touch_another_s() {
     for (client, submitter) in [(&ours, 0), (&theirs, 1), (&theirs, 2)] {
         let answer = client.post(stack.submitter(submitter), "one", &transfer).await;
         assert_eq!(answer.status, 202, "{answer:?}");
-        stack.note(&answer);
+        stack.record_accepted(&answer);
         made.push(answer.tx_id().to_owned());
     }
     for id in &made {
         stack.wait_for(id.parse().unwrap(), TxState::Submitted).await;
     }
 
-    // By id: it does not exist. The same words as for one that really does not.
+    // By id: 404, with the same text as for an unknown id.
     let nothing = uuid::Uuid::now_v7().to_string();
     for id in [&made[1], &made[2], &nothing] {
         let path = format!("/api/v1/tx/{id}");
@@ -144,9 +144,9 @@ async fn a_caller_of_one_submitter_can_neither_see_nor_touch_another_s() {
     }
     let requests: i64 =
         sqlx::query_scalar("SELECT count(*) FROM tx_request").fetch_one(stack.db()).await.unwrap();
-    assert_eq!(requests, 0, "nothing was asked of a worker");
+    assert_eq!(requests, 0, "no request to a worker");
 
-    // By name: refused, whether there is such a submitter or not.
+    // By address: rejected, whether or not the submitter exists.
     let (other, unknown) = (stack.submitter(1).text(), gapless_tests::Submitter::random().text());
     for address in [&other, &unknown] {
         for path in [
@@ -166,7 +166,7 @@ async fn a_caller_of_one_submitter_can_neither_see_nor_touch_another_s() {
         }
     }
 
-    // Lists have their own, and a batch takes its own.
+    // Lists contain only its own items, and a batch accepts only its own.
     let ids = async |client: &Client, path: &str, field: &str| {
         let page = client.get(path).await;
         assert_eq!(page.status, 200, "{page:?}");
@@ -189,7 +189,7 @@ async fn a_caller_of_one_submitter_can_neither_see_nor_touch_another_s() {
     assert_eq!(statuses, [403, 202], "{batch:?}");
     assert_eq!(batch.body["results"][0]["problem"]["code"], "submitter_not_allowed");
 
-    // What is theirs is theirs to cancel.
+    // It may cancel its own transaction.
     let cancelled = theirs.post_to(&format!("/api/v1/tx/{}/cancel", made[1]), &json!({})).await;
     assert_eq!(cancelled.status, 200, "{cancelled:?}");
     let states = async || {
@@ -213,7 +213,7 @@ async fn a_revoked_key_is_refused_at_the_next_request_by_every_process() {
     stack.start_worker().await;
     let keep = first.with_key(&keep);
     stack.wait_announced(&keep).await;
-    // However warm a process may be: what it knew of the key a moment ago counts for nothing.
+    // Cached keys in a process do not matter: a revoked key is rejected at once.
     for round in 0..20 {
         let (key, id) = stack.api_key(&[]).await;
         let clients = [first.with_key(&key), second.with_key(&key)];
@@ -230,12 +230,12 @@ async fn a_revoked_key_is_refused_at_the_next_request_by_every_process() {
     }
     assert!(stack.rows(stack.submitter(0)).await.is_empty(), "nothing was stored");
 
-    // One that waits for an answer when its key is revoked does not get it.
+    // A long poll whose key is revoked meanwhile gets no result.
     let (key, id) = stack.api_key(&[]).await;
     let client = first.with_key(&key);
     let made = client.post(stack.submitter(0), "waited-for", &payload(Address::repeat_byte(0x03), 1)).await;
     assert_eq!(made.status, 202, "{made:?}");
-    stack.note(&made);
+    stack.record_accepted(&made);
     stack.wait_for(made.tx_id().parse().unwrap(), TxState::Submitted).await;
     let path = format!("/api/v1/tx/{}?wait=60s", made.tx_id());
     let polls = [client.clone(), keep.clone()].map(|client| {
@@ -253,9 +253,9 @@ async fn a_revoked_key_is_refused_at_the_next_request_by_every_process() {
     stack.anvil().mine(1).await;
     let [revoked, kept] = polls;
     check_refused(&revoked.await.unwrap(), 401, "unauthorized");
-    assert_eq!(kept.await.unwrap().body["state"], "CONFIRMED", "the control: it was worth waiting for");
+    assert_eq!(kept.await.unwrap().body["state"], "CONFIRMED", "the control: it was confirmed");
 
-    // The control: it is the row that decides.
+    // The control: the row decides.
     let back = sqlx::query("UPDATE api_key SET revoked_at = NULL WHERE key_id = $1")
         .bind(&id)
         .execute(stack.db())
@@ -313,7 +313,7 @@ async fn a_key_is_shown_once_and_kept_nowhere() {
     for kept in [list.stdout, list.stderr, row, api.log()] {
         assert!(!kept.contains(secret), "{kept}");
     }
-    // The command line presents it like any client.
+    // The CLI sends it like any client.
     let shown = stack.cli(&["--api-key", &key, "submitters"]).await;
     assert_eq!(shown.code, 0, "{shown:?}");
     let wrong = stack.cli(&["--api-key", &key.replace("gpl_", "gpl_0"), "submitters"]).await;
@@ -341,7 +341,7 @@ async fn the_first_key_locks_an_api_that_runs_and_revoking_it_does_not_open_it_a
     check_refused(&nobody.get(path).await, 401, "unauthorized");
     let restarted = stack.start_api().await.client();
     check_refused(&restarted.get(path).await, 401, "unauthorized");
-    // Unless the configuration trusts this machine.
+    // Unless the configuration trusts loopback.
     let trusting = stack.api().set("api.admin_on_loopback", true).start().await.client();
     assert_eq!(trusting.get(path).await.status, 200);
     check_refused(&trusting.with_key(&key).get(path).await, 401, "unauthorized");
@@ -352,13 +352,13 @@ async fn the_first_key_locks_an_api_that_runs_and_revoking_it_does_not_open_it_a
 async fn an_api_that_others_can_reach_does_not_start_without_a_key() {
     let stack = stack().own_postgres().start().await;
     let reachable = || stack.api().set("api.bind", "0.0.0.0:0").without_waiting();
-    let told = "Make a key first (`gapless api-keys create";
+    let told = "Create a key first (`gapless api-keys create";
     let refused = reachable().start().await;
     assert!(!refused.wait_exit().await.success());
     assert!(refused.log().contains(told), "{}", refused.log());
     assert!(!refused.log().contains("the API is listening"), "{}", refused.log());
 
-    // While the database is away nobody knows, so nobody comes in; once it is back, the process ends.
+    // While the database is unreachable nothing is authenticated; once it is back, the process exits.
     stack.kill_postgres().await;
     let waiting = reachable().start().await;
     waiting.wait_for_log("the API is listening").await;

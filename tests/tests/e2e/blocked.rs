@@ -1,4 +1,4 @@
-//! Queues whose head cannot be paid or priced, or waits for a node: what is shown of them.
+//! Queues whose head cannot be paid or priced, or waits for a node: how they are reported.
 
 use gapless_tests::{
     Address, Fault, Mining, Service, Stack, Submitter, TxId, TxState, U256, eventually, payload,
@@ -11,7 +11,7 @@ fn target() -> Address {
     Address::repeat_byte(0xb7)
 }
 
-/// Worth 10^30 wei.
+/// 10^30 wei.
 fn unaffordable() -> Value {
     json!({ "to": format!("{:#x}", target()), "value": U256::exp10(30).to_string() })
 }
@@ -31,7 +31,7 @@ async fn wait_state(stack: &Stack, submitter: &Submitter, state: &str, blocked_b
 }
 
 async fn wait_event(worker: &Service, tx_id: TxId, name: &str) -> Value {
-    eventually(&format!("{name} is told"), async || {
+    eventually(&format!("{name} is logged"), async || {
         let events = worker.events();
         let told = |event: &&Value| event["event"] == name && event["tx.id"] == tx_id.to_string();
         events.iter().find(told).cloned().ok_or(events)
@@ -39,7 +39,7 @@ async fn wait_event(worker: &Service, tx_id: TxId, name: &str) -> Value {
     .await
 }
 
-/// Scenario 68. It waits, by default, and everybody can see that it does, why, and since when.
+/// Scenario 68. By default it waits, and the API shows that it waits, why, and since when.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     let stack = stack().short_lease().set("events.mode", "log").start().await;
@@ -63,18 +63,18 @@ async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     .await;
     assert_eq!(worker.metric("gapless_lane_blocked_seconds", &["reason=\"node\""]).await, 0.0);
 
-    // It is in the database: the next owner neither forgets it nor starts the time anew.
+    // It is stored: the next owner keeps the reason and the time.
     worker.kill9();
     let worker = stack.start_worker().await;
     stack.wait_owned(submitter, None).await;
     assert_eq!(wait_state(&stack, submitter, "BLOCKED", Some("funds")).await["blockedSince"], since);
     assert_eq!(stack.row(behind).await.state, TxState::Queued, "nothing overtakes it");
-    let paused = stack.operate(submitter, "pause", "graver than blocked").await;
+    let paused = stack.submitter_action(submitter, "pause", "PAUSED precedes BLOCKED").await;
     assert_eq!(paused.status, 200, "{}", paused.body);
     assert_eq!(seen(&stack, submitter).await["state"], "PAUSED");
-    stack.operate(submitter, "resume", "that was all").await;
+    stack.submitter_action(submitter, "resume", "that was all").await;
 
-    // Paid at last.
+    // Funded now.
     stack.anvil().set_balance(submitter.address(), U256::exp10(31)).await;
     stack.wait_confirmed(&[head, behind]).await;
     let active = wait_state(&stack, submitter, "ACTIVE", None).await;
@@ -84,7 +84,7 @@ async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     stack.finish().await;
 }
 
-/// A fee cap, a node; and a blocked head that is cancelled.
+/// A fee cap, a node error, and a blocked head that is cancelled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_waits_for_a_fee_or_a_node_is_visible_and_its_end_is_told() {
     let stack = stack().proxied().submitters(2).set("events.mode", "log").up().await;
@@ -125,9 +125,9 @@ async fn a_head_that_cannot_be_paid_is_passed_and_tried_first() {
     stack.wait_confirmed(&[behind]).await;
     let row = stack.row(head).await;
     assert_eq!((row.state, row.sub_state.as_deref()), (TxState::Queued, Some("waiting_funds")));
-    assert_eq!(seen(&stack, submitter).await["state"], "BLOCKED", "it still is");
+    assert_eq!(seen(&stack, submitter).await["state"], "BLOCKED", "still blocked");
 
-    // More than are read at once, with another that cannot be paid among them: that one has its own time.
+    // More than are read at once, with another unaffordable one among them, which has its own time limit.
     let second = stack.create(submitter, "second", &unaffordable()).await;
     let mut others = Vec::new();
     for number in 0..20 {
@@ -142,7 +142,7 @@ async fn a_head_that_cannot_be_paid_is_passed_and_tried_first() {
         assert_eq!(stack.row(passed).await.state, TxState::Queued);
     }
 
-    // Tried first: of two that can be paid the earlier one gets the earlier nonce, whatever came in between.
+    // Tried first: of two affordable ones the earlier gets the earlier nonce.
     stack.anvil().set_balance(submitter.address(), U256::exp10(31)).await;
     stack.wait_confirmed(&[head, second]).await;
     assert!(stack.row(head).await.nonce < stack.row(second).await.nonce);
@@ -174,7 +174,7 @@ async fn a_head_that_cannot_be_paid_fails_where_the_operator_says_so() {
     stack.finish().await;
 }
 
-/// The negative control: the policy is about intents, not about nodes. Neither does the time that a node was away count.
+/// The negative control: the policy applies to intents, not to nodes. The time without a node does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_owes_fails_nothing() {
     let stack = stack().proxied().set("queue.blocked", "fail").set("queue.blocked_after", "2s").up().await;
@@ -198,8 +198,8 @@ async fn what_a_node_owes_fails_nothing() {
     stack.finish().await;
 }
 
-/// Events of a transaction that tell of a wait, oldest first, from the rows that commit with its sub-state.
-async fn waits_told(stack: &Stack, tx_id: TxId) -> Vec<(String, Option<String>)> {
+/// Events about waiting of a transaction, oldest first, from the rows that are committed with its sub-state.
+async fn wait_events(stack: &Stack, tx_id: TxId) -> Vec<(String, Option<String>)> {
     sqlx::query_as(
         "SELECT kind, data ->> 'waitsFor' FROM outbox_event
          WHERE tx_id = $1 AND kind IN ('submitter.blocked', 'submitter.unblocked') ORDER BY event_id",
@@ -210,19 +210,20 @@ async fn waits_told(stack: &Stack, tx_id: TxId) -> Vec<(String, Option<String>)>
     .unwrap()
 }
 
-/// Scenario 68. It has a nonce and its bytes are mined, so it can never be STUCK. The owner dies, and its heir knows what was told.
+/// Scenario 68. It has a nonce and is mined, so it can never be STUCK. The owner crashes, and the next owner
+/// continues correctly.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_on_its_way_and_waits_for_a_node_is_told_as_an_event_and_so_is_the_end() {
     let stack = stack().proxied().set("events.mode", "mq_outbox").mining(Mining::Manual).confirmations(3);
     let stack = stack.short_lease().up().await;
     let tx_id = stack.create(stack.submitter(0), "mined", &payload(target(), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    assert_eq!(waits_told(&stack, tx_id).await, [], "nothing waits for a node");
+    assert_eq!(wait_events(&stack, tx_id).await, [], "nothing waits for a node");
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Tracking).await;
     stack.proxy().always("*", Fault::Close);
     let blocked = ("submitter.blocked".to_owned(), Some("node".to_owned()));
-    eventually("the wait is told", async || match waits_told(&stack, tx_id).await {
+    eventually("the wait event is emitted", async || match wait_events(&stack, tx_id).await {
         told if told == [blocked.clone()] => Ok(()),
         told => Err((told, stack.row(tx_id).await)),
     })
@@ -232,18 +233,18 @@ async fn what_is_on_its_way_and_waits_for_a_node_is_told_as_an_event_and_so_is_t
     stack.workers()[0].kill9();
     stack.proxy().clear();
     stack.start_worker().await;
-    eventually("its end is told", async || match waits_told(&stack, tx_id).await {
+    eventually("its final event is emitted", async || match wait_events(&stack, tx_id).await {
         told if told == [blocked.clone(), ("submitter.unblocked".to_owned(), None)] => Ok(()),
         told => Err((told, stack.row(tx_id).await)),
     })
     .await;
     stack.anvil().mine(3).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(waits_told(&stack, tx_id).await.len(), 2, "once each");
+    assert_eq!(wait_events(&stack, tx_id).await.len(), 2, "once each");
     stack.finish().await;
 }
 
-/// Scenario 68. The window is full, so that no queue has a head that could say it; and without a count nothing is sent.
+/// Scenario 68. The window is full, so no queue head can report it; and without a count nothing is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_window_whose_count_no_node_tells_says_that_it_waits() {
     let stack = stack().proxied().set("events.mode", "mq_outbox").mining(Mining::Manual).start().await;
@@ -262,17 +263,17 @@ async fn a_full_window_whose_count_no_node_tells_says_that_it_waits() {
         row => Err(row),
     })
     .await;
-    assert_eq!(waits_told(&stack, tx_id).await, [("submitter.blocked".to_owned(), Some("node".to_owned()))]);
+    assert_eq!(wait_events(&stack, tx_id).await, [("submitter.blocked".to_owned(), Some("node".to_owned()))]);
     stack.proxy().clear();
     stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(waits_told(&stack, tx_id).await.len(), 2, "and that it is over, once each");
+    assert_eq!(wait_events(&stack, tx_id).await.len(), 2, "and its end, once each");
     stack.finish().await;
 }
 
-/// Scenario 68. All nodes are silent while a worker starts, so that it cannot know its chain: what is on its way and what is queued both
-/// say that they wait for a node, and go on when one answers.
+/// Scenario 68. All nodes are unreachable while a worker starts, so it cannot verify its chain: sent and queued
+/// intents both report that they wait for a node, and continue when one responds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_cannot_check_its_chain_says_what_its_submitters_wait_for() {
     let stack = stack().proxied().submitters(3).confirmations(3).mining(Mining::Manual);
@@ -296,7 +297,7 @@ async fn a_worker_that_cannot_check_its_chain_says_what_its_submitters_wait_for(
         })
         .await;
         let blocked = ("submitter.blocked".to_owned(), Some("node".to_owned()));
-        assert_eq!(waits_told(&stack, tx_id).await, [blocked]);
+        assert_eq!(wait_events(&stack, tx_id).await, [blocked]);
     }
     stack.proxy().clear();
     for tx_id in [mined, open, queued] {

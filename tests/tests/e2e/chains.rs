@@ -1,4 +1,4 @@
-//! Several chains in one deployment: one database, one API, one worker, and nothing in common.
+//! Several chains in one deployment: one database, one API, one worker, and independent sequences.
 
 use gapless_tests::{Address, Answer, Fault, Stack, Submitter, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ async fn post(
     let chain_id = stack.chain(chain).chain_id();
     let body = json!({ "chainId": chain_id, "submitter": submitter.text(), "requestId": request_id, "payload": payload });
     let answer = stack.client().post_raw(&body).await;
-    stack.note(&answer);
+    stack.record_accepted(&answer);
     answer
 }
 
@@ -25,7 +25,7 @@ async fn create(stack: &Stack, chain: usize, request_id: &str, payload: &Value) 
     answer.tx_id().parse().unwrap()
 }
 
-/// Next nonce and reason of protection, by chain.
+/// Next nonce and PROTECT reason, by chain.
 async fn cursors(stack: &Stack) -> Vec<(i64, i64, Option<String>)> {
     sqlx::query_as(
         "SELECT chain_id, next_nonce, protect_reason FROM submitter_nonce_cursor ORDER BY chain_id",
@@ -42,7 +42,11 @@ async fn the_same_submitter_on_two_chains_has_two_sequences() {
     let ids = [0, 1].map(|index| stack.chain(index).chain_id());
 
     let unnamed = client.post(submitter, "r0", &payload(to, 1)).await;
-    assert_eq!((unnamed.status, unnamed.code()), (400, "invalid_request"), "which chain? {unnamed:?}");
+    assert_eq!(
+        (unnamed.status, unnamed.code()),
+        (400, "invalid_request"),
+        "the chain is ambiguous: {unnamed:?}"
+    );
     let body =
         json!({ "chainId": 1, "submitter": submitter.text(), "requestId": "r0", "payload": payload(to, 1) });
     let unknown = client.post_raw(&body).await;

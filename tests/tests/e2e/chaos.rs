@@ -1,4 +1,4 @@
-//! The nemesis, briefly, and its negative controls: the same run with workers that are wrong on purpose.
+//! A short chaos run, and its negative controls with faulty workers.
 
 use std::time::Duration;
 
@@ -8,42 +8,48 @@ use gapless_tests::reference_worker::FenceStrategy;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gapless-stack");
 
-/// Everything that a person wants to see of a run that did not end as it should.
+/// Diagnostics of a failed run.
 fn story(outcome: &Outcome) -> String {
-    format!("{}\n{}\n{}\n{:?}", outcome.verdict, outcome.table, outcome.complaints(), outcome.kept)
+    format!(
+        "{}\n{}\n{}\n{:?}",
+        outcome.summary,
+        outcome.table,
+        outcome.describe_violations(),
+        outcome.artifacts
+    )
 }
 
-/// `make chaos`, for a few seconds. Whatever a seed of that finds becomes a test beside this one.
+/// `make chaos` for a few seconds. A defect that a seed finds gets its own test here.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_storm_of_every_kind_of_fault_breaks_no_promise() {
+async fn a_short_run_with_every_kind_of_fault_breaks_no_promise() {
     let outcome = run(Options::new(PROGRAM.into(), 7, Duration::from_secs(15))).await;
     assert!(outcome.is_sound(), "{}", story(&outcome));
     assert!(outcome.settled.is_some(), "{}", story(&outcome));
     assert!(outcome.faults.values().all(|count| *count > 0), "{}", story(&outcome));
     assert!(outcome.operations.values().sum::<usize>() > 0, "{}", story(&outcome));
-    assert!(outcome.looks > 0, "nobody looked while it ran: {}", story(&outcome));
-    assert!(outcome.requests >= 16, "each client got something in: {}", story(&outcome));
+    assert!(outcome.samples > 0, "no samples were taken: {}", story(&outcome));
+    assert!(outcome.requests >= 16, "every client submitted a request: {}", story(&outcome));
 }
 
-/// The control of the controls: nothing is wrong with the harness's own worker but what it is told to do wrong.
+/// The positive control: the reference worker with the correct fence violates no rule.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_plain_worker_with_the_right_fence_breaks_no_promise_in_the_same_storm() {
+async fn the_reference_worker_with_the_right_fence_breaks_no_promise_under_the_same_faults() {
     let outcome = run(Options::control(PROGRAM.into(), 7, FenceStrategy::LockThenWrite)).await;
     assert!(outcome.is_sound() && outcome.settled.is_some(), "{}", story(&outcome));
 }
 
-/// Until the checker has found what it must. One storm is enough, unless the machine is so slow that hardly anything happens.
+/// Runs until the checker has found this violation. Usually one run is enough, unless the machine is very slow.
 async fn found(strategy: FenceStrategy, rule: Rule) {
     for seed in 7..10 {
         let outcome = run(Options::control(PROGRAM.into(), seed, strategy)).await;
-        if let Some(dir) = &outcome.kept {
+        if let Some(dir) = &outcome.artifacts {
             std::fs::remove_dir_all(dir).unwrap();
         }
         if outcome.broke(rule) {
             return;
         }
     }
-    panic!("{strategy:?}: the checker found no {rule:?} in three storms");
+    panic!("{strategy:?}: the checker found no {rule:?} in three runs");
 }
 
 /// Scenario 18.

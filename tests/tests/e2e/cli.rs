@@ -1,4 +1,4 @@
-//! The command line tool, and the audit that must be able to fail.
+//! The command line tool, and an audit that finds damaged data.
 
 use gapless_tests::{Address, Mining, TxState, eventually, payload};
 
@@ -16,11 +16,15 @@ async fn the_audit_finds_a_transaction_whose_attempt_was_removed() {
     assert_eq!(stack.sql("DELETE FROM tx_attempt WHERE nonce = 1").await, 1);
     let text = stack.cli(&["verify"]).await;
     assert_eq!(text.code, 1, "{text:?}");
-    assert!(text.stdout.contains("nonce 1: consumed on chain, and not by us"), "{}", text.stdout);
+    assert!(
+        text.stdout.contains("nonce 1: consumed on chain by an unrecorded transaction"),
+        "{}",
+        text.stdout
+    );
     stack.finish_unsound("every transaction in the blocks is recorded").await;
 }
 
-/// The control for the bound that open intents are found by: a cursor that hides one is called unsound.
+/// The control for the bound of open intents: a cursor that hides one is reported as unsound.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_finds_an_open_intent_that_its_cursor_hides() {
     let stack = stack().mining(Mining::Manual).start().await;
@@ -30,13 +34,13 @@ async fn the_audit_finds_an_open_intent_that_its_cursor_hides() {
     stack.wait_for(tx_id, TxState::Submitted).await;
     worker.stop_sigterm().await;
     assert!(stack.verify().await.sound);
-    // The database refuses it; without its constraint the audit is left.
+    // The database rejects it; without its constraint only the audit remains.
     const HIDE: &str = "UPDATE submitter_nonce_cursor SET open_from = next_nonce";
     assert_eq!(stack.refusal(HIDE).await, "23514");
     stack.sql("ALTER TABLE submitter_nonce_cursor DROP CONSTRAINT cursor_in_flight_is_open").await;
     assert_eq!(stack.sql(HIDE).await, 1);
     assert!(!stack.verify().await.sound);
-    // A bound that is too low is merely slow: the next owner reads what is finished, too, and mends it.
+    // A bound that is too low is only slow: the next owner also reads finished intents, and corrects it.
     const LOWER: &str = "UPDATE submitter_nonce_cursor SET open_from = 0";
     assert_eq!(stack.sql(LOWER).await, 1);
     assert!(stack.verify().await.sound);

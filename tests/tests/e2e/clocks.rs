@@ -1,4 +1,4 @@
-//! Processes whose wall clock is wrong. The database's time decides, and the monotonic clock measures.
+//! Processes with a wrong wall clock. The database's time decides, and durations use the monotonic clock.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ fn clock(stack: &Stack, name: &str, off_by_s: i64) -> PathBuf {
     file
 }
 
-/// By how many seconds the process's own idea of now, in its newest log line, is off.
+/// The clock offset of a process in seconds, from its newest log line.
 async fn off_by_s(stack: &Stack, service: &Service) -> f64 {
     let line = service.log_lines().pop().expect("it has logged something");
     sqlx::query_scalar("SELECT extract(epoch FROM $1::TEXT::TIMESTAMPTZ - clock_timestamp())::FLOAT8")
@@ -25,7 +25,7 @@ async fn off_by_s(stack: &Stack, service: &Service) -> f64 {
         .unwrap()
 }
 
-/// How long the only lease is still good, by the database's clock.
+/// Remaining time of the only lease, by the database's clock.
 async fn lease_left_s(stack: &Stack) -> f64 {
     sqlx::query_scalar(
         "SELECT extract(epoch FROM expires_at - clock_timestamp())::FLOAT8 FROM submitter_lease",
@@ -35,7 +35,7 @@ async fn lease_left_s(stack: &Stack) -> f64 {
     .unwrap()
 }
 
-/// Until the lease was renewed so many times by the same owner.
+/// Waits until the same owner has renewed the lease `times` times.
 async fn renewed(stack: &Stack, times: u32) {
     let token = stack.lease(stack.submitter(0)).await.expect("it is owned").fencing_token;
     for _ in 0..times {
@@ -47,10 +47,11 @@ async fn renewed(stack: &Stack, times: u32) {
         })
         .await;
     }
-    assert_eq!(stack.lease(stack.submitter(0)).await.unwrap().fencing_token, token, "nobody took it");
+    assert_eq!(stack.lease(stack.submitter(0)).await.unwrap().fencing_token, token, "no takeover");
 }
 
-/// Scenario 24. One worker is an hour ahead, and then two hours behind that; the other is an hour behind, and the API ahead.
+/// Scenario 24. One worker is an hour ahead, then an hour behind; the other is an hour behind, and the API an hour
+/// ahead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_is_an_hour_off_or_jumps_changes_nothing() {
     let stack = stack().mining(Mining::Manual).start().await;
@@ -63,22 +64,22 @@ async fn a_clock_that_is_an_hour_off_or_jumps_changes_nothing() {
     let second = stack.create(submitter, "second", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Submitted).await;
     let off = off_by_s(&stack, &worker).await;
-    assert!((off - 3600.0).abs() < 120.0, "the worker believes to be {off} s ahead");
+    assert!((off - 3600.0).abs() < 120.0, "clock offset of the worker: {off} s");
     let left = lease_left_s(&stack).await;
     assert!((-30.0..=3.0).contains(&left), "a lease of 3 s, by the database: {left}");
 
-    // An hour behind, the other sees nothing that is free; and it still is not when the owner's clock jumps.
+    // The other worker, an hour behind, sees no expired lease, also after the owner's clock jumps.
     let successor = stack.worker().set("worker.id", "behind").env(CLOCK, behind.to_str().unwrap());
     let successor = successor.start().await;
     let off = off_by_s(&stack, &successor).await;
-    assert!((off + 3600.0).abs() < 120.0, "the other believes to be {off} s ahead");
+    assert!((off + 3600.0).abs() < 120.0, "clock offset of the other worker: {off} s");
     clock(&stack, "ahead", -HOUR_S);
     renewed(&stack, 6).await;
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
     let token = stack.wait_for(second, TxState::Submitted).await.fencing_token;
 
-    // The dead are followed after the lease, and not an hour later.
+    // A takeover happens after the lease duration, not an hour later.
     worker.kill9();
     let lease = stack.wait_owned(submitter, Some("ahead")).await;
     assert_eq!(Some(lease.fencing_token), token.map(|token| token + 1));
@@ -92,7 +93,7 @@ async fn a_clock_that_is_an_hour_off_or_jumps_changes_nothing() {
     .fetch_one(stack.db())
     .await
     .unwrap();
-    assert_eq!(dated, 2, "every date is the database's");
+    assert_eq!(dated, 2, "all timestamps are from the database's clock");
     assert_eq!(stack.anvil().balance(to).await, 2.into(), "one effect each");
     stack.finish().await;
 }

@@ -1,8 +1,8 @@
-//! Keys of cloud key management services: AWS KMS as moto has it, and Google's after its documentation.
+//! Keys in cloud key management services: AWS KMS (moto), and a fake of Google Cloud KMS.
 
 use std::time::Duration;
 
-use gapless_tests::cloud::{AwsKms, AwsUser, GoogleKms, GoogleManner, REGION};
+use gapless_tests::cloud::{AwsKms, AwsUser, GoogleBehaviour, GoogleKms, REGION};
 use gapless_tests::{
     Address, Service, ServiceBuilder, Stack, Submitter, TxId, TxState, U256, eventually, payload,
 };
@@ -16,7 +16,7 @@ fn aws_config(kms: &AwsKms, keys: Value) -> Value {
     json!({ "region": REGION, "endpoint": kms.url(), "keys": keys, "timeout": "5s" })
 }
 
-/// A worker with cloud keys and no others, as this user.
+/// A worker with only cloud keys, as this user.
 fn aws_worker<'a>(stack: &'a Stack, config: &Value, user: &AwsUser) -> ServiceBuilder<'a> {
     stack
         .worker()
@@ -24,7 +24,7 @@ fn aws_worker<'a>(stack: &'a Stack, config: &Value, user: &AwsUser) -> ServiceBu
         .set("signer.aws_kms", json!([config]))
         .env("AWS_ACCESS_KEY_ID", &user.id)
         .env("AWS_SECRET_ACCESS_KEY", &user.secret)
-        // Whatever the one who runs the tests has.
+        // Overrides the environment of the test run.
         .env("AWS_SESSION_TOKEN", "")
 }
 
@@ -36,12 +36,12 @@ async fn fund(stack: &Stack, submitter: &Submitter) {
     stack.anvil().set_balance(submitter.address(), U256::exp10(20)).await;
 }
 
-/// Until the intent says that it waits because of `reason`.
+/// Waits until the intent shows that it waits because of `reason`.
 async fn wait_because(stack: &Stack, tx_id: TxId, reason: &str) {
     eventually(&format!("{tx_id} waits: {reason}"), async || {
         let row = stack.row(tx_id).await;
-        let said = row.last_error.as_deref().unwrap_or_default();
-        if row.sub_state.as_deref() == Some("waiting_signer") && said.contains(reason) {
+        let error = row.last_error.as_deref().unwrap_or_default();
+        if row.sub_state.as_deref() == Some("waiting_signer") && error.contains(reason) {
             assert_eq!((row.state, row.nonce), (TxState::Queued, None));
             return Ok(());
         }
@@ -51,7 +51,7 @@ async fn wait_because(stack: &Stack, tx_id: TxId, reason: &str) {
     assert!(stack.attempts(tx_id).await.is_empty(), "nothing was signed");
 }
 
-/// One transaction of each type, and a second with data. Answers their types on chain.
+/// One transaction of each type, and one with data. Returns their types on chain.
 async fn send_each_type(stack: &Stack, submitter: &Submitter) -> Vec<String> {
     let to = Address::repeat_byte(0xc1);
     let list = json!([{ "address": to, "storageKeys": [format!("0x{}", "00".repeat(32))] }]);
@@ -76,8 +76,8 @@ fn says_nothing_of(worker: &Service, secrets: &[&str]) {
     }
 }
 
-/// Two keys of AWS KMS, one named by an alias, are found by their public keys; every type of transaction is on chain.
-/// moto checks the signature of every request (Signature Version 4) with botocore.
+/// Two keys of AWS KMS, one by alias, are discovered by their public keys; every type of transaction is mined.
+/// moto verifies the signature of every request (Signature Version 4) with botocore.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_aws_kms_are_found_and_sign_every_type() {
     let stack = stack().start().await;
@@ -104,7 +104,7 @@ async fn keys_of_aws_kms_are_found_and_sign_every_type() {
     stack.finish().await;
 }
 
-/// Two keys of Google Cloud KMS, with the key of a service account and every checksum that Google asks for.
+/// Two keys of Google Cloud KMS, with a service account key and all checksums that Google requires.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
     let stack = stack().submitters(2).start().await;
@@ -124,7 +124,8 @@ async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
     stack.finish().await;
 }
 
-/// Scenario 11, with AWS KMS out of reach: work waits without a nonce, others go on, and it goes on by itself.
+/// Scenario 11, with AWS KMS unreachable: work waits without a nonce, other submitters continue, and it continues by
+/// itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
     let stack = stack().start().await;
@@ -154,14 +155,14 @@ async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
     stack.finish().await;
 }
 
-/// A worker starts while a service is away: what the configuration lists is announced and waits, what must be asked for
-/// comes later. One key that may not be used keeps no other from being found.
+/// A worker starts while a service is unreachable: configured addresses are announced and wait, addresses that must
+/// be queried come later. A key that may not be used does not keep others from being found.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
     let stack = stack().submitters(3).start().await;
     stack.start_api().await;
     let kms = GoogleKms::start(stack.submitters(), stack.dir()).await;
-    kms.behave(&GoogleManner::Refusing(503, "UNAVAILABLE"));
+    kms.set_behaviour(&GoogleBehaviour::Refusing(503, "UNAVAILABLE"));
     let (listed, asked, denied) = (stack.submitter(0), stack.submitter(1), stack.submitter(2));
     let keys = json!([
         { "id": kms.key(0), "address": listed.text() }, { "id": kms.key(1) }, { "id": kms.key(2) },
@@ -172,8 +173,8 @@ async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
     wait_because(&stack, by_listed, "UNAVAILABLE").await;
     assert_eq!(stack.client().post(asked, "asked", &payload(to, 1)).await.status, 404);
 
-    kms.behave(&GoogleManner::Honest);
-    kms.behave_about(2, GoogleManner::Refusing(403, "PERMISSION_DENIED"));
+    kms.set_behaviour(&GoogleBehaviour::Honest);
+    kms.set_behaviour_of_key(2, GoogleBehaviour::Refusing(403, "PERMISSION_DENIED"));
     wait_known(&stack, asked).await;
     let by_asked = stack.create(asked, "asked", &payload(to, 1)).await;
     stack.wait_confirmed(&[by_listed, by_asked]).await;
@@ -186,13 +187,13 @@ async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
         if problems.len() == 1 && named { Ok(()) } else { Err(body) }
     })
     .await;
-    kms.behave(&GoogleManner::Honest);
+    kms.set_behaviour(&GoogleBehaviour::Honest);
     wait_known(&stack, denied).await;
     stack.finish().await;
 }
 
-/// An alias that leads to another key: its signatures are refused and never sent, nothing fails for it, and work goes on
-/// when the alias is right again.
+/// An alias that points to another key: its signatures are rejected and never sent, nothing fails, and work continues
+/// when the alias is correct again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signature_of_another_key_is_refused_and_never_sent() {
     let stack = stack().start().await;
@@ -212,7 +213,7 @@ async fn a_signature_of_another_key_is_refused_and_never_sent() {
 
     kms.point_alias("alias/payouts", &two).await;
     let waiting = stack.create(&submitter, "waiting", &payload(to, 1)).await;
-    wait_because(&stack, waiting, "not one of the submitter's key").await;
+    wait_because(&stack, waiting, "not from the submitter's key").await;
     worker.wait_for_log("signed with another key").await;
     assert!(worker.metric("gapless_signer_requests_total", &["result=\"different\""]).await >= 1.0);
     assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
@@ -222,8 +223,8 @@ async fn a_signature_of_another_key_is_refused_and_never_sent() {
     stack.finish().await;
 }
 
-/// Whatever a service answers but a signature of the key: no nonce is used, nothing is sent, nothing fails, and the
-/// intent says why it waits.
+/// Invalid responses of a service: no nonce is used, nothing is sent, nothing fails, and the intent shows the reason
+/// for waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
     let stack = stack().start().await;
@@ -235,30 +236,30 @@ async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Confirmed).await;
 
-    kms.behave(&GoogleManner::Refusing(429, "RESOURCE_EXHAUSTED"));
+    kms.set_behaviour(&GoogleBehaviour::Refusing(429, "RESOURCE_EXHAUSTED"));
     let waiting = stack.create(submitter, "waiting", &payload(to, 1)).await;
     for (manner, reason) in [
-        (GoogleManner::Refusing(429, "RESOURCE_EXHAUSTED"), "too many requests"),
-        (GoogleManner::Refusing(403, "PERMISSION_DENIED"), "this worker may not use the key"),
-        (GoogleManner::Refusing(400, "FAILED_PRECONDITION"), "a state in which it cannot sign"),
-        (GoogleManner::WithKeyOf(Submitter::random()), "not one of the submitter's key"),
-        (GoogleManner::WrongChecksum, "the signature changed on its way"),
-        (GoogleManner::Garbage(b"not a signature"), "not one of the submitter's key"),
-        (GoogleManner::Unverified, "the digest changed on its way"),
+        (GoogleBehaviour::Refusing(429, "RESOURCE_EXHAUSTED"), "too many requests"),
+        (GoogleBehaviour::Refusing(403, "PERMISSION_DENIED"), "this worker may not use the key"),
+        (GoogleBehaviour::Refusing(400, "FAILED_PRECONDITION"), "state does not allow signing"),
+        (GoogleBehaviour::WithKeyOf(Submitter::random()), "not from the submitter's key"),
+        (GoogleBehaviour::WrongChecksum, "signature checksum mismatch"),
+        (GoogleBehaviour::Garbage(b"not a signature"), "not from the submitter's key"),
+        (GoogleBehaviour::Unverified, "digest checksum not verified"),
     ] {
-        kms.behave(&manner);
+        kms.set_behaviour(&manner);
         wait_because(&stack, waiting, reason).await;
     }
     assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
     assert!(worker.metric("gapless_signer_requests_total", &["result=\"different\""]).await >= 2.0);
 
-    kms.behave(&GoogleManner::Honest);
+    kms.set_behaviour(&GoogleBehaviour::Honest);
     assert_eq!(stack.wait_for(waiting, TxState::Confirmed).await.nonce, Some(1));
     stack.finish().await;
 }
 
-/// A worker that may not use the key, that has wrong credentials, whose key is disabled: it waits, says so, and goes on
-/// when that is mended. Credentials in a file are replaced while it runs.
+/// A worker without permission, with wrong credentials, or with a disabled key: it waits, reports it, and continues
+/// when that is fixed. Credentials in a file are replaced while it runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
     let stack = stack().start().await;
@@ -284,7 +285,7 @@ async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
     write(&denied.id, &denied.secret);
     wait_because(&stack, tx_id, "AccessDeniedException: this worker may not use the key").await;
     let line = worker.wait_for_log("User: arn:aws:iam::").await;
-    assert!(line.contains("a cloud key cannot be used now"), "{line}");
+    assert!(line.contains("cloud key unavailable"), "{line}");
     let shown = stack.get(tx_id).await.to_string();
     assert!(!shown.contains("arn:aws"), "clients do not read the names of accounts: {shown}");
     kms.set_enabled(&id, false).await;
@@ -297,7 +298,7 @@ async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
     stack.finish().await;
 }
 
-/// Credentials of a role, lent by moto's security token service for the token of a pod.
+/// Role credentials from moto's security token service, for a pod token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
     let stack = stack().start().await;
@@ -324,7 +325,7 @@ async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
     stack.finish().await;
 }
 
-/// Scenario 25, with a key in the cloud: a worker is killed after the signature, one after the commit and one after the
+/// Scenario 25 with a cloud key: one worker is killed after the signature, one after the commit and one after the
 /// send. Each intent has exactly one effect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_with_a_cloud_key_may_die_anywhere() {
@@ -336,7 +337,7 @@ async fn a_worker_with_a_cloud_key_may_die_anywhere() {
     let mut tx_ids = Vec::new();
     for (index, point) in ["signed", "committed", "sent"].iter().enumerate() {
         let doomed = google_worker(&stack, config.clone()).failpoint(point).start().await;
-        // Announced by the first of these workers, at its start.
+        // Announced by the first of these workers.
         tx_ids.push(stack.create(submitter, &format!("r{index}"), &payload(to, 1)).await);
         doomed.wait_exit().await;
         google_worker(&stack, config.clone()).start().await;
@@ -351,21 +352,21 @@ async fn a_worker_with_a_cloud_key_may_die_anywhere() {
     stack.finish().await;
 }
 
-/// Killed while the service thinks, and stopped while it thinks: no transaction of the database is open, no nonce is
-/// used, and the next worker goes on.
+/// Killed and stopped during a call of the service: no database transaction is open, no nonce is used, and the next
+/// worker continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_never_answers_holds_no_database_transaction_and_no_lease() {
     let stack = stack().submitters(2).short_lease().start().await;
     stack.start_api().await;
     let (remote, local, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xc9));
     let kms = GoogleKms::start(&stack.submitters()[..1], stack.dir()).await;
-    kms.behave(&GoogleManner::Silent);
+    kms.set_behaviour(&GoogleBehaviour::Silent);
     let mut config = kms.config(json!([{ "id": kms.key(0), "address": remote.text() }]));
     config["timeout"] = json!("10m");
     let worker = || google_worker(&stack, config.clone()).only_keys(&[1]);
     let first = worker().start().await;
     let held = stack.create(remote, "held", &payload(to, 1)).await;
-    kms.wait_asked_to_sign(0).await;
+    kms.wait_for_sign_request(0).await;
     let free = stack.create(local, "free", &payload(to, 1)).await;
     stack.wait_for(free, TxState::Confirmed).await;
     stack.wait_no_open_transaction().await;
@@ -378,7 +379,7 @@ async fn a_service_that_never_answers_holds_no_database_transaction_and_no_lease
     stack.wait_owned(remote, owner.as_deref()).await;
     let took = second.stop_sigterm().await;
     assert!(took < Duration::from_secs(10), "{took:?}");
-    kms.behave(&GoogleManner::Honest);
+    kms.set_behaviour(&GoogleBehaviour::Honest);
     worker().start().await;
     assert_eq!(stack.wait_for(held, TxState::Confirmed).await.nonce, Some(0));
     stack.finish().await;

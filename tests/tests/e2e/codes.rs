@@ -1,4 +1,4 @@
-//! Every intent that waits or ended without its effect says why, by a code that programs can decide by.
+//! Every intent that waits or ended without its effect has an error code.
 
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// Until a client reads this code; answers the error.
+/// Waits until the API shows this code. Returns the error.
 async fn wait_code(stack: &Stack, tx_id: TxId, code: &str) -> Value {
     eventually(&format!("{tx_id} says {code}"), async || {
         let seen = stack.get(tx_id).await;
@@ -50,7 +50,7 @@ async fn what_waits_without_a_nonce_says_what_it_waits_for_and_then_how_it_ended
     wait_code(&stack, unsigned, "signer_unavailable").await;
     std::fs::remove_file(&away).unwrap();
     stack.wait_for(unsigned, TxState::Confirmed).await;
-    assert_eq!(stack.get(unsigned).await["error"], Value::Null, "it is over");
+    assert_eq!(stack.get(unsigned).await["error"], Value::Null, "the error is cleared");
 
     let huge = json!({ "to": format!("{to:#x}"), "gasLimit": "4000000000" });
     let huge = stack.create(two, "huge", &huge).await;
@@ -78,11 +78,11 @@ async fn what_waits_to_be_taken_or_mined_says_what_the_node_said() {
     assert_eq!(stack.row(tx_id).await.state, TxState::Stuck);
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(stack.get(tx_id).await["error"], Value::Null, "it is over");
+    assert_eq!(stack.get(tx_id).await["error"], Value::Null, "the error is cleared");
     stack.finish().await;
 }
 
-/// Why it was given up is on disk: whoever sees the placeholder mined need not be who made it.
+/// The reason is stored: the worker that sees the placeholder mined may be another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn why_an_intent_was_given_up_is_known_to_the_next_owner() {
     let stack = stack().short_lease().proxied().mining(Mining::Manual).submitters(2).start().await;

@@ -1,11 +1,11 @@
-//! Depth, receipts, and chains that change their mind.
+//! Confirmation depth, receipts, and reorgs.
 
 use gapless_tests::{Address, Fault, Mining, StackBuilder, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
 
-/// Blocks on demand, three of them until something is final, and every event in the log.
+/// Manual mining, three confirmations, and events in the log.
 fn slow_chain() -> StackBuilder {
     stack()
         .proxied()
@@ -32,7 +32,7 @@ async fn a_transaction_dropped_by_a_reorg_is_mined_again_without_a_gap() {
     stack.anvil().reorg(2).await;
     stack.wait_for(first, TxState::Submitted).await;
     assert_eq!(stack.row(first).await.block_number, None, "its block is gone");
-    assert_eq!(stack.row(second).await.state, TxState::Queued, "the window is still taken");
+    assert_eq!(stack.row(second).await.state, TxState::Queued, "the window is still full");
     stack.wait_pending(1).await;
     stack.anvil().mine(3).await;
     let row = stack.wait_for(first, TxState::Confirmed).await;
@@ -44,14 +44,14 @@ async fn a_transaction_dropped_by_a_reorg_is_mined_again_without_a_gap() {
     assert_eq!(row.nonce, Some(1));
     assert_eq!(stack.anvil().balance(to).await, 2.into());
 
-    let told = stack.wait_told(first, "tx.confirmed").await;
-    assert_eq!((times(&told, "tx.reorged"), times(&told, "tx.confirmed")), (1, 1), "{told:?}");
-    assert_eq!(times(&stack.wait_told(second, "tx.confirmed").await, "tx.reorged"), 0);
+    let events = stack.wait_for_event(first, "tx.confirmed").await;
+    assert_eq!((times(&events, "tx.reorged"), times(&events, "tx.confirmed")), (1, 1), "{events:?}");
+    assert_eq!(times(&stack.wait_for_event(second, "tx.confirmed").await, "tx.reorged"), 0);
     assert!(stack.workers()[0].metric("gapless_confirmations_new_fork_total", &[]).await >= 1.0);
     stack.finish().await;
 }
 
-/// Scenario 47. A window of several: all that the lost blocks held goes out again, in order.
+/// Scenario 47. A larger window: all transactions of the reorged blocks are resent, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_dropped_by_a_reorg_is_mined_again_in_its_order() {
     let stack = slow_chain().window(4).up().await;
@@ -79,7 +79,7 @@ async fn a_window_dropped_by_a_reorg_is_mined_again_in_its_order() {
     stack.finish().await;
 }
 
-/// Scenario 46. The other branch holds it too, one block later.
+/// Scenario 46. The other branch contains it too, one block later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_in_a_sibling_block_is_confirmed_once_and_there() {
     let stack = slow_chain().up().await;
@@ -102,14 +102,14 @@ async fn a_transaction_in_a_sibling_block_is_confirmed_once_and_there() {
     let receipt = stack.anvil().receipt(row.tx_hash.unwrap()).await.unwrap();
     let seen = stack.get(tx_id).await;
     assert_eq!(seen["receipt"]["blockHash"], receipt["blockHash"], "{seen}");
-    let told = stack.wait_told(tx_id, "tx.confirmed").await;
-    assert_eq!((times(&told, "tx.confirmed"), times(&told, "tx.failed")), (1, 0), "{told:?}");
-    assert!(times(&told, "tx.reorged") >= 1, "{told:?}");
+    let events = stack.wait_for_event(tx_id, "tx.confirmed").await;
+    assert_eq!((times(&events, "tx.confirmed"), times(&events, "tx.failed")), (1, 0), "{events:?}");
+    assert!(times(&events, "tx.reorged") >= 1, "{events:?}");
     assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 
-/// Scenario 48. Nobody watched; the receipt on disk is of a block that never was.
+/// Scenario 48. No worker was running; the stored receipt is of a block that was reorged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_while_every_worker_is_down_is_noticed_by_the_next_one() {
     let stack = slow_chain().short_lease().up().await;
@@ -121,19 +121,19 @@ async fn a_reorg_while_every_worker_is_down_is_noticed_by_the_next_one() {
     stack.workers()[0].kill9();
     stack.anvil().reorg(1).await;
     stack.anvil().mine(3).await;
-    assert!(stack.anvil().receipt(tracked.tx_hash.unwrap()).await.is_none(), "the reorg took it out");
+    assert!(stack.anvil().receipt(tracked.tx_hash.unwrap()).await.is_none(), "the reorg removed it");
     stack.start_worker().await;
     stack.wait_pending(1).await;
     stack.anvil().mine(3).await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(row.tx_hash, tracked.tx_hash, "the same bytes");
     assert!(row.block_number > tracked.block_number);
-    assert_eq!(times(&stack.wait_told(tx_id, "tx.confirmed").await, "tx.reorged"), 1);
+    assert_eq!(times(&stack.wait_for_event(tx_id, "tx.confirmed").await, "tx.reorged"), 1);
     assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 
-/// Scenario 49, at a depth that a test can wait for: final at the depth, and not one block earlier.
+/// Scenario 49, with a small depth: final at the depth, and not one block earlier.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_final_before_its_depth() {
     let stack = slow_chain().confirmations(20).up().await;
@@ -153,7 +153,7 @@ async fn nothing_is_final_before_its_depth() {
     stack.finish().await;
 }
 
-/// Code that reverts with `Error(string)`, whatever it is asked.
+/// Code that always reverts with `Error(string)`.
 fn reverts_with(reason: &str) -> String {
     assert!(reason.len() <= 32);
     let mut data = hex::decode("08c379a0").unwrap();
@@ -169,7 +169,7 @@ fn reverts_with(reason: &str) -> String {
     format!("0x{}", hex::encode(code))
 }
 
-/// A call that is not estimated, so that it fails on chain and not before.
+/// A call that is not estimated, so that it fails on chain.
 fn blind_call(to: Address) -> Value {
     json!({ "to": format!("{to:#x}"), "value": "0", "gasLimit": "100000" })
 }
@@ -196,7 +196,7 @@ async fn a_call_that_reverts_on_chain_has_failed_with_the_reason_and_the_next_go
     stack.finish().await;
 }
 
-/// Scenario 51. No block comes after the one that holds it.
+/// Scenario 51. No block follows the one that contains it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_mined_while_no_worker_ran_is_noticed_on_an_idle_chain() {
     let stack = stack().short_lease().start().await;
@@ -207,7 +207,7 @@ async fn a_transaction_mined_while_no_worker_ran_is_noticed_on_an_idle_chain() {
     doomed.wait_exit().await;
     let head = stack.anvil().head().await;
     assert_eq!(head, 1, "it was mined");
-    assert_eq!(stack.row(tx_id).await.state, TxState::InFlight, "and nobody noticed");
+    assert_eq!(stack.row(tx_id).await.state, TxState::InFlight, "not noticed yet");
     stack.start_worker().await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(stack.anvil().head().await, head, "no new block");
@@ -215,7 +215,7 @@ async fn a_transaction_mined_while_no_worker_ran_is_noticed_on_an_idle_chain() {
     stack.finish().await;
 }
 
-/// Scenario 51. The look that would have found it fails, and no block and no timer gives reason for another.
+/// Scenario 51. The lookup that would have found it fails, and no block and no timer triggers another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_up_that_fails_after_a_claim_is_repeated_and_not_left_to_the_resubmit_timer() {
     let stack = stack().short_lease().proxied().mining(Mining::Manual).set("resubmit.interval", "1h");
@@ -233,7 +233,8 @@ async fn a_look_up_that_fails_after_a_claim_is_repeated_and_not_left_to_the_resu
     stack.finish().await;
 }
 
-/// The same for a watcher that finds the chain so far ahead that it does not walk: it looks everything up, until it could.
+/// The same for a watcher that is too far behind to walk block by block: it looks up everything, and retries until it
+/// succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_up_that_fails_after_a_leap_of_the_chain_is_repeated() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "1h").up().await;
@@ -249,7 +250,7 @@ async fn a_look_up_that_fails_after_a_leap_of_the_chain_is_repeated() {
     stack.finish().await;
 }
 
-/// Stuck is an alarm, not an end.
+/// STUCK is an alarm, not an end.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unmined_transaction_is_called_stuck_and_leaves_that_by_itself() {
     let stack = slow_chain().set("stuck.after", "1s").set("resubmit.interval", "300ms").up().await;
@@ -257,14 +258,14 @@ async fn an_unmined_transaction_is_called_stuck_and_leaves_that_by_itself() {
     let tx_id = stack.create(submitter, "slow", &payload(to, 1)).await;
     let stuck = stack.wait_for(tx_id, TxState::Stuck).await;
     assert_eq!(stuck.nonce, Some(0));
-    stack.wait_told(tx_id, "tx.stuck").await;
+    stack.wait_for_event(tx_id, "tx.stuck").await;
     stack.anvil().drop_all().await;
-    // Still worked on: the same bytes go out.
+    // Work continues: the same bytes are resent.
     stack.wait_pending(1).await;
     stack.anvil().mine(3).await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(row.tx_hash, stuck.tx_hash);
-    let told = stack.wait_told(tx_id, "tx.confirmed").await;
-    assert_eq!((times(&told, "tx.stuck"), times(&told, "tx.confirmed")), (1, 1), "{told:?}");
+    let events = stack.wait_for_event(tx_id, "tx.confirmed").await;
+    assert_eq!((times(&events, "tx.stuck"), times(&events, "tx.confirmed")), (1, 1), "{events:?}");
     stack.finish().await;
 }

@@ -1,4 +1,4 @@
-//! Whatever dies, the next owner finds the same rows and does the same steps.
+//! After any crash the next owner finds the same rows and continues with the same steps.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use crate::stack;
 
-/// A fresh address per point, so that its balance counts the effects.
+/// A new address per failpoint, so that its balance counts the effects.
 pub(crate) fn target(index: usize) -> Address {
     Address::repeat_byte(0x60 + index as u8)
 }
 
-/// A worker for each point, which has one key and dies there; then one that has all keys.
+/// One worker per failpoint, with one key, is killed there; then a worker with all keys continues.
 async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
     let stack = stack().short_lease().window(window).confirmations(2).submitters(points.len());
-    // Longer than SUBMITTED waits for company: mined sooner, it would never be written alone.
+    // Longer than SUBMITTED is delayed for batching: if mined sooner, it would never be written separately.
     let stack = stack.mining(Mining::Interval(2.0)).start().await;
     stack.start_api().await;
     let doomed = points.iter().enumerate();
@@ -59,8 +59,8 @@ async fn crash_everywhere(points: &[&str], window: u32, intents: usize) {
     stack.finish().await;
 }
 
-/// On a loaded machine a transaction may be mined before it is known to be SUBMITTED, and pass by a point: then another
-/// one follows.
+/// On a loaded machine a transaction may be mined before it is recorded as SUBMITTED, and skip a failpoint: then
+/// another one is sent.
 pub(crate) async fn until_it_dies(
     stack: &Stack,
     worker: &Service,
@@ -82,7 +82,7 @@ pub(crate) async fn until_it_dies(
     tx_ids
 }
 
-/// A nonce without bytes exists at no point; before the commit there is neither.
+/// There is never a nonce without an attempt; before the commit there is neither.
 async fn check_left_behind(stack: &Stack, point: &str, tx_ids: &[TxId]) {
     for tx_id in tx_ids {
         let (row, attempts) = (stack.row(*tx_id).await, stack.attempts(*tx_id).await.len());
@@ -102,7 +102,7 @@ async fn a_worker_killed_at_any_step_leaves_exactly_one_effect() {
     crash_everywhere(&POINTS, 1, 2).await;
 }
 
-/// Scenario 25, with several transactions under way at each point.
+/// Scenario 25, with several open transactions at each failpoint.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_at_any_step_of_a_window_leaves_exactly_one_effect_of_each() {
     crash_everywhere(
@@ -113,7 +113,7 @@ async fn a_worker_killed_at_any_step_of_a_window_leaves_exactly_one_effect_of_ea
     .await;
 }
 
-/// How often the writing or inserting sessions wait for a lock right now.
+/// Number of writing or inserting sessions that wait for a lock.
 async fn sessions_waiting(stack: &Stack, application: &str) -> i64 {
     sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity
@@ -139,7 +139,7 @@ fn body(submitter: &Submitter, request_id: &str, to: Address) -> Value {
     json!({ "submitter": submitter.text(), "requestId": request_id, "payload": payload(to, 1) })
 }
 
-/// Posts until it is taken, as a client would: the same request, whatever came back before.
+/// Posts the same request until it is accepted.
 async fn post_until_taken(client: &Client, body: &Value) -> TxId {
     eventually(&format!("{body} is taken"), async || match client.try_post(body).await {
         Ok(answer) if matches!(answer.status, 200 | 202) => Ok(answer.tx_id().parse().unwrap()),
@@ -150,14 +150,14 @@ async fn post_until_taken(client: &Client, body: &Value) -> TxId {
     .await
 }
 
-/// Stops a write in its middle: it has its locks, some of its statements are done, and it waits for a row.
+/// Stops a write halfway: it holds its locks, some statements are done, and it waits for a row lock.
 async fn hold_a_write(stack: &Stack) -> sqlx::Transaction<'static, sqlx::Postgres> {
     eventually("a write is under way", async || {
         let mut obstacle = stack.db().begin().await.unwrap();
         let in_flight =
             "SELECT tx_id FROM managed_tx WHERE finished_at IS NULL AND nonce IS NOT NULL FOR UPDATE";
         let held = sqlx::query(in_flight).execute(&mut *obstacle).await.unwrap().rows_affected();
-        // A block comes every half second, and whatever it holds is written down.
+        // Each block, every half second, causes a write.
         let patience = Instant::now() + Duration::from_secs(1);
         while held > 0 && Instant::now() < patience {
             if sessions_waiting(stack, "gapless-worker writer").await > 0 {
@@ -169,7 +169,7 @@ async fn hold_a_write(stack: &Stack) -> sqlx::Transaction<'static, sqlx::Postgre
     .await
 }
 
-/// Scenario 26. A batch is held in its middle, so that the kill certainly finds one; requests go on all the while.
+/// Scenario 26. A batch is stopped halfway, so that the kill hits one; requests continue meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_killed_in_the_middle_of_a_batch_loses_nothing_and_repeats_nothing() {
     let stack = stack().own_postgres().submitters(5).window(4).mining(Mining::Interval(0.5)).up().await;
@@ -196,8 +196,11 @@ async fn a_database_killed_in_the_middle_of_a_batch_loses_nothing_and_repeats_no
     let (accepted, ()) = tokio::join!(join_all(requests), kills);
     stack.wait_all_terminal().await;
     let worker = stack.workers().remove(0);
-    let broken =
-        worker.log().lines().filter(|line| line.contains("the database did not take a batch")).count();
+    let broken = worker
+        .log()
+        .lines()
+        .filter(|line| line.contains("batch not confirmed: database unavailable"))
+        .count();
     assert!(broken >= 2, "each kill found a batch");
     let accepted: usize = accepted.into_iter().sum();
     let rows: i64 =
@@ -207,12 +210,12 @@ async fn a_database_killed_in_the_middle_of_a_batch_loses_nothing_and_repeats_no
     stack.finish().await;
 }
 
-/// Scenario 27, exactly there: the row is committed, the API frozen before it can answer, and then killed.
+/// Scenario 27, deterministic: the row is committed, and the API is frozen before the response, then killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_killed_between_commit_and_answer_has_accepted_and_the_retry_gets_the_same_id() {
     let stack = stack().up().await;
     let (api, client, to) = (stack.services().remove(0), stack.client(), Address::repeat_byte(0x62));
-    // A twin that is not committed makes the insert wait.
+    // An uncommitted duplicate makes the insert wait.
     let mut twin = stack.db().begin().await.unwrap();
     sqlx::query(
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
@@ -234,7 +237,7 @@ async fn an_api_killed_between_commit_and_answer_has_accepted_and_the_retry_gets
     })
     .await;
     api.kill9();
-    assert!(posting.await.unwrap().is_err(), "the client was not told");
+    assert!(posting.await.unwrap().is_err(), "the client got no response");
 
     stack.start_api().await;
     let answer = stack.client().post_raw(&request).await;
@@ -245,7 +248,7 @@ async fn an_api_killed_between_commit_and_answer_has_accepted_and_the_retry_gets
     stack.finish().await;
 }
 
-/// Scenario 27, wherever it hits.
+/// Scenario 27, at random points.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_each() {
     let stack = stack().submitters(3).window(16).start().await;
@@ -281,14 +284,14 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
         let (answers, ()) = tokio::join!(storm, kill);
         for (id, answer) in answers {
             if let Ok(answer) = answer {
-                stack.note(&answer);
+                stack.record_accepted(&answer);
                 told.insert(id, answer.tx_id().parse().unwrap());
             }
         }
         let next = stack.start_api().await;
         for (id, body) in requests(round) {
             let answer = next.client().post_raw(&body).await;
-            stack.note(&answer);
+            stack.record_accepted(&answer);
             assert!(matches!(answer.status, 200 | 202), "{id}: {answer:?}");
             let tx_id: TxId = answer.tx_id().parse().unwrap();
             assert_eq!(*told.entry(id.clone()).or_insert(tx_id), tx_id, "{id} is one transaction");
@@ -303,8 +306,8 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
     stack.finish().await;
 }
 
-/// Scenario 28. One is mined and not deep enough, one waits in the mempool, one has followers; and a block comes while
-/// nobody watches.
+/// Scenario 28. One is mined and not final, one is in the mempool, one has successors; and a block is mined without a
+/// worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_goes_on_with_what_was_in_flight() {
     let stack =
@@ -329,7 +332,7 @@ async fn a_restart_goes_on_with_what_was_in_flight() {
     stack.start_worker().await;
     let after = stack.wait_for(followed[0], TxState::Tracking).await;
     assert_eq!((after.nonce, after.tx_hash), (before.nonce, before.tx_hash));
-    assert!(after.fencing_token > before.fencing_token, "a new period of ownership");
+    assert!(after.fencing_token > before.fencing_token, "a new fencing token");
     eventually("everything is final", async || {
         stack.anvil().mine(1).await;
         let left: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE finished_at IS NULL")
@@ -347,7 +350,7 @@ async fn a_restart_goes_on_with_what_was_in_flight() {
     stack.finish().await;
 }
 
-/// Clients that each wait for one transaction before they ask for the next, until told to stop.
+/// Clients that wait for each transaction before the next one, until they are stopped.
 async fn clients(stack: &Stack, to: Address, done: &[AtomicU32], over: &AtomicBool) {
     let each = stack.submitters().iter().zip(done).map(|(submitter, done)| async move {
         while !over.load(Ordering::Relaxed) {
@@ -359,7 +362,7 @@ async fn clients(stack: &Stack, to: Address, done: &[AtomicU32], over: &AtomicBo
     join_all(each).await;
 }
 
-/// Until every client got something done since now.
+/// Waits until every client has finished a transaction from now on.
 async fn all_go_on(done: &[AtomicU32]) {
     let seen =
         |done: &[AtomicU32]| done.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! A database whose clock is set back or forward while everybody works. Times schedule; they order and decide nothing.
+//! A database clock that is set back or forward during work. Times only schedule; they never order or decide.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +23,13 @@ const STEP_S: i64 = 10;
 
 type Called = Result<gapless::embed::Accepted, gapless::embed::WithNonceError<String>>;
 
-/// A caller that holds a nonce and answers with a transfer of 1 when it is told to.
-async fn hold(stack: &Stack, to: Address) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
+/// A client that reserves a nonce and returns a transfer of 1 on request.
+async fn reserve_nonce(stack: &Stack, to: Address) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
     let (gapless, key, answer) = (stack.gapless().await, stack.key(0), Arc::new(Notify::new()));
     let (told, begun) = (answer.clone(), Arc::new(Notify::new()));
     let saw_it = begun.clone();
     let call = tokio::spawn(async move {
-        let call = gapless.call(key).hold(LONG).wait(LONG);
+        let call = gapless.call(key).reserve_for(LONG).wait(LONG);
         call.run(async |_: NonceContext| {
             saw_it.notify_one();
             told.notified().await;
@@ -42,7 +42,7 @@ async fn hold(stack: &Stack, to: Address) -> (JoinHandle<Called>, Arc<Notify>, T
     (call, answer, held.tx_id)
 }
 
-/// Kinds of an intent's attempts as their times order them: what a program would believe that trusts them.
+/// Kinds of an intent's attempts, ordered by their timestamps.
 async fn by_time(stack: &Stack, tx_id: TxId) -> Vec<String> {
     sqlx::query_scalar("SELECT kind FROM tx_attempt WHERE tx_id = $1 ORDER BY created_at, attempt_id")
         .bind(tx_id.0)
@@ -55,9 +55,9 @@ async fn by_ordinal(stack: &Stack, tx_id: TxId) -> Vec<String> {
     stack.attempts(tx_id).await.into_iter().map(|attempt| attempt.kind).collect()
 }
 
-/// The caller has answered, and its transaction is committed after the step; then the worker dies before anything was sent, and
-/// another takes over. Its transaction is mined, and not the placeholder.
-async fn the_caller_wins(
+/// The client has answered, and its transaction is committed after the clock step; then the worker crashes before the
+/// send, and another takes over. The client's transaction is mined, not the placeholder.
+async fn the_client_wins(
     stack: &Stack,
     worker: &Service,
     held: (JoinHandle<Called>, Arc<Notify>, TxId),
@@ -70,17 +70,17 @@ async fn the_caller_wins(
     assert_eq!(accepted.tx_id, tx_id);
     let attempts = stack.wait_attempts(tx_id, 2).await;
     worker.kill9();
-    // The negative control: by their times the placeholder is the newer one.
+    // The negative control: by timestamp the placeholder is newer.
     assert_eq!(by_time(stack, tx_id).await, ["ORIGINAL", "PLACEHOLDER"], "the clock was not set back");
     assert_eq!(by_ordinal(stack, tx_id).await, ["PLACEHOLDER", "ORIGINAL"]);
     stack.proxy().clear();
     stack.start_worker().await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!((row.nonce, row.tx_hash), (Some(0), Some(attempts[1].tx_hash)));
-    assert_eq!(stack.anvil().balance(to).await, 1.into(), "the caller's answer is binding");
+    assert_eq!(stack.anvil().balance(to).await, 1.into(), "the client's answer is binding");
 }
 
-/// Scenario 67: between the placeholder of a held nonce and the caller's transaction.
+/// Scenario 67: between the placeholder of a reserved nonce and the client's transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_steps_back_between_two_attempts_does_not_change_their_order() {
     let database = ClockedPostgres::start().await;
@@ -88,13 +88,13 @@ async fn a_clock_that_steps_back_between_two_attempts_does_not_change_their_orde
     stack.start_api().await;
     let worker = stack.start_worker().await;
     let to = Address::repeat_byte(0x67);
-    let held = hold(&stack, to).await;
+    let held = reserve_nonce(&stack, to).await;
     database.clock.set(-STEP_S);
-    the_caller_wins(&stack, &worker, held, to).await;
+    the_client_wins(&stack, &worker, held, to).await;
     stack.finish().await;
 }
 
-/// Scenario 67: the standby that takes over is behind the primary that died.
+/// Scenario 67: the clock of the promoted standby is behind that of the failed primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_to_a_standby_that_is_behind_does_not_change_the_order_of_attempts() {
     let clock = DatabaseClock::new();
@@ -104,13 +104,13 @@ async fn a_failover_to_a_standby_that_is_behind_does_not_change_the_order_of_att
     stack.start_api().await;
     let worker = stack.start_worker().await;
     let to = Address::repeat_byte(0x68);
-    let held = hold(&stack, to).await;
+    let held = reserve_nonce(&stack, to).await;
     pair.fail_over().await;
-    the_caller_wins(&stack, &worker, held, to).await;
+    the_client_wins(&stack, &worker, held, to).await;
     stack.finish().await;
 }
 
-/// Scenario 67: the newest price is what goes out after a takeover.
+/// Scenario 67: after a takeover the newest price is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_made_after_the_clock_stepped_back_is_still_the_newest() {
     let database = ClockedPostgres::start().await;
@@ -139,8 +139,8 @@ async fn a_replacement_made_after_the_clock_stepped_back_is_still_the_newest() {
     stack.finish().await;
 }
 
-/// Scenario 67: leases. The clock is set back right after the owner died: its lease lasts longer by the step, and not for ever.
-/// Before that, an owner that lives keeps its lease over the step.
+/// Scenario 67: leases. The clock is set back right after the owner crashed: its lease lasts longer by the step, not
+/// forever. Before that, a live owner keeps its lease across the step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_steps_back_prolongs_a_lease_by_the_step_and_no_more() {
     let database = ClockedPostgres::start().await;
@@ -153,7 +153,7 @@ async fn a_clock_that_steps_back_prolongs_a_lease_by_the_step_and_no_more() {
     let token = stack.lease(submitter).await.unwrap().fencing_token;
     stack.worker().set("worker.id", "second").start().await;
     database.clock.set(-STEP_S);
-    // Renewed by the new time: the lease ends no later than its duration from now.
+    // Renewed with the new time: the lease expires within its duration from now.
     eventually("the lease is renewed after the step", async || {
         let left: f64 = sqlx::query_scalar(
             "SELECT extract(epoch FROM expires_at - clock_timestamp())::FLOAT8 FROM submitter_lease",
@@ -165,7 +165,7 @@ async fn a_clock_that_steps_back_prolongs_a_lease_by_the_step_and_no_more() {
     })
     .await;
     let lease = stack.lease(submitter).await.unwrap();
-    assert_eq!((lease.owner.as_deref(), lease.fencing_token), (Some("first"), token), "nobody took it");
+    assert_eq!((lease.owner.as_deref(), lease.fencing_token), (Some("first"), token), "no takeover");
 
     worker.kill9();
     let (died, lease_s, skew_s) = (Instant::now(), 3.0, 0.2);
@@ -173,17 +173,17 @@ async fn a_clock_that_steps_back_prolongs_a_lease_by_the_step_and_no_more() {
     let lease = stack.wait_owned(submitter, Some("first")).await;
     let unowned = died.elapsed().as_secs_f64();
     assert_eq!(lease.fencing_token, token + 1, "one owner after the other");
-    // A busy machine looks a little later.
+    // A busy machine checks a little later.
     let longest = lease_s + skew_s + STEP_S as f64 + 10.0;
-    assert!(unowned <= longest, "nobody owned it for {unowned} s");
+    assert!(unowned <= longest, "no owner for {unowned} s");
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 
-/// Scenario 67: steps in both directions, each longer than a lease, while two workers carry out what many ask for. Leases are taken
-/// from owners that live; the fence keeps every nonce and every effect single.
+/// Scenario 67: steps in both directions, each longer than a lease, with two workers and many requests. Leases of
+/// live owners are taken over; the fence keeps every nonce and every effect unique.
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_in_both_directions_under_load_leave_one_effect_each() {
     const SUBMITTERS: usize = 3;
@@ -204,7 +204,7 @@ async fn steps_in_both_directions_under_load_leave_one_effect_each() {
         for submitter in stack.submitters() {
             all.push(stack.create(submitter, &format!("r{round}"), &payload(to, 1)).await);
         }
-        // Everybody has met the step before the next one: something of this round has got a nonce.
+        // Everyone has seen the step before the next one: something of this round has a nonce.
         let last = *all.last().unwrap();
         eventually("the newest request has a nonce", async || {
             let row = stack.row(last).await;
@@ -217,8 +217,8 @@ async fn steps_in_both_directions_under_load_leave_one_effect_each() {
     stack.finish().await;
 }
 
-/// Scenario 67: a caller that waits for its turn says so every few seconds. A clock that steps beyond its last word does not make it
-/// one that is gone.
+/// Scenario 67: a waiting client renews its request every few seconds. A clock step beyond its last renewal does not
+/// expire the request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_waits_is_not_given_up_when_the_clock_steps_forward() {
     let database = ClockedPostgres::start().await;
@@ -228,11 +228,11 @@ async fn a_caller_that_waits_is_not_given_up_when_the_clock_steps_forward() {
     stack.wait_for(first, TxState::Submitted).await;
     let (gapless, key) = (stack.gapless().await, stack.key(0));
     let call = tokio::spawn(async move {
-        let call = gapless.call(key).hold(LONG).wait(LONG);
+        let call = gapless.call(key).reserve_for(LONG).wait(LONG);
         call.run(async |_: NonceContext| Ok::<_, String>(transfer(to, 1))).await
     });
     stack.wait_reservation(submitter, ReservationState::Requested).await;
-    // Its turn comes right after the step: the head of the queue is read before it has said another word.
+    // Its nonce is due right after the step: the queue head is read before the next renewal.
     stack.anvil().set_automine(true).await;
     database.clock.set(60);
     stack.anvil().mine(1).await;

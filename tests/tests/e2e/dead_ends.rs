@@ -1,14 +1,15 @@
-//! What must never block a submitter for good, nor its neighbours for a moment.
+//! Conditions that must never block a submitter permanently, or other submitters at all.
 
 use gapless_tests::{Address, Mining, TxState, payload};
 use serde_json::json;
 
 use crate::stack;
 
-/// Scenarios 52 and 53, the hard way: strangers used the nonce of an open intent and the one after it while nobody
-/// watched, so that the count alone stops the lane.
+/// Scenarios 52 and 53: external transactions used the nonce of an open intent and the next one while no worker ran,
+/// so only the transaction count shows it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_intent_overtaken_by_two_strangers_while_no_worker_ran_has_its_effect_once_after_adoption() {
+async fn an_intent_overtaken_by_two_external_transactions_while_no_worker_ran_has_its_effect_once_after_adoption()
+ {
     let stack = stack().mining(Mining::Manual).start().await;
     stack.start_api().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd1));
@@ -26,7 +27,7 @@ async fn an_intent_overtaken_by_two_strangers_while_no_worker_ran_has_its_effect
     stack.start_worker().await;
     stack.wait_protected(submitter).await;
     stack.wait_for(tx_id, TxState::Protect).await;
-    let answer = stack.operate(submitter, "adopt", "the strangers are known").await;
+    let answer = stack.submitter_action(submitter, "adopt", "external use is known").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     stack.anvil().set_automine(true).await;
     stack.anvil().mine(1).await;
@@ -36,7 +37,8 @@ async fn an_intent_overtaken_by_two_strangers_while_no_worker_ran_has_its_effect
     stack.finish().await;
 }
 
-/// A limit that no block can hold would be rejected after the nonce was given, and hold the sequence up for ever.
+/// A gas limit above the block gas limit would be rejected after the nonce was assigned, and block the sequence
+/// forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_limit_that_can_never_be_mined_costs_no_nonce() {
     let stack = stack().up().await;
@@ -52,12 +54,12 @@ async fn a_gas_limit_that_can_never_be_mined_costs_no_nonce() {
     stack.finish().await;
 }
 
-/// Scenario 23, on the reading side: a row that this version cannot read parks its own lane alone.
+/// Scenario 23, for reads: a row that this version cannot read only blocks its own lane.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queued_row_that_cannot_be_read_parks_its_lane_and_no_other() {
     let stack = stack().submitters(4).start().await;
     stack.start_api().await;
-    // Announces the submitters; gone before there is work.
+    // Announces the submitters, and stops before there is work.
     stack.start_worker().await.stop_sigterm().await;
     let to = Address::repeat_byte(0xd3);
     let mut tx_ids = Vec::new();

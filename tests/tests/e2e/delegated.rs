@@ -1,4 +1,4 @@
-//! Accounts with delegated code (EIP-7702): one transaction on its way, whatever the window is.
+//! Accounts with delegated code (EIP-7702): one open transaction at a time, regardless of the window.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, eve
 use crate::shared_keys::shown;
 use crate::stack;
 
-/// Intents of a submitter that hold a nonce and are not final.
+/// Number of intents of a submitter with a nonce that are not final.
 async fn in_flight(stack: &Stack, submitter: &Submitter) -> Vec<TxId> {
     let rows = stack.rows(submitter).await;
     rows.iter().filter(|row| row.state.is_open()).map(|row| row.tx_id).collect()
 }
 
-/// Mines whatever waits until nothing is left to do; `look` has a look before each block.
+/// Mines until nothing is left to do; calls `look` before each block.
 async fn mine_until_final(stack: &Stack, look: impl AsyncFn()) {
     eventually("every transaction is final", async || {
         look().await;
@@ -40,7 +40,7 @@ async fn a_delegated_account_has_one_transaction_on_its_way_whatever_the_window_
     stack.start_api().await;
     stack.start_worker().await;
 
-    // The control: without the code the window is what it is set to.
+    // The control: without delegated code the configured window applies.
     let mut others = Vec::new();
     for number in 0..16 {
         others.push(stack.create(plain, &format!("plain-{number}"), &payload(to, 1)).await);
@@ -67,10 +67,10 @@ async fn a_delegated_account_has_one_transaction_on_its_way_whatever_the_window_
     stack.finish().await;
 }
 
-/// A node that says so of an account whose code nobody has seen yet: its word counts, and the bytes stay the same.
+/// A node reports the limit for an account whose code was not read yet: it is respected, and the bytes stay the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_refuses_for_the_limit_of_delegated_accounts_goes_out_again_unchanged() {
-    // No resends by timer: only what is refused goes out again.
+    // No resends by timer: only rejected transactions are resent.
     let stack = stack().window(4).proxied().mining(Mining::Manual).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x71));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
@@ -95,7 +95,7 @@ async fn what_a_node_refuses_for_the_limit_of_delegated_accounts_goes_out_again_
     tx_ids.push(last);
     assert_eq!(stack.row(last).await.state, TxState::Queued, "the window is one now");
     stack.proxy().clear();
-    // Each goes out as soon as the one before is mined, not when its back-off is over.
+    // Each is sent as soon as the previous one is mined, not after its backoff.
     mine_until_final(&stack, async || {}).await;
     stack.wait_confirmed(&tx_ids).await;
     let nonces: Vec<Option<u64>> = stack.rows(submitter).await.iter().map(|row| row.nonce).collect();

@@ -1,4 +1,4 @@
-//! Work by the clock, done by one worker at a time.
+//! Periodic duties, performed by one worker at a time.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ async fn the_audit_finds_a_key_used_outside_while_nothing_was_asked_of_it() {
         let tx_id = stack.create(submitter, "only", &payload(to, 1)).await;
         stack.wait_for(tx_id, TxState::Confirmed).await;
     }
-    eventually("nobody owns it any more", async || {
+    eventually("it has no owner", async || {
         let lease = stack.lease(used).await;
         if lease.as_ref().is_some_and(|lease| !lease.live) { Ok(()) } else { Err(lease) }
     })
@@ -81,7 +81,7 @@ async fn finished_rows_are_removed_after_the_retention_and_open_ones_are_not() {
     let before = stack.start_worker().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x32));
     let client = stack.client();
-    // Not noted as accepted: those that are removed would be missed at the end.
+    // Not recorded as accepted, because they are removed later.
     let create = async |request: &str| {
         let answer = client.post(submitter, request, &payload(to, 1)).await;
         assert_eq!(answer.status, 202, "{answer:?}");
@@ -112,7 +112,7 @@ async fn finished_rows_are_removed_after_the_retention_and_open_ones_are_not() {
         let gone = client.get(&format!("/api/v1/tx/{tx_id}")).await;
         assert_eq!((gone.status, gone.code()), (404, "unknown_tx"));
     }
-    assert!(stack.verify().await.sound, "what is left is still a sequence");
+    assert!(stack.verify().await.sound, "the rest is still a sequence");
     stack.wait_for(open, TxState::Submitted).await;
     stack.anvil().mine(1).await;
     eventually("the queued one gets the next nonce", async || {
@@ -135,7 +135,7 @@ async fn finished_rows_are_removed_after_the_retention_and_open_ones_are_not() {
     stack.finish().await;
 }
 
-/// The newest run that was taken, in seconds of the database's clock, and who holds the duty.
+/// Time of the newest claimed run by the database's clock, in seconds, and the owner of the duty.
 async fn holder(stack: &Stack) -> Option<(i64, String)> {
     sqlx::query_as(
         "SELECT extract(epoch FROM last_run)::BIGINT, owner_node FROM duty_lease
@@ -161,7 +161,7 @@ async fn a_duty_is_done_by_one_worker_and_handed_over_when_it_stops() {
     for name in ["one", "two"] {
         workers.push(stack.worker().set("worker.id", name).start().await);
     }
-    // A run is taken before it is counted: two readings may be off by one each.
+    // A run is claimed before it is counted: two readings may each be off by one.
     let read = async || (holder(&stack).await.map_or(0, |(last, _)| last) as f64, runs(&workers).await);
     let first = eventually("the duty runs", async || {
         let seen = read().await;

@@ -1,4 +1,4 @@
-//! Nodes that cannot show what they know: silence is no evidence, and only a transaction that is shown by name decides.
+//! Nodes with missing data: a missing transaction is no evidence; only the consuming transaction itself decides.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::stack;
 
-/// A worker dies right after a send, and the transaction is mined. Whoever comes next asks a node that counts the nonce
-/// and shows neither receipt nor transaction nor block.
+/// A worker crashes right after a send, and the transaction is mined. The next worker's node counts the nonce, and
+/// shows neither receipt nor transaction nor block.
 async fn mined_and_hidden() -> (Stack, TxId) {
     let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").start().await;
     stack.start_api().await;
@@ -39,15 +39,16 @@ pub(crate) async fn wait_suspect(stack: &Stack, submitter: &Submitter) -> String
     eventually("the submitter is SUSPECT", async || {
         let seen = seen(stack, submitter).await;
         match (seen["state"].as_str(), seen["suspectReason"].as_str()) {
-            // At first the look is still under way.
-            (Some("SUSPECT"), Some(reason)) if !reason.contains("being looked for") => Ok(reason.to_owned()),
+            // At first the lookup is still in progress.
+            (Some("SUSPECT"), Some(reason)) if !reason.contains("searching for") => Ok(reason.to_owned()),
             _ => Err(seen),
         }
     })
     .await
 }
 
-/// Scenario 60. It was executed twice: the node's silence was taken for somebody else's transaction, and adopted.
+/// Scenario 60. A former defect caused two effects: the missing transaction was taken for an external one, and
+/// adopted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -57,9 +58,9 @@ async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     assert!(reason.contains(&tx_id.to_string()), "{reason}");
     assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None);
 
-    // It is an alarm, and not an end: requests are taken, and get no nonce.
+    // It is an alarm, not an end: requests are accepted, and get no nonce.
     let next = stack.create(submitter, "next", &payload(target(), 10)).await;
-    let refused = stack.operate(submitter, "adopt", "somebody must have").await;
+    let refused = stack.submitter_action(submitter, "adopt", "assumed external use").await;
     assert_eq!((refused.status, refused.code()), (409, "action_refused"), "{}", refused.body);
     assert!(refused.body["detail"].as_str().is_some_and(|text| text.contains("no node")), "{}", refused.body);
     eventually("the metric shows it", async || {
@@ -72,13 +73,13 @@ async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     assert!(worker.events().iter().any(|event| event["event"] == "submitter.suspect"));
     assert_eq!(stack.row(next).await.nonce, None, "no new nonce");
 
-    // Another worker knows it from the database.
+    // Another worker reads it from the database.
     worker.kill9();
     stack.start_worker().await;
     wait_suspect(&stack, submitter).await;
     assert_eq!(stack.row(tx_id).await.state, TxState::InFlight);
 
-    // A node that shows the block is enough, even if it has no index of transactions.
+    // A node that shows the block is enough, even without a transaction index.
     stack.proxy().show_blocks();
     stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.wait_for(next, TxState::Confirmed).await;
@@ -89,7 +90,7 @@ async fn a_mined_transaction_that_no_node_shows_is_never_executed_twice() {
     stack.finish().await;
 }
 
-/// Scenario 54. Nothing was killed: the node merely shows nothing for a while.
+/// Scenario 54. No crash: the node shows nothing for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspicion_ends_by_itself_when_a_node_shows_what_it_has() {
     let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").up().await;
@@ -98,7 +99,7 @@ async fn a_suspicion_ends_by_itself_when_a_node_shows_what_it_has() {
     let tx_id = stack.create(submitter, "hidden", &payload(target(), 1)).await;
     wait_suspect(&stack, submitter).await;
     assert!(matches!(stack.row(tx_id).await.state, TxState::InFlight | TxState::Submitted));
-    let release = stack.operate(submitter, "release", "there is nothing to release").await;
+    let release = stack.submitter_action(submitter, "release", "there is nothing to release").await;
     assert_eq!((release.status, release.code()), (409, "not_protected"), "{}", release.body);
     stack.proxy().show_transactions();
     stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -110,7 +111,7 @@ async fn a_suspicion_ends_by_itself_when_a_node_shows_what_it_has() {
     stack.finish().await;
 }
 
-/// Scenario 61. The first node shows nothing at all; the second has no index, and shows the block.
+/// Scenario 61. The first node shows nothing; the second has no index, but shows the block.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_nodes_the_one_that_shows_the_block_decides() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -124,7 +125,7 @@ async fn of_two_nodes_the_one_that_shows_the_block_decides() {
     stack.finish().await;
 }
 
-/// The same when only one of them shows a receipt by its hash.
+/// The same if only one of them shows the receipt by hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_nodes_the_one_that_shows_the_receipt_decides() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -134,7 +135,7 @@ async fn of_two_nodes_the_one_that_shows_the_receipt_decides() {
     stack.finish().await;
 }
 
-/// Ours waits in the pool, and the key's holder mines another transaction at its nonce. Answers its hash and block.
+/// Ours is in the mempool, and an external transaction is mined at its nonce. Returns its hash and block.
 async fn taken_elsewhere(stack: &Stack, tx_id: TxId) -> (H256, u64) {
     let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
     stack.anvil().drop_all().await;
@@ -153,8 +154,8 @@ async fn adopt(stack: &Stack, hash: H256, block: u64) -> (i32, String) {
     (output.code, output.stdout + &output.stderr)
 }
 
-/// Scenario 62. Nodes without the past, and nothing that says where to look: an operator can point at the transaction, and is
-/// not believed without a look.
+/// Scenario 62. Nodes without old states, and no bounds for the search: an operator can name the transaction, which is
+/// verified.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_names_the_transaction_that_took_a_nonce_and_it_is_verified() {
     let stack = stack()
@@ -172,7 +173,7 @@ async fn an_operator_names_the_transaction_that_took_a_nonce_and_it_is_verified(
     first.kill9();
     let (theirs, block) = taken_elsewhere(&stack, tx_id).await;
     stack.anvil().mine(2).await;
-    // As after an upgrade, or where the chain was away for long: no bounds, and no old states.
+    // As after an upgrade, or a long outage of the chain: no bounds, and no old states.
     stack
         .sql("UPDATE submitter_nonce_cursor SET below_block = NULL, below_hash = NULL, above_block = NULL, above_hash = NULL, above_count = NULL")
         .await;
@@ -181,18 +182,18 @@ async fn an_operator_names_the_transaction_that_took_a_nonce_and_it_is_verified(
     let reason = wait_suspect(&stack, submitter).await;
     assert!(reason.contains("no node shows in which block"), "{reason}");
 
-    let refused = stack.operate(submitter, "adopt", "it must have been us").await;
+    let refused = stack.submitter_action(submitter, "adopt", "it must have been us").await;
     assert_eq!((refused.status, refused.code()), (409, "action_refused"), "{}", refused.body);
-    let (code, said) = adopt(&stack, theirs, block + 1).await;
-    assert!(code != 0 && said.contains("holds no transaction"), "another block: {said}");
-    let (code, said) = adopt(&stack, H256::repeat_byte(9), block).await;
-    assert!(code != 0 && said.contains("holds no transaction"), "another hash: {said}");
-    let (code, said) = adopt(&stack, theirs, 1_000_000).await;
-    assert!(code != 0 && said.contains("no node shows block"), "no such block: {said}");
+    let (code, output) = adopt(&stack, theirs, block + 1).await;
+    assert!(code != 0 && output.contains("contains no transaction"), "another block: {output}");
+    let (code, output) = adopt(&stack, H256::repeat_byte(9), block).await;
+    assert!(code != 0 && output.contains("contains no transaction"), "another hash: {output}");
+    let (code, output) = adopt(&stack, theirs, 1_000_000).await;
+    assert!(code != 0 && output.contains("no node shows block"), "no such block: {output}");
     assert_eq!(stack.row(tx_id).await.nonce, Some(0), "nothing was given up");
 
-    let (code, said) = adopt(&stack, theirs, block).await;
-    assert!(code == 0 && said.contains("1 intents went back to the queue"), "{said}");
+    let (code, output) = adopt(&stack, theirs, block).await;
+    assert!(code == 0 && output.contains("1 intents went back to the queue"), "{output}");
     stack.wait_for(tx_id, TxState::Submitted).await;
     stack.anvil().mine(1).await;
     assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
@@ -200,7 +201,7 @@ async fn an_operator_names_the_transaction_that_took_a_nonce_and_it_is_verified(
     stack.finish().await;
 }
 
-/// Scenario 62. With nothing open, nothing could happen twice: a count in a final block is enough.
+/// Scenario 62. With nothing open, nothing can be duplicated: a count in a final block is sufficient.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_nothing_open_a_final_count_is_enough_to_adopt() {
     let stack = stack().proxied().up().await;
@@ -216,14 +217,15 @@ async fn with_nothing_open_a_final_count_is_enough_to_adopt() {
     .await;
     let second = stack.create(submitter, "second", &payload(target(), 1)).await;
     stack.wait_protected(submitter).await;
-    let adopted = stack.operate(submitter, "adopt", "we sent it").await;
+    let adopted = stack.submitter_action(submitter, "adopt", "we sent it").await;
     assert_eq!(adopted.status, 200, "{}", adopted.body);
     stack.proxy().show_transactions();
     assert_eq!(stack.wait_for(second, TxState::Confirmed).await.nonce, Some(2));
     stack.finish().await;
 }
 
-/// Scenario 66. The state at the depth of finality is gone: counts of recent blocks are kept until their blocks are final.
+/// Scenario 66. The state at the finality depth is pruned: counts of recent blocks are stored until their blocks are
+/// final.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pruned_node_shows_external_use_as_well() {
     let stack =
@@ -242,11 +244,11 @@ async fn a_pruned_node_shows_external_use_as_well() {
     submitter.spend_outside(stack.anvil(), None).await;
     stack.anvil().mine(1).await;
     let second = stack.create(submitter, "second", &payload(target(), 1)).await;
-    // Noticed and shown while it is not final.
+    // Detected and shown before it is final.
     let reason = wait_suspect(&stack, submitter).await;
     assert!(reason.contains("this sequence explains"), "{reason}");
     assert_eq!(stack.row(second).await.nonce, None);
-    // Kept over a change of owners.
+    // It survives a change of owner.
     stack.workers()[0].kill9();
     stack.start_worker().await;
     stack.anvil().mine(4).await;
@@ -255,20 +257,20 @@ async fn a_pruned_node_shows_external_use_as_well() {
     assert_eq!(seen(&stack, submitter).await["state"], "PROTECT");
     assert_eq!(stack.row(second).await.nonce, None, "nothing is skipped");
     assert!(stack.verify().await.sound);
-    stack.operate(submitter, "adopt", "we sent it").await;
+    stack.submitter_action(submitter, "adopt", "we sent it").await;
     stack.wait_for(second, TxState::Submitted).await;
     stack.anvil().mine(4).await;
     stack.wait_for(second, TxState::Confirmed).await;
     stack.finish().await;
 }
 
-/// What came of the requests of operators, oldest first.
+/// Outcomes of operator requests, oldest first.
 async fn outcomes(stack: &Stack) -> Vec<Option<String>> {
     sqlx::query_scalar("SELECT outcome FROM audit_log ORDER BY audit_id").fetch_all(stack.db()).await.unwrap()
 }
 
-/// Scenario 62. The block lies further back than one look reads. Every request of an operator has the rows read again; what was read of blocks
-/// was then forgotten, and somebody who kept asking was refused for ever.
+/// Scenario 62. The block is further back than one search reads. A former defect: every operator request restarted
+/// the search, so repeated requests were rejected forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_who_keeps_asking_does_not_keep_the_blocks_from_being_read() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").start().await;
@@ -283,8 +285,8 @@ async fn an_operator_who_keeps_asking_does_not_keep_the_blocks_from_being_read()
     stack.anvil().mine(400).await;
     stack.start_worker().await;
     eventually("the operator's request is carried out", async || {
-        let answer = stack.operate(submitter, "adopt", "somebody sent it by hand").await;
-        // One that was pending when it was answered may have been carried out since.
+        let answer = stack.submitter_action(submitter, "adopt", "sent manually").await;
+        // A pending one may have been carried out meanwhile.
         match stack.attempts(tx_id).await.len() {
             2 => Ok(()),
             _ => Err(answer.body),
@@ -298,7 +300,7 @@ async fn an_operator_who_keeps_asking_does_not_keep_the_blocks_from_being_read()
     stack.finish().await;
 }
 
-/// Scenario 54. Protection came first, by a count; the doubt about the open nonce came with it, and stays when it is released.
+/// Scenario 54. PROTECT came first, by a count; the open nonce is SUSPECT as well, and stays so after the release.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspicion_that_comes_with_protection_is_told_too() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -308,17 +310,17 @@ async fn a_suspicion_that_comes_with_protection_is_told_too() {
     let worker = stack.start_worker().await;
     let reason = stack.wait_protected(submitter).await;
     assert!(reason.contains("counts 2"), "{reason}");
-    let released = stack.operate(submitter, "release", "nobody did").await;
+    let released = stack.submitter_action(submitter, "release", "no external use").await;
     assert_eq!(released.status, 200, "{}", released.body);
-    eventually("it is told", async || {
+    eventually("the event is logged", async || {
         let told: Vec<Value> = worker.events().iter().map(|event| event["event"].clone()).collect();
         if told.contains(&"submitter.suspect".into()) { Ok(()) } else { Err(told) }
     })
     .await;
     stack.proxy().show_transactions();
     eventually("the operator's request is carried out", async || {
-        let answer = stack.operate(submitter, "adopt", "it was sent by hand").await;
-        // One that was pending when it was answered may have been carried out since.
+        let answer = stack.submitter_action(submitter, "adopt", "it was sent by hand").await;
+        // A pending one may have been carried out meanwhile.
         match stack.cursor(submitter).await.unwrap() {
             cursor if cursor.next == 2 => Ok(()),
             _ => Err((answer.body, outcomes(&stack).await)),
@@ -331,7 +333,8 @@ async fn a_suspicion_that_comes_with_protection_is_told_too() {
     stack.finish().await;
 }
 
-/// Scenario 66. A former owner has seen that the nonce is used, and owners come and go faster than blocks can be read: nobody came to a second look.
+/// Scenario 66. A former owner saw that the nonce is used; owners change faster than blocks can be read. A former
+/// defect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_doubt_that_a_former_owner_left_is_shown_before_the_blocks_are_read() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -344,7 +347,7 @@ async fn a_doubt_that_a_former_owner_left_is_shown_before_the_blocks_are_read() 
     for method in ["eth_getBlockByHash", "eth_getBlockReceipts"] {
         stack.proxy().always(method, Fault::Hang);
     }
-    // No look ends as long as this.
+    // No search ends within this time.
     stack.proxy().show_blocks();
     let worker = stack.worker().set("rpc.timeout", "100s").start().await;
     eventually_within(Duration::from_secs(60), "the submitter is SUSPECT", async || {
@@ -361,8 +364,9 @@ async fn a_doubt_that_a_former_owner_left_is_shown_before_the_blocks_are_read() 
     stack.finish().await;
 }
 
-/// Scenario 62. Somebody used the next nonce, and what is ours, in a window of one, is only found when the operator asks: it is not final at that
-/// moment, and the window does not reach that far. The write was refused by the database, again and again, and nothing moved any more.
+/// Scenario 62. An external transaction used the next nonce, and ours, in a window of one, is found only by the
+/// operator's request: it is not final yet, and outside of the window. A former defect: the database rejected the
+/// write repeatedly.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adoption_waits_for_what_is_on_its_way_in_a_full_window() {
     let (stack, tx_id) = mined_and_hidden().await;
@@ -373,7 +377,7 @@ async fn an_adoption_waits_for_what_is_on_its_way_in_a_full_window() {
     stack.wait_protected(submitter).await;
     stack.proxy().show_transactions();
     eventually("the operator's request is carried out", async || {
-        let answer = stack.operate(submitter, "adopt", "sent by hand").await;
+        let answer = stack.submitter_action(submitter, "adopt", "sent by hand").await;
         if stack.cursor(submitter).await.unwrap().next == 2 { Ok(()) } else { Err(answer.body) }
     })
     .await;

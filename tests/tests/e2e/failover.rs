@@ -1,4 +1,4 @@
-//! What may stand in PostgreSQL's place: a standby that has everything, one that lacks a tail, and a pooler that shares
+//! Replacements of PostgreSQL: a complete standby, one that lacks the last transactions, and a pooler that shares
 //! sessions.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::stack;
 
-/// Requests that are accepted before the primary dies, and again after.
+/// Requests accepted before the primary fails, and after that.
 const ENOUGH: usize = 15;
 
-/// Posts one request after the other, each until it is taken, until so many are accepted in all.
+/// Posts requests one by one, each until it is accepted, until `count` are accepted.
 async fn keep_asking(
     stack: &Stack,
     submitter: &Submitter,
@@ -32,10 +32,10 @@ async fn keep_asking(
         let request = json!({
             "submitter": submitter.text(), "requestId": format!("r{number}"), "payload": payload(to, 1),
         });
-        // The same request, until somebody has it: a lost answer is asked for again.
+        // Retries the same request until it is accepted.
         eventually("the request is taken", async || {
             let answer = client.try_post(&request).await.map_err(|error| error.to_string())?;
-            stack.note(&answer);
+            stack.record_accepted(&answer);
             if matches!(answer.status, 200 | 202) { Ok(()) } else { Err(answer.body.to_string()) }
         })
         .await;
@@ -80,7 +80,7 @@ async fn a_standby_that_lacks_a_tail_is_found_out_and_no_nonce_is_used_again() {
     let kept = stack.create(submitter, "kept", &payload(to, 1)).await;
     stack.wait_for(kept, TxState::Confirmed).await;
     worker.stop_sigterm().await;
-    // Accepted while the standby follows, carried out while it does not.
+    // Accepted while the standby replicates, executed while it does not.
     let queued = stack.create(submitter, "queued", &payload(to, 1)).await;
     pair.wait_replayed().await;
     pair.stop_standby().await;
@@ -92,28 +92,32 @@ async fn a_standby_that_lacks_a_tail_is_found_out_and_no_nonce_is_used_again() {
     pair.kill_primary();
     pair.start_standby().await;
     pair.fail_over().await;
-    // The first read may meet a connection to the dead one.
+    // The first read may use a connection to the failed server.
     let state = eventually("the new primary answers", async || {
         let state = sqlx::query_scalar("SELECT state FROM managed_tx WHERE tx_id = $1").bind(queued.0);
         state.fetch_one(stack.db()).await.map_err(|error: sqlx::Error| error.to_string())
     });
     let state: String = state.await;
-    assert_eq!(state, "QUEUED", "the tail is lost");
-    // What docs/operations.md has people do before they start a worker: the audit finds what no row explains.
+    assert_eq!(state, "QUEUED", "the last transactions are lost");
+    // The step in docs/operations.md before a worker is started: the audit reports what no row explains.
     let verdict = stack.verify().await;
-    assert!(verdict.broken().iter().any(|check| check.contains("all ours")), "{:#}", verdict.report);
+    assert!(
+        verdict.broken().iter().any(|check| check.contains("contiguous and recorded")),
+        "{:#}",
+        verdict.report
+    );
     stack.start_worker().await;
     let reason = stack.wait_protected(submitter).await;
     assert!(reason.contains("the key was used outside"), "{reason}");
     let refused = stack.post(submitter, "new", &payload(to, 1)).await;
     assert_eq!((refused.status, refused.code()), (409, "submitter_protected"), "{}", refused.body);
     let row = stack.row(queued).await;
-    assert_eq!((row.state, row.nonce), (TxState::Queued, None), "no nonce is given any more");
+    assert_eq!((row.state, row.nonce), (TxState::Queued, None), "no more nonces are assigned");
     assert_eq!(stack.anvil().balance(to).await, 2.into(), "nothing happened twice");
     stack.finish().await;
 }
 
-/// Everything that would work through this pooler refuses to, and says why.
+/// Every process refuses to start behind this pooler, with the reason.
 async fn everything_refuses(stack: &Stack, pooler: &Pooler, why: &str) {
     let url = pooler.url(stack.database_url());
     for part in [stack.api(), stack.worker()] {
@@ -132,7 +136,7 @@ async fn a_pooler_in_transaction_mode_is_refused_with_the_reason() {
     let stack = stack().start().await;
     for (unknown, why) in [
         (Unknown::Refused, "unsupported startup parameter"),
-        (Unknown::Ignored, "gives a session to somebody else between two transactions"),
+        (Unknown::Ignored, "shares sessions between clients"),
     ] {
         let pooler = Pooler::start(stack.database_url(), Mode::Transaction, unknown).await;
         everything_refuses(&stack, &pooler, why).await;
@@ -148,7 +152,7 @@ async fn a_pooler_in_transaction_mode_is_refused_with_the_reason() {
 async fn a_pooler_that_keeps_sessions_serves_once_the_database_has_the_time_outs() {
     let stack = stack().start().await;
     let pooler = Pooler::start(stack.database_url(), Mode::Session, Unknown::Ignored).await;
-    everything_refuses(&stack, &pooler, "drops the time-outs of a session").await;
+    everything_refuses(&stack, &pooler, "does not apply the session timeouts").await;
     for setting in ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"] {
         let database: String =
             sqlx::query_scalar("SELECT current_database()").fetch_one(stack.db()).await.unwrap();

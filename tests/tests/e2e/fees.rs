@@ -1,4 +1,4 @@
-//! Who prices a transaction, what a speed changes, and what no price may exceed: as seen on the chain.
+//! Fee policies, speeds and limits, as seen on the chain.
 
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use self::station::Station;
 use crate::stack;
 
-/// So many tenths of a gwei.
+/// In tenths of a gwei.
 fn gwei(tenths: u64) -> U256 {
     U256::exp10(8) * tenths
 }
 
-/// A transfer with more members in its payload.
+/// A transfer with additional payload fields.
 fn transfer(more: Value) -> Value {
     let mut payload = payload(Address::repeat_byte(0xfe), 1);
     payload.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -19,14 +19,14 @@ fn transfer(more: Value) -> Value {
 }
 
 async fn wait_sub_state(stack: &Stack, tx_id: TxId, sub_state: &str) -> TxRow {
-    eventually(&format!("{tx_id} says {sub_state}"), async || {
+    eventually(&format!("{tx_id} has sub-state {sub_state}"), async || {
         let row = stack.row(tx_id).await;
         if row.sub_state.as_deref() == Some(sub_state) { Ok(row) } else { Err(row) }
     })
     .await
 }
 
-/// What the node has of a transaction that was sent: (cap, tip), or twice the gas price.
+/// (cap, tip) of a sent transaction, or twice the gas price.
 async fn offered(stack: &Stack, tx_id: TxId) -> (U256, U256) {
     let hash = stack.row(tx_id).await.tx_hash.expect("a hash");
     let tx = stack.anvil().rpc("eth_getTransactionByHash", json!([hash])).await;
@@ -37,14 +37,14 @@ async fn offered(stack: &Stack, tx_id: TxId) -> (U256, U256) {
     }
 }
 
-/// Sends one and answers what it offered.
+/// Sends one transaction. Returns what it offered.
 async fn priced(stack: &Stack, request_id: &str, more: Value) -> (U256, U256) {
     let tx_id = stack.create(stack.submitter(0), request_id, &transfer(more)).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     offered(stack, tx_id).await
 }
 
-/// A base fee of one gwei and tips of one, two and five.
+/// A base fee of one gwei, and tips of one, two and five.
 fn history() -> Value {
     json!({
         "oldestBlock": "0x0", "gasUsedRatio": [0.5], "baseFeePerGas": ["0x3b9aca00", "0x3b9aca00"],
@@ -52,7 +52,7 @@ fn history() -> Value {
     })
 }
 
-/// Default policy. Six intents of two submitters at one head cost one question, whatever their speeds.
+/// Default policy. Six intents of two submitters at one head need one query, for all speeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_history_prices_every_speed_with_one_question_for_all_lanes() {
     let stack = stack().proxied().submitters(2).window(3).mining(Mining::Manual).up().await;
@@ -97,7 +97,7 @@ async fn the_gas_price_of_the_node_prices_legacy_and_other_transactions() {
     stack.finish().await;
 }
 
-/// `fees.policy = "fixed"`. A fixed price that the chain does not take waits without a nonce (scenario 44).
+/// `fees.policy = "fixed"`. A fixed price below the base fee waits without a nonce (scenario 44).
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_fees_are_offered_as_they_are_and_wait_out_a_spike() {
     let stack = stack()
@@ -119,12 +119,12 @@ async fn fixed_fees_are_offered_as_they_are_and_wait_out_a_spike() {
     stack.finish().await;
 }
 
-/// Raises the base fee to so many gwei and posts one that must wait for it to fall.
+/// Raises the base fee to `gwei` and posts one that must wait for it to fall.
 async fn spike(stack: &Stack, base: u64) -> TxId {
     let base = U256::exp10(9) * base;
     stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!([base])).await;
     stack.anvil().mine(1).await;
-    // Posted once the worker has seen that block: it must not be priced by the one before.
+    // Posted after the worker has seen that block, so that it is not priced by the previous one.
     let head = stack.anvil().head().await;
     eventually("the spike is on record", async || {
         let seen: Option<i64> =
@@ -149,13 +149,13 @@ async fn calm(stack: &Stack, tx_id: TxId) {
     .await;
 }
 
-/// `fees.max_fee_per_gas`: above the policy, above the client, and through a base-fee spike and its fall
+/// `fees.max_fee_per_gas` limits the policy and the client, also through a base-fee spike and its fall
 /// (scenario 44).
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_priced_above_the_limit_of_the_chain() {
     let limit = gwei(15);
     let stack = stack().set("fees.max_fee_per_gas", limit.to_string()).up().await;
-    // anvil's first blocks have a base fee of about one gwei: twice that is above the limit.
+    // anvil's first blocks have a base fee of about one gwei: twice that exceeds the limit.
     let (cap, tip) = priced(&stack, "policy", json!({ "maxPriorityFeePerGas": "100000000" })).await;
     assert_eq!((cap, tip), (limit, gwei(1)));
     let own = json!({ "maxFeePerGas": "9000000000", "maxPriorityFeePerGas": "8000000000" });
@@ -168,8 +168,8 @@ async fn nothing_is_priced_above_the_limit_of_the_chain() {
     stack.finish().await;
 }
 
-/// `fees.policy = "gas_station"`: its prices by path and unit, history while it is down, its prices again, and what it
-/// cannot do even if it wants to.
+/// `fees.policy = "gas_station"`: its prices by path and unit, fee history while it is down, its prices again, and its
+/// limits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_station_prices_until_it_fails_and_again_when_it_is_back() {
     let station = Station::start().await;
@@ -192,31 +192,31 @@ async fn a_gas_station_prices_until_it_fails_and_again_when_it_is_back() {
         "standard": { "maxPriorityFee": 2.5, "maxFee": "40.1" },
         "tiers": [null, { "tip": "0x7", "cap": 90 }],
     });
-    station.say(200, &honest.to_string());
+    station.respond(200, &honest.to_string());
     assert_eq!(priced(&stack, "normal", json!({})).await, (gwei(401), gwei(25)));
     assert_eq!(priced(&stack, "fast", json!({ "speed": "fast" })).await, (gwei(900), gwei(70)));
     let slow = priced(&stack, "slow", json!({ "speed": "slow" })).await;
     assert_eq!(slow, (U256::from(36_090_000_000u64), 2_250_000_000u64.into()), "normal times its multiplier");
     assert_eq!(priced(&stack, "legacy", json!({ "type": "legacy" })).await, (gwei(401), gwei(401)));
 
-    // The head moves with every transaction, so that each is priced anew.
-    station.say(503, "");
+    // The head changes with every transaction, so each is priced anew.
+    station.respond(503, "");
     assert_eq!(priced(&stack, "down", json!({})).await, by_history);
-    let line = stack.workers()[0].wait_for_log("the gas station gives no prices").await;
+    let line = stack.workers()[0].wait_for_log("gas station returned no usable prices").await;
     assert!(line.contains("HTTP 503") && line.contains("WARN"), "{line}");
-    station.say(200, r#"{"standard":{"maxPriorityFee":"a lot"}}"#);
+    station.respond(200, r#"{"standard":{"maxPriorityFee":"a lot"}}"#);
     assert_eq!(priced(&stack, "hostile", json!({})).await, by_history);
 
-    station.say(200, &honest.to_string());
+    station.respond(200, &honest.to_string());
     assert_eq!(priced(&stack, "back", json!({})).await, (gwei(401), gwei(25)));
     let greedy = json!({ "standard": { "maxPriorityFee": 1e6, "maxFee": 1e9 }, "tiers": [null, { "tip": 1, "cap": 1 }] });
-    station.say(200, &greedy.to_string());
+    station.respond(200, &greedy.to_string());
     let (cap, tip) = priced(&stack, "greedy", json!({})).await;
     assert_eq!((cap, tip), (gwei(5000), gwei(5000)), "the limit of the chain holds");
     stack.finish().await;
 }
 
-/// A gas station that cannot be reached at all costs no transaction.
+/// An unreachable gas station fails no transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gas_station_that_is_not_there_is_replaced_by_the_history() {
     let gone = Station::start().await.url().to_owned();
@@ -229,7 +229,7 @@ async fn a_gas_station_that_is_not_there_is_replaced_by_the_history() {
         .await;
     stack.proxy().always("eth_feeHistory", Fault::Result(history()));
     assert_eq!(priced(&stack, "alone", json!({})).await, (gwei(40), gwei(20)));
-    stack.workers()[0].wait_for_log("the gas station gives no prices").await;
+    stack.workers()[0].wait_for_log("gas station returned no usable prices").await;
     stack.finish().await;
 }
 
@@ -257,7 +257,7 @@ async fn a_speed_is_part_of_a_request_and_normal_is_that_of_one_without() {
 }
 
 mod station {
-    //! A gas station on this machine. It says what it was told to say, and is gone when it is dropped.
+    //! A local gas station with configurable responses. Stops when dropped.
 
     use std::sync::{Arc, Mutex};
 
@@ -267,7 +267,7 @@ mod station {
 
     pub(super) struct Station {
         url: String,
-        says: Arc<Mutex<(u16, String)>>,
+        response: Arc<Mutex<(u16, String)>>,
         serving: JoinHandle<()>,
     }
 
@@ -281,23 +281,23 @@ mod station {
         pub(super) async fn start() -> Station {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{}/prices", listener.local_addr().unwrap());
-            let says = Arc::new(Mutex::new((404, String::new())));
-            let answer = Arc::clone(&says);
+            let response = Arc::new(Mutex::new((404, String::new())));
+            let answer = Arc::clone(&response);
             let serving = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     let (status, text) = answer.lock().unwrap().clone();
                     let _ = reply(stream, status, &text).await;
                 }
             });
-            Station { url, says, serving }
+            Station { url, response, serving }
         }
 
         pub(super) fn url(&self) -> &str {
             &self.url
         }
 
-        pub(super) fn say(&self, status: u16, text: &str) {
-            *self.says.lock().unwrap() = (status, text.to_owned());
+        pub(super) fn respond(&self, status: u16, text: &str) {
+            *self.response.lock().unwrap() = (status, text.to_owned());
         }
     }
 
@@ -308,7 +308,7 @@ mod station {
             line.clear();
         }
         let head = format!(
-            "HTTP/1.1 {status} Said\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
+            "HTTP/1.1 {status} OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{text}",
             text.len()
         );
         stream.write_all(head.as_bytes()).await?;

@@ -1,6 +1,6 @@
-//! The fence on a real database. No process runs: here the tests themselves are the owners.
+//! The fence on a real database. Without worker processes: the tests act as owners.
 
-mod desk;
+mod fixture;
 mod race;
 
 use gapless::domain::mempool::{PoolSurvey, diagnose};
@@ -12,11 +12,11 @@ use gapless::store::{
 use gapless_tests::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
 
-use self::desk::{Desk, keep, sent};
+use self::fixture::{Fixture, keep, sent};
 
-/// One of each kind of write there is.
+/// One of each kind of write.
 async fn every_write(
-    desk: &Desk,
+    fixture: &Fixture,
     lease: &Lease,
     open: &OpenIntent,
     queued: TxId,
@@ -45,16 +45,16 @@ async fn every_write(
     let note = || sent(open);
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };
     let diagnosis = || diagnose(open.nonce, &[open.tx_hash], &PoolSurvey::default());
-    let replacement = || desk.sign(0, open.nonce, TxId::new());
+    let replacement = || fixture.sign(0, open.nonce, TxId::new());
     vec![
-        ("a nonce for the next intent", desk.give_nonce(lease, 0, queued).await),
+        ("a nonce for the next intent", fixture.give_nonce(lease, 0, queued).await),
         ("SUBMITTED", write(&|w| w.change(keep(open, TxState::Submitted)))),
         ("an intent that failed", write(&|w| w.change(dead()))),
         ("the cursor", write(&|w| w.cursor(protect()))),
         ("an answer of the node", write(&|w| w.sent(note()))),
         ("a mempool diagnosis", write(&|w| w.diagnosed(open.tx_id, diagnosis()))),
         ("other bytes", write(&|w| w.record(open.tx_id, AttemptKind::Replacement, replacement()))),
-        ("nonces of others", write(&|w| w.foreign(others()))),
+        ("nonces of others", write(&|w| w.external(others()))),
         ("displaced bytes", write(&|w| w.displace(open.tx_id))),
         ("an operator's request", write(&|w| w.action_done(done()))),
         ("an event", write(&|w| w.event(event()))),
@@ -65,175 +65,180 @@ async fn every_write(
 /// Scenario 15.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_takeover_every_write_of_the_former_owner_changes_no_row_and_the_successor_finishes() {
-    let desk = Desk::open(1).await;
-    let (first, second) = (desk.queue(0, "first").await, desk.queue(0, "second").await);
-    desk.stack
+    let fixture = Fixture::open(1).await;
+    let (first, second) = (fixture.queue(0, "first").await, fixture.queue(0, "second").await);
+    fixture
+        .stack
         .sql(
             "INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
              SELECT chain_id, submitter, 'release', 'a test', 'an operator' FROM submitter",
         )
         .await;
-    let former = desk.claim("former", 0).await.expect("it is free");
-    desk.must_apply(desk.give_nonce(&former, 0, first).await).await;
-    assert!(desk.claim("successor", 0).await.is_none(), "the lease lives");
-    desk.expire_leases().await;
-    let successor = desk.claim("successor", 0).await.expect("the lease is over");
+    let former = fixture.claim("former", 0).await.expect("it is free");
+    fixture.must_apply(fixture.give_nonce(&former, 0, first).await).await;
+    assert!(fixture.claim("successor", 0).await.is_none(), "the lease lives");
+    fixture.expire_leases().await;
+    let successor = fixture.claim("successor", 0).await.expect("the lease is over");
     assert_eq!((former.token().0, successor.token().0), (1, 2));
 
-    let open = desk.rows(0).await.open.remove(0);
-    let before = desk.everything().await;
-    for (what, write) in every_write(&desk, &former, &open, second).await {
-        let applied = desk.apply(write).await.unwrap();
+    let open = fixture.rows(0).await.open.remove(0);
+    let before = fixture.everything().await;
+    for (what, write) in every_write(&fixture, &former, &open, second).await {
+        let applied = fixture.apply(write).await.unwrap();
         assert!(matches!(applied, Applied::LeaseLost), "{what}: {applied:?}");
-        assert_eq!(desk.everything().await, before, "{what}");
+        assert_eq!(fixture.everything().await, before, "{what}");
     }
-    assert_eq!(desk.lost_on_renewal(&former).await, 1, "the renewal is told");
-    assert_eq!(desk.store.release(vec![former]).await.unwrap(), 0, "not the former owner's to give");
-    assert_eq!(desk.everything().await, before);
+    assert_eq!(fixture.lost_on_renewal(&former).await, 1, "the renewal reports the loss");
+    assert_eq!(fixture.store.release(vec![former]).await.unwrap(), 0, "the former owner must not release it");
+    assert_eq!(fixture.everything().await, before);
 
-    desk.carry_to_the_end(&successor, &open).await;
-    desk.must_apply(desk.give_nonce(&successor, 0, second).await).await;
-    desk.carry_to_the_end(&successor, &desk.rows(0).await.open[0]).await;
-    assert_eq!(desk.stack.row(first).await.state, TxState::Confirmed);
-    assert_eq!(desk.stack.row(second).await.nonce, Some(1));
-    assert_eq!(desk.stack.attempts(first).await.len(), 1);
-    desk.close().await;
+    fixture.carry_to_the_end(&successor, &open).await;
+    fixture.must_apply(fixture.give_nonce(&successor, 0, second).await).await;
+    fixture.carry_to_the_end(&successor, &fixture.rows(0).await.open[0]).await;
+    assert_eq!(fixture.stack.row(first).await.state, TxState::Confirmed);
+    assert_eq!(fixture.stack.row(second).await.nonce, Some(1));
+    assert_eq!(fixture.stack.attempts(first).await.len(), 1);
+    fixture.close().await;
 }
 
 /// Scenario 17.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_acquires_again_is_refused_with_its_older_lease() {
-    let desk = Desk::open(1).await;
-    let first = desk.queue(0, "first").await;
-    let older = desk.claim("node", 0).await.expect("it is free");
-    let stale = desk.give_nonce(&older, 0, first).await;
-    desk.expire_leases().await;
-    let newer = desk.claim("node", 0).await.expect("the lease is over");
+    let fixture = Fixture::open(1).await;
+    let first = fixture.queue(0, "first").await;
+    let older = fixture.claim("node", 0).await.expect("it is free");
+    let stale = fixture.give_nonce(&older, 0, first).await;
+    fixture.expire_leases().await;
+    let newer = fixture.claim("node", 0).await.expect("the lease is over");
     assert_eq!(newer.token().0, older.token().0 + 1);
-    let before = desk.everything().await;
+    let before = fixture.everything().await;
     assert!(
-        matches!(desk.apply(stale).await.unwrap(), Applied::LeaseLost),
+        matches!(fixture.apply(stale).await.unwrap(), Applied::LeaseLost),
         "the same name is not the same ownership"
     );
-    assert_eq!(desk.lost_on_renewal(&older).await, 1);
-    assert_eq!(desk.store.release(vec![older]).await.unwrap(), 0);
-    assert_eq!(desk.everything().await, before);
-    desk.must_apply(desk.give_nonce(&newer, 0, first).await).await;
-    assert_eq!(desk.stack.row(first).await.fencing_token, Some(newer.token().0));
-    desk.close().await;
+    assert_eq!(fixture.lost_on_renewal(&older).await, 1);
+    assert_eq!(fixture.store.release(vec![older]).await.unwrap(), 0);
+    assert_eq!(fixture.everything().await, before);
+    fixture.must_apply(fixture.give_nonce(&newer, 0, first).await).await;
+    assert_eq!(fixture.stack.row(first).await.fencing_token, Some(newer.token().0));
+    fixture.close().await;
 }
 
 /// Scenario 15, in a batch with others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lease_in_a_batch_takes_nothing_from_its_neighbours() {
-    let desk = Desk::open(3).await;
+    let fixture = Fixture::open(3).await;
     let mut batch = Vec::new();
     for submitter in 0..3 {
-        let tx_id = desk.queue(submitter, "only").await;
-        let lease = desk.claim("former", submitter).await.unwrap();
-        batch.push(desk.give_nonce(&lease, submitter, tx_id).await);
+        let tx_id = fixture.queue(submitter, "only").await;
+        let lease = fixture.claim("former", submitter).await.unwrap();
+        batch.push(fixture.give_nonce(&lease, submitter, tx_id).await);
     }
-    desk.expire_leases().await;
-    desk.claim("successor", 1).await.expect("the lease is over");
-    let answers = desk.store.apply(&batch).await.unwrap();
+    fixture.expire_leases().await;
+    fixture.claim("successor", 1).await.expect("the lease is over");
+    let answers = fixture.store.apply(&batch).await.unwrap();
     assert!(matches!(answers[..], [Applied::Yes(_), Applied::LeaseLost, Applied::Yes(_)]), "{answers:?}");
-    let nonces: Vec<_> =
-        [desk.rows(0).await, desk.rows(1).await, desk.rows(2).await].map(|rows| rows.open.len()).into();
+    let nonces: Vec<_> = [fixture.rows(0).await, fixture.rows(1).await, fixture.rows(2).await]
+        .map(|rows| rows.open.len())
+        .into();
     assert_eq!(nonces, [1, 0, 1]);
-    desk.close().await;
+    fixture.close().await;
 }
 
-/// Scenario 23: what the worker's writer builds upon. Nothing of such a batch is written, so that halves can be tried.
+/// Scenario 23, for the worker's writer: nothing of such a batch is written, so that it can retry halves.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_is_not_as_believed_refuses_its_batch_as_a_whole_and_no_other() {
-    let desk = Desk::open(3).await;
+    let fixture = Fixture::open(3).await;
     let mut leases = Vec::new();
     let mut tx_ids = Vec::new();
     for submitter in 0..3 {
-        tx_ids.push(desk.queue(submitter, "only").await);
-        leases.push(desk.claim("owner", submitter).await.unwrap());
+        tx_ids.push(fixture.queue(submitter, "only").await);
+        leases.push(fixture.claim("owner", submitter).await.unwrap());
     }
     let write =
-        async |submitter: usize| desk.give_nonce(&leases[submitter], submitter, tx_ids[submitter]).await;
+        async |submitter: usize| fixture.give_nonce(&leases[submitter], submitter, tx_ids[submitter]).await;
     let batch = [write(0).await, write(1).await, write(2).await];
     let (left, middle, right) = (write(0).await, write(1).await, write(2).await);
     let tampered = sqlx::query(
         "UPDATE managed_tx SET state = 'CANCELLED', finished_at = now(), fencing_token = 1 WHERE tx_id = $1",
     );
-    tampered.bind(tx_ids[1].0).execute(desk.stack.db()).await.unwrap();
+    tampered.bind(tx_ids[1].0).execute(fixture.stack.db()).await.unwrap();
 
-    let before = desk.everything().await;
-    let refused = desk.store.apply(&batch).await.unwrap_err();
+    let before = fixture.everything().await;
+    let refused = fixture.store.apply(&batch).await.unwrap_err();
     assert!(matches!(refused, StoreError::RowsAffected { expected: 3, found: 2, .. }), "{refused}");
-    assert!(!refused.is_connection(), "a row is to blame");
-    assert_eq!(desk.everything().await, before);
-    desk.must_apply(left).await;
-    desk.must_apply(right).await;
-    assert!(matches!(desk.apply(middle).await, Err(StoreError::RowsAffected { expected: 1, found: 0, .. })));
+    assert!(!refused.is_connection(), "the error is about a row");
+    assert_eq!(fixture.everything().await, before);
+    fixture.must_apply(left).await;
+    fixture.must_apply(right).await;
+    assert!(matches!(
+        fixture.apply(middle).await,
+        Err(StoreError::RowsAffected { expected: 1, found: 0, .. })
+    ));
     assert_eq!(
-        desk.stack.cursor(desk.stack.submitter(1)).await.map(|cursor| cursor.next),
+        fixture.stack.cursor(fixture.stack.submitter(1)).await.map(|cursor| cursor.next),
         None,
         "no nonce is burnt"
     );
-    desk.close().await;
+    fixture.close().await;
 }
 
-/// How many sessions of the desk's store wait for a lock.
-async fn waiting(desk: &Desk) -> i64 {
+/// Number of sessions of the fixture's store that wait for a lock.
+async fn waiting(fixture: &Fixture) -> i64 {
     sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND application_name = 'owners of the test' AND wait_event_type = 'Lock'",
     )
-    .fetch_one(desk.stack.db())
+    .fetch_one(fixture.stack.db())
     .await
     .unwrap()
 }
 
-/// The proof of the fence as a schedule: the write came first, so the takeover comes after it and sees it.
+/// The fence as a schedule: the write came first, so the takeover waits for it and sees it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_during_a_write_finds_the_lease_locked_and_afterwards_sees_what_was_written() {
-    let desk = Desk::open(1).await;
-    let first = desk.queue(0, "first").await;
-    let former = desk.claim("former", 0).await.unwrap();
-    desk.expire_leases().await;
-    let write = desk.give_nonce(&former, 0, first).await;
-    // Stops the write in its middle: it has the lease row and waits for this one.
-    let mut obstacle = desk.stack.db().begin().await.unwrap();
+    let fixture = Fixture::open(1).await;
+    let first = fixture.queue(0, "first").await;
+    let former = fixture.claim("former", 0).await.unwrap();
+    fixture.expire_leases().await;
+    let write = fixture.give_nonce(&former, 0, first).await;
+    // Stops the write halfway: it has locked the lease row and waits for this one.
+    let mut obstacle = fixture.stack.db().begin().await.unwrap();
     sqlx::query("SELECT FROM managed_tx FOR UPDATE").execute(&mut *obstacle).await.unwrap();
     let during = async {
-        eventually("the write is under way", async || match waiting(&desk).await {
+        eventually("the write is under way", async || match waiting(&fixture).await {
             1 => Ok(()),
             other => Err(other),
         })
         .await;
         assert!(
-            desk.claim("successor", 0).await.is_none(),
+            fixture.claim("successor", 0).await.is_none(),
             "passed over at once, although the lease is over"
         );
         obstacle.commit().await.unwrap();
     };
-    let (applied, ()) = tokio::join!(desk.apply(write), during);
-    assert!(matches!(applied.unwrap(), Applied::Yes(_)), "nobody took over: it is still the owner");
-    let successor = desk.claim("successor", 0).await.expect("nothing is locked any more");
-    let open = desk.rows(0).await.open;
+    let (applied, ()) = tokio::join!(fixture.apply(write), during);
+    assert!(matches!(applied.unwrap(), Applied::Yes(_)), "no takeover: it is still the owner");
+    let successor = fixture.claim("successor", 0).await.expect("nothing is locked any more");
+    let open = fixture.rows(0).await.open;
     assert_eq!((open[0].tx_id, open[0].nonce), (first, Nonce(0)));
-    desk.carry_to_the_end(&successor, &open[0]).await;
-    desk.close().await;
+    fixture.carry_to_the_end(&successor, &open[0]).await;
+    fixture.close().await;
 }
 
-/// Scenario 19: whoever claims is never passed over because of inserts, however many.
+/// Scenario 19: claims are never starved by inserts.
 #[tokio::test(flavor = "multi_thread")]
 async fn inserts_at_full_rate_never_make_a_claim_fail() {
-    let desk = Desk::open(1).await;
+    let fixture = Fixture::open(1).await;
     let full_rate = async |client: usize| {
         for group in 0..15 {
             let intents: Vec<NewIntent> = (0..40)
                 .map(|n| {
                     let payload = Payload::transfer(Address::repeat_byte(0x77), U256::one());
-                    NewIntent::new(desk.key(0), format!("{client}-{group}-{n}"), payload, None)
+                    NewIntent::new(fixture.key(0), format!("{client}-{group}-{n}"), payload, None)
                 })
                 .collect();
-            let outcomes = desk.store.insert_group(&intents, false).await.unwrap();
+            let outcomes = fixture.store.insert_group(&intents, false).await.unwrap();
             assert!(outcomes.iter().all(|outcome| matches!(outcome, IntakeOutcome::Created(_))));
         }
     };
@@ -241,20 +246,20 @@ async fn inserts_at_full_rate_never_make_a_claim_fail() {
     let claims = async {
         for round in 1..=60 {
             let lease =
-                desk.claim("owner", 0).await.unwrap_or_else(|| panic!("claim {round} was passed over"));
-            assert_eq!(desk.store.release(vec![lease]).await.unwrap(), 1);
+                fixture.claim("owner", 0).await.unwrap_or_else(|| panic!("claim {round} was passed over"));
+            assert_eq!(fixture.store.release(vec![lease]).await.unwrap(), 1);
         }
     };
     tokio::join!(inserts, claims);
-    assert_eq!(desk.stack.rows(desk.stack.submitter(0)).await.len(), 3 * 15 * 40);
-    desk.close().await;
+    assert_eq!(fixture.stack.rows(fixture.stack.submitter(0)).await.len(), 3 * 15 * 40);
+    fixture.close().await;
 }
 
-/// Scenario 19: an insert that is not even committed yet is in nobody's way.
+/// Scenario 19: an uncommitted insert blocks nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_succeeds_at_once_while_an_insert_for_the_submitter_is_open() {
-    let desk = Desk::open(1).await;
-    let mut open = desk.stack.db().begin().await.unwrap();
+    let fixture = Fixture::open(1).await;
+    let mut open = fixture.stack.db().begin().await.unwrap();
     sqlx::query(
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
          SELECT gen_random_uuid(), chain_id, submitter, 'uncommitted', '{}', '' FROM submitter",
@@ -262,20 +267,20 @@ async fn a_claim_succeeds_at_once_while_an_insert_for_the_submitter_is_open() {
     .execute(&mut *open)
     .await
     .unwrap();
-    let lease = desk.claim("owner", 0).await.expect("not passed over");
-    let first = desk.queue(0, "first").await;
-    desk.must_apply(desk.give_nonce(&lease, 0, first).await).await;
+    let lease = fixture.claim("owner", 0).await.expect("not passed over");
+    let first = fixture.queue(0, "first").await;
+    fixture.must_apply(fixture.give_nonce(&lease, 0, first).await).await;
     open.rollback().await.unwrap();
-    desk.close().await;
+    fixture.close().await;
 }
 
-/// A COMMIT whose answer is lost may still be undecided. Whoever reads behind the fence reads what came of it.
+/// A COMMIT whose response is lost may be undecided. A read after passing the fence sees its result.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_write_waits_until_an_undecided_one_is_decided() {
-    let desk = Desk::open(1).await;
-    let lease = desk.claim("owner", 0).await.unwrap();
-    let tx_id = desk.queue(0, "first").await;
-    let mut undecided = desk.stack.db().begin().await.unwrap();
+    let fixture = Fixture::open(1).await;
+    let lease = fixture.claim("owner", 0).await.unwrap();
+    let tx_id = fixture.queue(0, "first").await;
+    let mut undecided = fixture.stack.db().begin().await.unwrap();
     for statement in [
         "SELECT 1 FROM submitter_lease FOR NO KEY UPDATE",
         "UPDATE managed_tx SET state = 'FAILED', finished_at = now(), fencing_token = 1",
@@ -283,7 +288,7 @@ async fn an_empty_write_waits_until_an_undecided_one_is_decided() {
         sqlx::query(statement).execute(&mut *undecided).await.unwrap();
     }
     let fence = tokio::spawn({
-        let (store, write) = (desk.store.clone(), FencedWrite::new(&lease));
+        let (store, write) = (fixture.store.clone(), FencedWrite::new(&lease));
         async move { store.apply(&[write]).await }
     });
     eventually("the fence waits", async || {
@@ -291,7 +296,7 @@ async fn an_empty_write_waits_until_an_undecided_one_is_decided() {
             "SELECT count(*) FROM pg_stat_activity
              WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- fence%'",
         )
-        .fetch_one(desk.stack.db())
+        .fetch_one(fixture.stack.db())
         .await
         .unwrap();
         if waiting == 1 { Ok(()) } else { Err(waiting) }
@@ -300,23 +305,23 @@ async fn an_empty_write_waits_until_an_undecided_one_is_decided() {
     assert!(!fence.is_finished());
     undecided.commit().await.unwrap();
     assert!(matches!(fence.await.unwrap().unwrap()[..], [Applied::Yes(_)]));
-    assert_eq!(desk.stack.row(tx_id).await.state, TxState::Failed);
-    desk.close().await;
+    assert_eq!(fixture.stack.row(tx_id).await.state, TxState::Failed);
+    fixture.close().await;
 }
 
-/// Scenario 18: bytes that leave before they are on disk are somebody else's to whoever comes next.
+/// Scenario 18: transactions that are sent before the commit look external to the next owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_catches_bytes_that_were_sent_before_they_were_committed() {
-    let desk = Desk::open(1).await;
-    let (first, second) = (desk.queue(0, "first").await, desk.queue(0, "second").await);
-    let hasty = desk.claim("hasty", 0).await.unwrap();
-    let draft = desk.sign(0, Nonce(0), first);
-    desk.stack.anvil().rpc("eth_sendRawTransaction", json!([draft.raw])).await;
-    // It dies before the commit. Its successor knows of nothing, and gives the nonce to the next in the queue.
+    let fixture = Fixture::open(1).await;
+    let (first, second) = (fixture.queue(0, "first").await, fixture.queue(0, "second").await);
+    let hasty = fixture.claim("hasty", 0).await.unwrap();
+    let draft = fixture.sign(0, Nonce(0), first);
+    fixture.stack.anvil().rpc("eth_sendRawTransaction", json!([draft.raw])).await;
+    // It crashes before the commit. The next owner does not know of it, and assigns the nonce to the next intent.
     drop(hasty);
-    desk.expire_leases().await;
-    let successor = desk.claim("successor", 0).await.unwrap();
-    desk.must_apply(desk.give_nonce(&successor, 0, second).await).await;
-    desk.store.close().await;
-    desk.stack.finish_unsound("nonces on chain are contiguous and all ours").await;
+    fixture.expire_leases().await;
+    let successor = fixture.claim("successor", 0).await.unwrap();
+    fixture.must_apply(fixture.give_nonce(&successor, 0, second).await).await;
+    fixture.store.close().await;
+    fixture.stack.finish_unsound("nonces on chain are contiguous and recorded").await;
 }

@@ -1,16 +1,16 @@
-//! When something is final, and what consumers hear of the blocks on the way there.
+//! Finality, and the confirmation events on the way to it.
 
 use gapless_tests::{Address, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
 
-/// Blocks on demand, and every event in the log.
-fn told_chain() -> StackBuilder {
+/// Manual mining, and events in the log.
+fn chain_with_events() -> StackBuilder {
     stack().mining(Mining::Manual).set("resubmit.interval", "1s").set("events.mode", "log")
 }
 
-/// One transaction, mined alone in a block. Answers it and its block.
+/// One transaction, mined alone in a block. Returns it and its block.
 async fn mined(stack: &Stack) -> (TxId, u64) {
     let tx_id = stack.create(stack.submitter(0), "one", &payload(Address::repeat_byte(0xd1), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
@@ -19,7 +19,7 @@ async fn mined(stack: &Stack) -> (TxId, u64) {
     (tx_id, row.block_number.unwrap())
 }
 
-/// The chain's blocks from one to another, as they are told.
+/// The chain's blocks of a range, as in the events.
 async fn blocks(stack: &Stack, from: u64, upto: u64) -> Vec<Value> {
     let mut blocks = Vec::new();
     for number in from..=upto {
@@ -29,7 +29,7 @@ async fn blocks(stack: &Stack, from: u64, upto: u64) -> Vec<Value> {
     blocks
 }
 
-/// The notices of confirmations, process by process, oldest first.
+/// Confirmation events, by process, oldest first.
 fn notices(stack: &Stack, tx_id: TxId) -> Vec<Value> {
     let events = stack.services().into_iter().flat_map(|service| service.events());
     let ours = events
@@ -37,7 +37,7 @@ fn notices(stack: &Stack, tx_id: TxId) -> Vec<Value> {
     ours.map(|event| serde_json::from_str(event["data"].as_str().unwrap()).unwrap()).collect()
 }
 
-/// What a consumer has who replaces on newFork and appends otherwise.
+/// The blocks of a consumer that replaces on newFork and appends otherwise.
 fn consumed(notices: &[Value]) -> Vec<Value> {
     notices.iter().fold(Vec::new(), |mut known, notice| {
         if notice["newFork"] == json!(true) {
@@ -48,7 +48,7 @@ fn consumed(notices: &[Value]) -> Vec<Value> {
     })
 }
 
-/// Until a consumer of events knows exactly the chain's blocks. Answers all notices so far.
+/// Waits until a consumer of events has exactly the chain's blocks. Returns all events so far.
 async fn wait_consumed(stack: &Stack, tx_id: TxId, from: u64, upto: u64) -> Vec<Value> {
     let expected = blocks(stack, from, upto).await;
     eventually(&format!("a consumer knows blocks {from} to {upto}"), async || {
@@ -58,7 +58,7 @@ async fn wait_consumed(stack: &Stack, tx_id: TxId, from: u64, upto: u64) -> Vec<
     .await
 }
 
-/// Until the API lists exactly the chain's blocks.
+/// Waits until the API lists exactly the chain's blocks.
 async fn wait_listed(stack: &Stack, tx_id: TxId, from: u64, upto: u64) -> Value {
     let expected = json!(blocks(stack, from, upto).await);
     eventually(&format!("the API lists blocks {from} to {upto}"), async || {
@@ -68,10 +68,13 @@ async fn wait_listed(stack: &Stack, tx_id: TxId, from: u64, upto: u64) -> Value 
     .await
 }
 
-/// Final when the chain calls its block so, and not one block earlier.
+/// Final when its block has the chain's tag, and not one block earlier.
 async fn is_final_at(tag: &str, distance: u64) {
-    let stack =
-        told_chain().anvil_args(&["--slots-in-an-epoch", "3"]).set("confirmations.required", tag).up().await;
+    let stack = chain_with_events()
+        .anvil_args(&["--slots-in-an-epoch", "3"])
+        .set("confirmations.required", tag)
+        .up()
+        .await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(distance - 1).await;
     let seen = wait_listed(&stack, tx_id, block, block + distance - 1).await;
@@ -81,8 +84,8 @@ async fn is_final_at(tag: &str, distance: u64) {
     assert_eq!(named["number"], json!(format!("{:#x}", block - 1)), "one block is missing");
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    let told = stack.wait_told(tx_id, "tx.confirmed").await;
-    assert_eq!(told.iter().filter(|event| *event == "tx.confirmed").count(), 1, "{told:?}");
+    let events = stack.wait_for_event(tx_id, "tx.confirmed").await;
+    assert_eq!(events.iter().filter(|event| *event == "tx.confirmed").count(), 1, "{events:?}");
     stack.finish().await;
 }
 
@@ -98,10 +101,10 @@ async fn a_transaction_is_final_when_the_chain_calls_its_block_finalized() {
     is_final_at("finalized", 6).await;
 }
 
-/// Scenario 49. A block that is not `safe` yet can go, and what it held is sent again.
+/// Scenario 49. A block that is not `safe` yet can be reorged, and its transaction is resent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_before_the_safe_block_is_survived() {
-    let stack = told_chain()
+    let stack = chain_with_events()
         .anvil_args(&["--slots-in-an-epoch", "4"])
         .set("confirmations.required", "safe")
         .up()
@@ -119,10 +122,10 @@ async fn a_reorg_before_the_safe_block_is_survived() {
     stack.finish().await;
 }
 
-/// Scenario 45. First notice and changed hash: all and newFork; growth: the delta.
+/// Scenario 45. First event and changed hash: all blocks and newFork; growth: the difference.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_within_the_window_tells_the_whole_list_anew() {
-    let stack = told_chain().confirmations(20).up().await;
+    let stack = chain_with_events().confirmations(20).up().await;
     let (tx_id, block) = mined(&stack).await;
     let first = wait_consumed(&stack, tx_id, block, block).await;
     assert_eq!((first.len(), &first[0]["newFork"]), (1, &json!(true)), "{first:?}");
@@ -130,20 +133,20 @@ async fn a_reorg_within_the_window_tells_the_whole_list_anew() {
     let grown = wait_consumed(&stack, tx_id, block, block + 2).await;
     assert!(grown[1..].iter().all(|notice| notice["newFork"] == json!(false)), "only what is new: {grown:?}");
     let seen = wait_listed(&stack, tx_id, block, block + 2).await;
-    assert_eq!(seen["newFork"], json!(true), "who names no block hears all");
+    assert_eq!(seen["newFork"], json!(true), "without a known block all are returned");
     let last = seen["confirmationBlocks"][2]["hash"].as_str().unwrap().to_owned();
 
-    // The newest block changes, the transaction's own stays.
+    // The newest block changes, the transaction's own block stays.
     stack.anvil().reorg(1).await;
     stack.anvil().mine(1).await;
     let forked = wait_consumed(&stack, tx_id, block, block + 3).await;
     let news = &forked[grown.len()..];
     assert_eq!(news[0]["newFork"], json!(true), "{news:?}");
     assert_eq!(news[0]["blocks"][0]["number"], json!(block), "the full list: {news:?}");
-    assert_eq!(stack.row(tx_id).await.state, TxState::Tracking, "its own block is still there");
-    assert!(!stack.told(tx_id).contains(&"tx.reorged".to_owned()));
+    assert_eq!(stack.row(tx_id).await.state, TxState::Tracking, "its own block still exists");
+    assert!(!stack.logged_events(tx_id).contains(&"tx.reorged".to_owned()));
 
-    // The same for those who ask: an orphan as the last known block gives all, a canonical one the rest.
+    // The same for polling: an orphan as the last known block returns all, a canonical one the rest.
     let seen = wait_listed(&stack, tx_id, block, block + 3).await;
     let ask = async |hash: &str| stack.client().get(&format!("/api/v1/tx/{tx_id}?after={hash}")).await.body;
     let answer = ask(&last).await;
@@ -164,10 +167,10 @@ async fn a_reorg_within_the_window_tells_the_whole_list_anew() {
     stack.finish().await;
 }
 
-/// Scenario 45, at the edge: one block before the end the whole of it goes, the transaction's block included.
+/// Scenario 45, the limit: one block before finality everything is reorged, including the transaction's block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_at_the_edge_of_the_window_takes_every_confirmation_back() {
-    let stack = told_chain().confirmations(4).up().await;
+    let stack = chain_with_events().confirmations(4).up().await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(2).await;
     wait_consumed(&stack, tx_id, block, block + 2).await;
@@ -188,10 +191,10 @@ async fn a_reorg_at_the_edge_of_the_window_takes_every_confirmation_back() {
     stack.finish().await;
 }
 
-/// Scenario 45, beyond: deeper than the watcher walks and keeps. The receipt is checked against the chain itself.
+/// Scenario 45, beyond the limit: deeper than the watcher walks and retains. The receipt is checked against the chain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_deeper_than_what_is_kept_is_noticed_by_the_receipt() {
-    let stack = told_chain().confirmations(180).up().await;
+    let stack = chain_with_events().confirmations(180).up().await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(140).await;
     eventually("the API counts the blocks", async || {
@@ -209,10 +212,10 @@ async fn a_reorg_deeper_than_what_is_kept_is_noticed_by_the_receipt() {
     stack.finish().await;
 }
 
-/// Scenario 48. What the last worker kept and told is of a branch that is gone; the next one says so.
+/// Scenario 48. The blocks that the last worker stored and reported are reorged; the next worker reports that.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reorg_while_every_worker_is_down_the_list_is_the_chain_s() {
-    let stack = told_chain().short_lease().confirmations(20).up().await;
+    let stack = chain_with_events().short_lease().confirmations(20).up().await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(3).await;
     wait_consumed(&stack, tx_id, block, block + 3).await;
@@ -230,7 +233,7 @@ async fn after_a_reorg_while_every_worker_is_down_the_list_is_the_chain_s() {
     stack.finish().await;
 }
 
-/// In the default mode clients ask: a tracked transaction is not written for each block.
+/// In the default mode clients poll: a tracked transaction is not updated for each block.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_cost_no_writes_while_nobody_listens() {
     let stack = stack().mining(Mining::Manual).confirmations(20).up().await;
@@ -258,10 +261,10 @@ async fn blocks_cost_no_writes_while_nobody_listens() {
     stack.finish().await;
 }
 
-/// Scenario 49. A stranger's transaction counts when it is final, and not before: a reorg could still take it back.
+/// Scenario 49. An external transaction counts only when it is final, because a reorg could still remove it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_used_outside_is_believed_only_when_that_is_finalized() {
-    let stack = told_chain()
+    let stack = chain_with_events()
         .proxied()
         .anvil_args(&["--slots-in-an-epoch", "3"])
         .set("confirmations.required", "finalized")
@@ -280,7 +283,7 @@ async fn a_key_used_outside_is_believed_only_when_that_is_finalized() {
     stack.anvil().mine(1).await;
     let asked = stack.proxy().calls("eth_getTransactionCount");
     let second = stack.create(submitter, "two", &payload(Address::repeat_byte(0xd2), 1)).await;
-    // Each look at a suspected key asks three times: two looks, and more.
+    // Each check of a suspected key makes three calls: wait for two checks and more.
     eventually("the key was looked at several times", async || {
         let now = stack.proxy().calls("eth_getTransactionCount");
         if now >= asked + 9 { Ok(()) } else { Err(now) }
@@ -290,7 +293,7 @@ async fn a_key_used_outside_is_believed_only_when_that_is_finalized() {
     assert_eq!(stack.row(second).await.nonce, None, "and nothing is sent meanwhile");
     stack.anvil().mine(6).await;
     stack.wait_protected(submitter).await;
-    let answer = stack.operate(submitter, "adopt", "the tests say so").await;
+    let answer = stack.submitter_action(submitter, "adopt", "the tests say so").await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     stack.wait_for(second, TxState::Submitted).await;
     stack.anvil().mine(7).await;
@@ -298,10 +301,10 @@ async fn a_key_used_outside_is_believed_only_when_that_is_finalized() {
     stack.finish().await;
 }
 
-/// In a delivering mode the notices are in the outbox, in the order of the chain.
+/// In a delivering mode the events are in the outbox, in chain order.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_outbox_has_the_confirmations_a_consumer_needs() {
-    let stack = told_chain().set("events.mode", "mq_outbox").confirmations(5).up().await;
+    let stack = chain_with_events().set("events.mode", "mq_outbox").confirmations(5).up().await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(2).await;
     wait_listed(&stack, tx_id, block, block + 2).await;

@@ -1,4 +1,4 @@
-//! Submitters that cannot pay, and prices that clients choose.
+//! Submitters without funds, and prices set by clients.
 
 use gapless_tests::{Address, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
 use serde_json::json;
@@ -17,7 +17,7 @@ fn ether(count: u64) -> U256 {
     U256::exp10(18) * count
 }
 
-/// Scenario 41. Before the nonce: nothing was used, and the order stays.
+/// Scenario 41. Before the nonce: nothing was used, and the order is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submitter_without_funds_uses_no_nonce_and_goes_on_once_funded_while_others_work() {
     let stack = stack().proxied().submitters(2).up().await;
@@ -28,11 +28,11 @@ async fn a_submitter_without_funds_uses_no_nonce_and_goes_on_once_funded_while_o
     let behind = stack.create(poor, "behind", &payload(to, 5)).await;
     let row = wait_sub_state(&stack, waiting, Some("waiting_funds")).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None), "no nonce is used");
-    assert!(row.last_error.is_some(), "and it says how much is missing");
+    assert!(row.last_error.is_some(), "with the missing amount");
     let other = stack.create(rich, "rich", &payload(to, 5)).await;
     stack.wait_for(other, TxState::Confirmed).await;
     let sent = stack.proxy().sent().len();
-    assert_eq!(sent, 1, "the rich one's only");
+    assert_eq!(sent, 1, "only that of the funded one");
     assert_eq!(stack.row(behind).await.state, TxState::Queued);
     assert!(stack.attempts(waiting).await.is_empty());
 
@@ -40,12 +40,12 @@ async fn a_submitter_without_funds_uses_no_nonce_and_goes_on_once_funded_while_o
     stack.wait_confirmed(&[waiting, behind]).await;
     assert_eq!((stack.row(waiting).await.nonce, stack.row(behind).await.nonce), (Some(0), Some(1)));
     let row = stack.row(waiting).await;
-    assert_eq!((row.sub_state, row.last_error), (None, None), "the complaint is over");
+    assert_eq!((row.sub_state, row.last_error), (None, None), "the error is cleared");
     assert_eq!(stack.anvil().balance(to).await, 15.into());
     stack.finish().await;
 }
 
-/// Scenario 41. What is too dear waits although there is something left, and a cheaper one does not overtake it.
+/// Scenario 41. An unaffordable one waits although some balance is left, and a cheaper one does not overtake it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transfer_of_more_than_there_is_holds_its_lane() {
     let stack = stack().balance(ether(1)).up().await;
@@ -62,9 +62,9 @@ async fn a_transfer_of_more_than_there_is_holds_its_lane() {
     stack.finish().await;
 }
 
-/// Scenario 41. After the nonce: the same bytes wait, and are neither re-priced nor given up.
+/// Scenario 41. After the nonce: the same bytes wait, without another price and without giving up.
 #[tokio::test(flavor = "multi_thread")]
-async fn funds_that_vanish_after_the_nonce_was_given_are_waited_for() {
+async fn funds_that_disappear_after_the_nonce_was_assigned_are_waited_for() {
     let stack =
         stack().proxied().submitters(2).mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
     let (submitter, other, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xac));
@@ -99,7 +99,7 @@ async fn funds_that_vanish_after_the_nonce_was_given_are_waited_for() {
     stack.finish().await;
 }
 
-/// A cap below what the chain asks for waits without a nonce, whatever the lane could offer otherwise.
+/// A cap below the base fee waits without a nonce, regardless of the lane's own price.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_below_the_base_fee_is_waited_for_and_not_exceeded() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;

@@ -1,4 +1,4 @@
-//! The harness keeps its own promises: what the other tests lean on.
+//! Tests of the harness itself.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ async fn a_test_that_forgets_the_audit_fails() {
     let _stack = stack().start().await;
 }
 
-/// For answers that are meant not to come. Long enough for a loaded machine to read the question.
+/// For responses that must not come. Long enough for a loaded machine to read the request.
 async fn ask(url: &str, body: &Value) -> reqwest::Result<Value> {
     let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build()?;
     client.post(url).json(body).send().await?.json().await
 }
 
-/// For answers that are meant to come, however loaded the machine is.
+/// For responses that must come, also on a loaded machine.
 async fn ask_patiently(url: &str, body: &Value) -> Value {
     reqwest::Client::new().post(url).json(body).send().await.unwrap().json().await.unwrap()
 }
@@ -56,7 +56,7 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     proxy.next(1, "eth_chainId", Fault::Flip);
     assert_eq!(ask_patiently(proxy.url(), &chain_id).await["result"], "0x1260");
 
-    // One call of a batch fails; the other is passed on.
+    // One call of a batch fails; the other is forwarded.
     proxy.next(2, "eth_blockNumber", Fault::error("header not found"));
     let batch = json!([chain_id, call(2, "eth_blockNumber", json!([]))]);
     let answers = ask_patiently(proxy.url(), &batch).await;
@@ -85,8 +85,8 @@ async fn the_proxy_breaks_what_it_is_told_to_and_passes_on_the_rest() {
     assert_eq!(ask_patiently(proxy.url(), &head).await["result"], "0x3");
 }
 
-/// Sends of one address, or one nonce of it, meet faults of their own; and one that is passed on twice is known the second
-/// time.
+/// Faults for sends of one address, or one nonce of it; and a transaction that is forwarded twice is already known
+/// the second time.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_proxy_tells_senders_apart_and_duplicates_what_it_passes_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ async fn the_proxy_tells_senders_apart_and_duplicates_what_it_passes_on() {
     proxy.next(1, "eth_sendRawTransaction", Fault::Twice);
     let (_, answer) = send(&one, 1).await;
     assert!(answer["error"]["message"].as_str().unwrap().contains("already"), "{answer}");
-    assert_eq!(node.pending().await, 4, "and it is there once");
+    assert_eq!(node.pending().await, 4, "stored once");
 
     let content = async |who: &Submitter| {
         ask_patiently(proxy.url(), &call(5, "txpool_contentFrom", json!([who.address()]))).await
@@ -144,7 +144,7 @@ async fn a_chain_can_be_rewound_emptied_restarted_and_reset() {
     let second = thief.spend_outside(&node, None).await;
     node.mine(1).await;
     node.reorg(1).await;
-    assert!(node.receipt(second).await.is_none(), "the reorg took it out");
+    assert!(node.receipt(second).await.is_none(), "the reorg removed it");
     assert_eq!(node.count(thief.address(), "latest").await, 1);
     assert_eq!(node.mined_from(thief.address()).await.len(), 1);
 
@@ -162,8 +162,8 @@ async fn a_chain_can_be_rewound_emptied_restarted_and_reset() {
     assert_eq!(node.head().await, 0);
 }
 
-/// Anvil may strand what it was given in the moment in which the one below was mined. The same pool, made by hand: given too
-/// early, and due since.
+/// Anvil may strand a transaction that arrives while the previous nonce is mined. The same state, produced
+/// explicitly: added too early, and due now.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_anvil_strands_is_freed_and_what_waits_for_a_reason_is_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ async fn what_anvil_strands_is_freed_and_what_waits_for_a_reason_is_not() {
     assert!(!node.free_stranded().await);
 }
 
-/// Every process reads the same tables, whatever chain they serve.
+/// All processes use the same tables, for every chain.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_chains_in_one_deployment_have_a_sequence_each() {
     let stack = stack().chains(2).up().await;
@@ -198,7 +198,7 @@ async fn two_chains_in_one_deployment_have_a_sequence_each() {
             "payload": payload(to, 3),
         });
         let answer = stack.client().post_raw(&body).await;
-        stack.note(&answer);
+        stack.record_accepted(&answer);
         assert_eq!(answer.status, 202, "{}", answer.body);
         let row = stack.wait_for(answer.tx_id().parse().unwrap(), TxState::Confirmed).await;
         assert_eq!(row.nonce, Some(0));

@@ -1,4 +1,4 @@
-//! What became of a transaction, told afterwards: its attempts, their sends and answers, and its states.
+//! The history of a transaction: its attempts, their sends and responses, and its states.
 
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn states(history: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Times of one thing after the other. They are of one clock, which nobody moves here.
+/// Timestamps in order. They are of one clock, which is not changed here.
 fn check_ascending(times: &[&Value]) {
     let times: Vec<&str> = times.iter().map(|time| time.as_str().unwrap()).collect();
     assert!(times.is_sorted(), "{times:?}");
@@ -32,7 +32,7 @@ fn number(text: &Value) -> u128 {
     text.as_str().unwrap().parse().unwrap()
 }
 
-/// Until the attempts are as they should be; answers the history.
+/// Waits until the attempts match; returns the history.
 async fn wait_history(stack: &Stack, tx_id: TxId, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || {
         let seen = history(stack, tx_id).await;
@@ -77,7 +77,7 @@ async fn every_attempt_is_listed_with_its_sends_and_every_state_with_its_time() 
         assert_eq!((&attempt["kind"], &attempt["mined"]), (&json!(kind), &json!(is_mined)), "{attempt}");
         assert_eq!(attempt["txHash"], json!(row.tx_hash));
         assert_eq!(attempt["gasLimit"], first["gasLimit"]);
-        // The last send may have crossed the block.
+        // The last send may have crossed with the block.
         assert!(
             ["accepted", "already_known", "nonce_too_low"]
                 .contains(&attempt["lastAnswerClass"].as_str().unwrap()),
@@ -92,7 +92,7 @@ async fn every_attempt_is_listed_with_its_sends_and_every_state_with_its_time() 
     let claimed = stack.get(tx_id).await["submitAttempts"].as_u64().unwrap();
     assert!(sends <= claimed, "every send was claimed: {claimed}, {seen}");
 
-    // Nonces are for admins. The bytes are for nobody.
+    // Nonces are visible to admins only, raw bytes to nobody.
     assert!(!seen.to_string().contains("nonce"), "{seen}");
     let path = format!("/api/v1/tx/{tx_id}/attempts");
     let admin = stack.client().admin_get(&path).await.body;
@@ -103,13 +103,14 @@ async fn every_attempt_is_listed_with_its_sends_and_every_state_with_its_time() 
     );
     assert!(!admin.to_string().contains("raw"), "{admin}");
 
-    // The same at the command line, here with the admin's token.
+    // The same with the CLI and the admin token.
     let id = tx_id.to_string();
     let text = stack.cli(&["status", &id, "--attempts"]).await;
     assert_eq!(text.code, 0, "{text:?}");
     for word in ["REPLACEMENT", "TRACKING", "txHash", first["txHash"].as_str().unwrap()] {
         assert!(text.stdout.contains(word), "{word}: {}", text.stdout);
     }
+    assert!(text.stdout.starts_with("state "), "{}", text.stdout);
     let printed = stack.cli(&["--json", "status", &id, "--attempts"]).await;
     let printed: Value = serde_json::from_str(&printed.stdout).unwrap();
     assert_eq!((&printed["state"], &printed["attempts"]), (&json!("CONFIRMED"), &admin["attempts"]));
@@ -117,7 +118,7 @@ async fn every_attempt_is_listed_with_its_sends_and_every_state_with_its_time() 
     stack.finish().await;
 }
 
-/// What is final at the next write costs no write for its send: that goes with its own.
+/// An intent that is final at the next write needs no separate write for its send.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quick_transaction_has_its_send_and_no_write_for_it() {
     let stack = stack().up().await;
@@ -146,7 +147,7 @@ async fn a_quick_transaction_has_its_send_and_no_write_for_it() {
             assert_eq!(states(&seen), ["QUEUED", "IN_FLIGHT", "CONFIRMED"], "{seen}");
         }
     }
-    // On a busy machine one may last a second, and is then written as it should be.
+    // On a busy machine one may take a second, and then has a separate write.
     assert!(unwritten > 0, "every send was written on its own");
     stack.finish().await;
 }
@@ -157,14 +158,14 @@ async fn answers_of_a_node_are_kept_and_sends_without_an_answer_are_counted() {
     stack.proxy().always(SEND, Fault::error("txpool is full: nonce 0 of 4096"));
     let tx_id = stack.create(stack.submitter(0), "full", &payload(Address::repeat_byte(0xf3), 1)).await;
     let refused = |seen: &Value| seen["attempts"][0]["sends"].as_u64() >= Some(3);
-    let seen = wait_history(&stack, tx_id, "three refusals are noted", refused).await;
+    let seen = wait_history(&stack, tx_id, "three rejections are logged", refused).await;
     let attempt = &seen["attempts"][0];
     assert_eq!(attempt["lastAnswerClass"], "pool_full", "{seen}");
     assert_eq!(attempt["lastAnswer"], "txpool is full: nonce … of …", "no nonce, not even a node's: {seen}");
     let told = stack.client().admin_get(&format!("/api/v1/tx/{tx_id}/attempts")).await.body;
     assert_eq!(told["attempts"][0]["lastAnswer"], "txpool is full: nonce 0 of 4096");
 
-    // No answer is no answer: the last one stays, and the send counts.
+    // A missing response: the last one stays, and the send is counted.
     stack.proxy().clear();
     stack.proxy().always(SEND, Fault::Close);
     let calls = stack.proxy().calls(SEND);
@@ -212,7 +213,11 @@ async fn a_reorg_is_in_the_history_and_the_history_is_bounded() {
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Tracking).await;
     let seen = history(&stack, tx_id).await;
-    assert_eq!((states(&seen).len(), *states(&seen).last().unwrap()), (68, "TRACKING"), "the oldest went");
+    assert_eq!(
+        (states(&seen).len(), *states(&seen).last().unwrap()),
+        (68, "TRACKING"),
+        "the oldest was removed"
+    );
     stack.anvil().mine(4).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(*states(&history(&stack, tx_id).await).last().unwrap(), "CONFIRMED");

@@ -1,4 +1,4 @@
-//! What the API takes, and what it refuses.
+//! Which requests the API accepts, and which it rejects.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ async fn stored(stack: &Stack) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap()
 }
 
-/// What every refusal looks like, whatever was wrong.
+/// The common shape of all rejections.
 fn check_problem(answer: &Answer, status: u16, code: &str) {
     assert_eq!((answer.status, answer.code()), (status, code), "{answer:?}");
     assert_eq!(answer.headers[header::CONTENT_TYPE], "application/problem+json", "{answer:?}");
@@ -31,7 +31,7 @@ async fn a_hundred_identical_requests_at_once_are_one_transaction() {
     let (submitter, client) = (stack.submitter(0), stack.client());
     let transfer = payload(Address::repeat_byte(0x11), 5);
     let answers = join_all((0..100).map(|_| client.post(submitter, "the-same", &transfer))).await;
-    answers.iter().for_each(|answer| stack.note(answer));
+    answers.iter().for_each(|answer| stack.record_accepted(answer));
     assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 202)), "{answers:?}");
     assert_eq!(answers.iter().filter(|answer| answer.status == 202).count(), 1, "one of them was the first");
     let ids: HashSet<&str> = answers.iter().map(|answer| answer.tx_id()).collect();
@@ -42,8 +42,8 @@ async fn a_hundred_identical_requests_at_once_are_one_transaction() {
     stack.finish().await;
 }
 
-/// Scenario 1, through two API processes: no process can know what the other one is inserting. Ten requests in ten
-/// spellings of order, so that the two groups also meet each other's rows crosswise.
+/// Scenario 1, through two API processes, which cannot see each other's inserts. Ten requests in ten
+/// different orders, so that the two groups also conflict crosswise.
 #[tokio::test(flavor = "multi_thread")]
 async fn identical_requests_through_two_apis_are_one_transaction_each() {
     let stack = stack().up().await;
@@ -58,7 +58,7 @@ async fn identical_requests_through_two_apis_are_one_transaction_each() {
     let answers = join_all(posts).await;
     let mut ids: HashMap<usize, HashSet<&str>> = HashMap::new();
     for (request, answer) in &answers {
-        stack.note(answer);
+        stack.record_accepted(answer);
         assert!(matches!(answer.status, 200 | 202), "{answer:?}");
         ids.entry(*request).or_default().insert(answer.tx_id());
     }
@@ -78,7 +78,7 @@ async fn a_request_id_used_for_another_payload_is_refused_and_its_neighbours_are
     let (to, elsewhere) = (Address::repeat_byte(0x21), Address::repeat_byte(0x22));
     let original = stack.create(submitter, "taken", &payload(to, 1)).await;
 
-    // Fifty at once are inserted in a few groups; every fifth of them is the culprit of its group.
+    // Fifty concurrent requests are inserted in a few groups; every fifth one is invalid.
     let posts = (0..50).map(|n| {
         let client = client.clone();
         async move {
@@ -95,7 +95,7 @@ async fn a_request_id_used_for_another_payload_is_refused_and_its_neighbours_are
             assert_eq!(answer.body["txId"], original.to_string(), "it names whose requestId it is");
         } else {
             assert_eq!(answer.status, 202, "{answer:?}");
-            stack.note(answer);
+            stack.record_accepted(answer);
         }
     }
     assert_eq!(client.post(submitter, "taken", &payload(to, 1)).await.tx_id(), original.to_string());
@@ -168,11 +168,11 @@ async fn bad_input_is_refused_with_a_stable_code_and_nothing_is_stored() {
     let to = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed";
     let with = |payload: Value| json!({ "submitter": submitter, "requestId": "r", "payload": payload });
     let zeros = |bytes: usize| format!("0x{}", "00".repeat(bytes));
-    let stranger = format!("{:#x}", Address::repeat_byte(0x99));
+    let unknown = format!("{:#x}", Address::repeat_byte(0x99));
     let word = format!("0x1{}", "0".repeat(64));
     for (body, status, code) in [
         (
-            json!({ "submitter": stranger, "requestId": "r", "payload": { "to": to } }),
+            json!({ "submitter": unknown, "requestId": "r", "payload": { "to": to } }),
             404,
             "unknown_submitter",
         ),
@@ -255,7 +255,7 @@ async fn bad_input_is_refused_with_a_stable_code_and_nothing_is_stored() {
     assert_eq!(stored(&stack).await, 0, "nothing was stored");
     let answer = client.post_raw(&with(json!({ "to": to, "value": "1" }))).await;
     assert_eq!(answer.status, 202, "the requestId was not used up: {answer:?}");
-    stack.note(&answer);
+    stack.record_accepted(&answer);
     stack.wait_all_terminal().await;
     stack.finish().await;
 }
@@ -274,8 +274,8 @@ async fn every_spelling_of_an_address_is_one_submitter() {
         let same = client.post_raw(&body("the-same")).await;
         let own = client.post_raw(&body(&format!("own-{n}"))).await;
         assert_eq!((same.status, own.status), (if n == 0 { 202 } else { 200 }, 202), "{same:?} {own:?}");
-        stack.note(&same);
-        stack.note(&own);
+        stack.record_accepted(&same);
+        stack.record_accepted(&own);
         ids.insert(same.tx_id().to_owned());
     }
     assert_eq!(ids.len(), 1);
@@ -338,8 +338,8 @@ async fn a_protected_submitter_takes_nothing_new_and_says_why() {
     stack.finish().await;
 }
 
-/// Scenario 7. Killed in the middle of a flood: whatever was answered with 202 is there, whatever was not can be sent
-/// again, and no request is stored by half.
+/// Scenario 7. Killed under load: everything that was answered with 202 is stored, everything else can be sent again,
+/// and no request is stored partially.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     let stack =
@@ -360,7 +360,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     let mut flood = futures::stream::iter(flood).buffer_unordered(60);
     let mut answers: HashMap<usize, Answer> = HashMap::new();
     while let Some((n, answer)) = flood.next().await {
-        stack.note(&answer);
+        stack.record_accepted(&answer);
         answers.insert(n, answer);
         if answers.len() == 40 {
             stack.kill_postgres().await;
@@ -373,7 +373,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     }
     let promised = answers.values().filter(|answer| answer.status == 202).count();
     assert!((40..120).contains(&promised), "{promised} of 120: it died in the middle");
-    // Each of these waits for a connection as long as the server does; all at once they wait once.
+    // Each of these waits for a connection until the server's timeout; concurrently they wait once.
     let (refused, unread, api_ready, worker_ready) = tokio::join!(
         client.post(submitter, "during", &transfer),
         client.get("/api/v1/tx"),
@@ -386,7 +386,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
         assert_eq!(status, 503, "{body}");
         assert!(body["missing"][0].as_str().is_some_and(|what| what.starts_with("database")), "{body}");
     }
-    assert_eq!(client.get("/healthz").await.status, 200, "alive all the same");
+    assert_eq!(client.get("/healthz").await.status, 200, "still running");
 
     stack.restart_postgres().await;
     for service in [&api, &worker] {
@@ -398,7 +398,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     }
     for (n, before) in &answers {
         let again = client.post(submitter, &format!("r{n}"), &transfer).await;
-        stack.note(&again);
+        stack.record_accepted(&again);
         assert!(matches!(again.status, 200 | 202), "{again:?}");
         if before.status == 202 {
             assert_eq!((again.status, again.tx_id()), (200, before.tx_id()), "r{n} was promised");

@@ -1,14 +1,14 @@
-//! What made a transaction final is kept with it: the count, the rule and the blocks, when the blocks themselves are kept no longer.
+//! The evidence of finality is stored with the transaction: count, rule and blocks, also after the blocks were pruned.
 
 use gapless_tests::{Address, Mining, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
 
-/// Blocks that are kept: `KEEP_BLOCKS` of the watcher.
+/// Number of retained blocks: `RETAINED_BLOCKS` of the watcher.
 const KEPT: u64 = 512;
 
-/// One transaction, mined alone in a block. Answers it and its block.
+/// One transaction, mined alone in a block. Returns it and its block.
 async fn mined(stack: &Stack) -> (TxId, u64) {
     let tx_id = stack.create(stack.submitter(0), "one", &payload(Address::repeat_byte(0xd7), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
@@ -17,7 +17,7 @@ async fn mined(stack: &Stack) -> (TxId, u64) {
     (tx_id, row.block_number.unwrap())
 }
 
-/// The chain's blocks from one to another, as they are told.
+/// The chain's blocks of a range, as in the API.
 async fn blocks(stack: &Stack, from: u64, upto: u64) -> Value {
     let mut blocks = Vec::new();
     for number in from..=upto {
@@ -27,7 +27,7 @@ async fn blocks(stack: &Stack, from: u64, upto: u64) -> Value {
     Value::Array(blocks)
 }
 
-/// Until the head is saved, and the blocks up to a height are not any more.
+/// Waits until the head is stored, and the blocks up to a height are pruned.
 async fn wait_pruned(stack: &Stack, number: u64) {
     let head = i64::try_from(stack.anvil().head().await).unwrap();
     let number = i64::try_from(number).unwrap();
@@ -42,7 +42,7 @@ async fn wait_pruned(stack: &Stack, number: u64) {
     .await;
 }
 
-/// As a client asks who has these blocks up to one of them.
+/// The request of a client that has these blocks up to one of them.
 async fn after(stack: &Stack, tx_id: TxId, hash: &Value) -> Value {
     let path = format!("/api/v1/tx/{tx_id}?after={}", hash.as_str().unwrap());
     let answer = stack.client().get(&path).await;
@@ -50,12 +50,12 @@ async fn after(stack: &Stack, tx_id: TxId, hash: &Value) -> Value {
     answer.body
 }
 
-/// What a client of the API is told about blocks.
-fn told(seen: &Value) -> (&Value, &Value, &Value) {
+/// The block fields of an API response.
+fn shown_confirmations(seen: &Value) -> (&Value, &Value, &Value) {
     (&seen["confirmations"], &seen["confirmationBlocks"], &seen["newFork"])
 }
 
-/// The cell of the row.
+/// The column of the row.
 async fn cell(stack: &Stack, tx_id: TxId) -> Option<Value> {
     let query = "SELECT confirmations FROM managed_tx WHERE tx_id = $1";
     sqlx::query_scalar(query).bind(tx_id.0).fetch_one(stack.db()).await.unwrap()
@@ -75,26 +75,27 @@ async fn the_list_of_a_final_transaction_stays_when_its_blocks_are_pruned() {
     }
     wait_pruned(&stack, block + 2).await;
     let seen = stack.get(tx_id).await;
-    assert_eq!(told(&seen), (&json!(3), &list, &json!(true)), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(3), &list, &json!(true)), "{seen}");
     let seen = after(&stack, tx_id, &list[1]["hash"]).await;
-    assert_eq!(told(&seen), (&json!(3), &json!([list[2]]), &json!(false)), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(3), &json!([list[2]]), &json!(false)), "{seen}");
 
-    // The final event says the same, whole: whoever hears it alone needs nothing else.
-    stack.wait_told(tx_id, "tx.confirmed").await;
+    // The final event has the same complete data, so that it is sufficient alone.
+    stack.wait_for_event(tx_id, "tx.confirmed").await;
     let events = stack.workers()[0].events();
     let confirmed = events.iter().find(|event| event["event"] == json!("tx.confirmed")).unwrap();
     let data: Value = serde_json::from_str(confirmed["data"].as_str().unwrap()).unwrap();
     assert_eq!((&data["blocks"], &data["newFork"], &data["confirmations"]), (&list, &json!(true), &json!(3)));
 
-    // Nor does it need a worker, or any block at all.
+    // It needs neither a worker nor any stored block.
     stack.workers()[0].stop_sigterm().await;
     stack.sql("DELETE FROM chain_block").await;
     let seen = stack.get(tx_id).await;
-    assert_eq!(told(&seen), (&json!(3), &list, &json!(true)), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(3), &list, &json!(true)), "{seen}");
     stack.finish().await;
 }
 
-/// Scenarios 45 and 49. `finalized` lags behind by more than what is kept. Not known is not said; what was counted is there in the end.
+/// Scenarios 45 and 49. `finalized` lags by more than the retained blocks. Unknown blocks are omitted; the count is
+/// complete in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pruned_block_is_no_fork_where_finalized_lags() {
     let stack = stack()
@@ -115,25 +116,25 @@ async fn a_pruned_block_is_no_fork_where_finalized_lags() {
     let count = KEPT + 6;
     let seen = stack.get(tx_id).await;
     assert_eq!(seen["state"], "TRACKING");
-    assert_eq!(told(&seen), (&json!(count), &Value::Null, &Value::Null), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(count), &Value::Null, &Value::Null), "{seen}");
     let seen = after(&stack, tx_id, &list[2]["hash"]).await;
-    assert_eq!(told(&seen), (&json!(count), &Value::Null, &Value::Null), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(count), &Value::Null, &Value::Null), "{seen}");
 
     stack.anvil().mine(640 - count + 1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     let cell = cell(&stack, tx_id).await.unwrap();
     assert_eq!((&cell["rule"], &cell["finalBlock"]), (&json!("finalized"), &json!(block)), "{cell}");
     assert_eq!(cell["above"].as_array().unwrap().len(), 63, "{cell}");
-    // The chain may have been asked what is final before its newest blocks were seen.
+    // The node may have been asked for the final block before its newest blocks were seen.
     assert!((count..=641).contains(&cell["count"].as_u64().unwrap()), "{cell}");
     let seen = after(&stack, tx_id, &list[2]["hash"]).await;
     let rest = blocks(&stack, block + 3, block + 63).await;
-    assert_eq!(told(&seen), (&cell["count"], &rest, &json!(false)), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&cell["count"], &rest, &json!(false)), "{seen}");
     assert_eq!((&seen["finalityTag"], &seen["confirmationsRequired"]), (&json!("finalized"), &Value::Null));
     stack.finish().await;
 }
 
-/// Until the API lists exactly these blocks.
+/// Waits until the API lists exactly these blocks.
 async fn wait_listed(stack: &Stack, tx_id: TxId, list: &Value) {
     eventually("the API lists them", async || {
         let seen = stack.get(tx_id).await;
@@ -142,7 +143,7 @@ async fn wait_listed(stack: &Stack, tx_id: TxId, list: &Value) {
     .await;
 }
 
-/// Scenario 45, the control: a block that was seen replaced is a fork, and is told as one.
+/// Scenario 45, the control: a block that was seen replaced is a fork, and is reported as one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replaced_block_is_still_told_as_a_fork() {
     let stack = stack().mining(Mining::Manual).confirmations(20).up().await;
@@ -150,13 +151,13 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     stack.anvil().mine(2).await;
     let list = blocks(&stack, block, block + 2).await;
     wait_listed(&stack, tx_id, &list).await;
-    // The lane is not there to notice: what the API says is by the blocks alone.
+    // There is no lane: the API responds from the stored blocks alone.
     stack.workers()[0].stop_sigterm().await;
     stack.sql("UPDATE chain_block SET hash = '0x' || repeat('ab', 32)").await;
     for seen in [stack.get(tx_id).await, after(&stack, tx_id, &list[2]["hash"]).await] {
-        assert_eq!(told(&seen), (&json!(0), &json!([]), &json!(true)), "{seen}");
+        assert_eq!(shown_confirmations(&seen), (&json!(0), &json!([]), &json!(true)), "{seen}");
     }
-    // A hole in what is kept is none: what is above it is not known to have changed.
+    // A gap in the stored blocks is not a fork: blocks above it are not known to have changed.
     stack.sql("DELETE FROM chain_block").await;
     stack.start_worker().await;
     wait_listed(&stack, tx_id, &list).await;
@@ -164,9 +165,9 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     let hole = format!("DELETE FROM chain_block WHERE number = {}", block + 1);
     sqlx::query(sqlx::AssertSqlSafe(hole)).execute(stack.db()).await.unwrap();
     let seen = after(&stack, tx_id, &list[2]["hash"]).await;
-    assert_eq!(told(&seen), (&json!(3), &Value::Null, &Value::Null), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(3), &Value::Null, &Value::Null), "{seen}");
     let seen = after(&stack, tx_id, &list[0]["hash"]).await;
-    assert_eq!(told(&seen), (&json!(3), &json!([]), &json!(false)), "{seen}");
+    assert_eq!(shown_confirmations(&seen), (&json!(3), &json!([]), &json!(false)), "{seen}");
     stack.start_worker().await;
     stack.anvil().mine(17).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -195,7 +196,7 @@ async fn a_final_transaction_shows_what_was_counted_and_not_the_setting_of_today
             );
         }
         let seen = other.client().get(&format!("/api/v1/tx/{tx_id}")).await.body;
-        assert_eq!(told(&seen), (&json!(3), &list, &json!(true)), "{today}: {seen}");
+        assert_eq!(shown_confirmations(&seen), (&json!(3), &list, &json!(true)), "{today}: {seen}");
         other.stop_sigterm().await;
     }
     stack.finish().await;

@@ -1,4 +1,5 @@
-//! Callers that are dropped, killed, overtaken or late. What they hold is consumed, and what they say too late does not count.
+//! Reserving clients that are dropped, killed, overtaken or late. Their nonces are consumed, and late answers are
+//! rejected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +16,22 @@ use tokio::task::JoinHandle;
 use crate::stack;
 use crate::with_nonce::{failed_by_placeholder, send, transfer};
 
-/// Longer than any of these tests: whatever ends the hold earlier, it was not its time.
+/// Longer than any of these tests: the reservation does not end by its duration.
 const LONG: Duration = Duration::from_secs(300);
 
 type Called = Result<gapless::embed::Accepted, WithNonceError<String>>;
 
-/// A call that holds its nonce until it is told to answer.
-async fn hold(stack: &Stack, index: usize, tx: RequestedTx) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
+/// A call that keeps its nonce reserved until it is notified to answer.
+async fn reserve_nonce(
+    stack: &Stack,
+    index: usize,
+    tx: RequestedTx,
+) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
     let (gapless, key, answer) = (stack.gapless().await, stack.key(index), Arc::new(Notify::new()));
     let (told, begun) = (answer.clone(), Arc::new(Notify::new()));
     let saw_it = begun.clone();
     let call = tokio::spawn(async move {
-        let call = gapless.call(key).hold(LONG);
+        let call = gapless.call(key).reserve_for(LONG);
         call.run(async |_: NonceContext| {
             saw_it.notify_one();
             told.notified().await;
@@ -42,13 +47,13 @@ async fn hold(stack: &Stack, index: usize, tx: RequestedTx) -> (JoinHandle<Calle
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_gives_its_nonce_up_at_once() {
     let stack = stack().up().await;
-    let (call, _, tx_id) = hold(&stack, 0, transfer(Address::repeat_byte(0xb1), 1)).await;
+    let (call, _, tx_id) = reserve_nonce(&stack, 0, transfer(Address::repeat_byte(0xb1), 1)).await;
     call.abort();
     failed_by_placeholder(&stack, tx_id, "the call was dropped").await;
     stack.finish().await;
 }
 
-/// It stands behind another transaction, and nobody waits for its nonce any more when its turn comes.
+/// It is queued behind another transaction, and no client waits for its nonce any more when it is due.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_dropped_before_its_turn_uses_no_nonce() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -76,12 +81,12 @@ async fn a_call_that_is_dropped_before_its_turn_uses_no_nonce() {
     stack.finish().await;
 }
 
-/// Scenario 12: kill -9 of the caller's process, after it saw its nonce.
+/// Scenario 12: kill -9 of the client's process after it got its nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_killed_after_it_saw_its_nonce_leaves_a_placeholder() {
     let stack = stack().up().await;
-    let mut caller = stack.start_caller(0, "killed");
-    caller.wait_saw_nonce().await;
+    let mut caller = stack.start_reservation_client(0, "killed");
+    caller.wait_for_nonce().await;
     caller.kill9();
     let held = stack.reservations(stack.submitter(0)).await.pop().unwrap();
     failed_by_placeholder(&stack, held.tx_id, "did not answer").await;
@@ -90,17 +95,17 @@ async fn a_caller_killed_after_it_saw_its_nonce_leaves_a_placeholder() {
     stack.finish().await;
 }
 
-/// kill -9 of the caller's process while it waits: nobody is given a nonce who is not there.
+/// kill -9 of the client's process while it waits: it gets no nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_killed_before_its_turn_costs_no_nonce() {
     let stack = stack().mining(Mining::Manual).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xb3));
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     stack.wait_for(first, TxState::Submitted).await;
-    let mut caller = stack.start_caller(0, "early");
+    let mut caller = stack.start_reservation_client(0, "early");
     let asked = stack.wait_reservation(submitter, ReservationState::Requested).await;
     caller.kill9();
-    // What a silence of that long does, without the wait.
+    // Simulates a long silence without the wait.
     assert_eq!(stack.sql("UPDATE nonce_reservation SET wanted_until = clock_timestamp()").await, 1);
     stack.anvil().set_automine(true).await;
     stack.anvil().mine(1).await;
@@ -109,7 +114,7 @@ async fn a_caller_killed_before_its_turn_costs_no_nonce() {
     stack.finish().await;
 }
 
-/// The other way round: what was read ahead is old, and the caller is still there.
+/// The opposite: the prefetched data is old, but the client is still there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_waits_long_behind_others_still_gets_its_nonce() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -123,7 +128,7 @@ async fn a_caller_that_waits_long_behind_others_still_gets_its_nonce() {
     });
     stack.wait_for(first, TxState::Submitted).await;
     stack.wait_reservation(submitter, ReservationState::Requested).await;
-    // The queue is read with this, and the caller says again that it waits.
+    // The queue is read now, and the client renews its request.
     stack
         .sql("UPDATE nonce_reservation SET wanted_until = clock_timestamp() + INTERVAL '100 milliseconds'")
         .await;
@@ -150,7 +155,7 @@ async fn a_caller_that_waits_long_behind_others_still_gets_its_nonce() {
 async fn a_held_nonce_can_be_cancelled_and_its_caller_is_then_too_late() {
     let stack = stack().up().await;
     let to = Address::repeat_byte(0xb5);
-    let (call, answer, tx_id) = hold(&stack, 0, transfer(to, 1)).await;
+    let (call, answer, tx_id) = reserve_nonce(&stack, 0, transfer(to, 1)).await;
     let client = stack.client();
     for (action, status) in [("speed-up", 409), ("resolve", 409), ("cancel", 200)] {
         let body =
@@ -161,13 +166,13 @@ async fn a_held_nonce_can_be_cancelled_and_its_caller_is_then_too_late() {
     stack.wait_for(tx_id, TxState::Cancelled).await;
     answer.notify_one();
     let late = call.await.unwrap().unwrap_err();
-    assert!(matches!(late, WithNonceError::HoldEnded { .. }), "{late:?}");
+    assert!(matches!(late, WithNonceError::ReservationExpired { .. }), "{late:?}");
     assert_eq!(stack.attempts(tx_id).await.len(), 1, "its placeholder was there already");
     assert_eq!(stack.anvil().balance(to).await, 0.into());
     stack.finish().await;
 }
 
-/// Whose answer it is, and whether it is in time, is decided where it is written.
+/// Ownership and timeliness of an answer are decided in the database.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_counts_from_its_owner_once_and_in_time() {
     let stack = stack().up().await;
@@ -179,7 +184,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
         request_id: request_id.to_owned(),
         via: Via::WithNonce,
         owner: ReservationOwner::new(),
-        hold,
+        reserve_for: hold,
         wanted_for: LONG,
     };
     let answer = |value: u64| {
@@ -187,15 +192,15 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     };
     let first = new("first", LONG);
     assert_eq!(store.request_reservation(&first, false).await.unwrap(), ReservationOutcome::Created);
-    // Its answer was lost: the same again is the same.
+    // Its response was lost: repeating the same answer succeeds.
     assert_eq!(store.request_reservation(&first, false).await.unwrap(), ReservationOutcome::Created);
     stack.wait_reservation(stack.submitter(0), ReservationState::Reserved).await;
-    let says =
+    let answer_as =
         async |owner, value| store.answer_reservation(first.tx_id, owner, &answer(value)).await.unwrap();
-    assert_eq!(says(ReservationOwner::new(), 5).await, AnswerOutcome::NotYours);
-    assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken);
-    assert_eq!(says(first.owner, 5).await, AnswerOutcome::Taken, "the same words again");
-    assert_eq!(says(first.owner, 6).await, AnswerOutcome::AnsweredBefore);
+    assert_eq!(answer_as(ReservationOwner::new(), 5).await, AnswerOutcome::NotOwner);
+    assert_eq!(answer_as(first.owner, 5).await, AnswerOutcome::Taken);
+    assert_eq!(answer_as(first.owner, 5).await, AnswerOutcome::Taken, "the same answer again");
+    assert_eq!(answer_as(first.owner, 6).await, AnswerOutcome::AlreadyAnswered);
     stack.wait_for(first.tx_id, TxState::Confirmed).await;
 
     let second = new("second", Duration::from_millis(200));
@@ -208,7 +213,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     stack.finish().await;
 }
 
-/// Cancelled after it was answered: the placeholder that was kept back is no help any more, another one has to win.
+/// Cancelled after the answer: the stored placeholder is too cheap to replace it, another one must win.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answered_transaction_on_its_way_is_cancelled_by_another_placeholder() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -229,7 +234,7 @@ async fn an_answered_transaction_on_its_way_is_cancelled_by_another_placeholder(
     stack.finish().await;
 }
 
-/// No node will ever take the caller's bytes: the nonce is consumed all the same.
+/// No node will ever accept the client's transaction: the nonce is consumed nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answered_transaction_that_no_node_takes_fails_and_its_nonce_is_consumed() {
     let stack = stack().proxied().up().await;
@@ -245,19 +250,23 @@ async fn an_answered_transaction_that_no_node_takes_fails_and_its_nonce_is_consu
     stack.finish().await;
 }
 
-/// A stranger takes the held nonce: the caller's transaction has its effect once, after the adoption, at another.
+/// An external transaction consumes the reserved nonce: the client's transaction has its effect once, at another
+/// nonce, after the adoption.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_whose_nonce_a_stranger_took_gets_no_other_nonce() {
+async fn an_answer_whose_nonce_was_consumed_externally_gets_no_other_nonce() {
     let stack = stack().set("resubmit.interval", "500ms").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xb7));
-    let (call, answer, tx_id) = hold(&stack, 0, transfer(to, 3)).await;
+    let (call, answer, tx_id) = reserve_nonce(&stack, 0, transfer(to, 3)).await;
     submitter.spend_outside(stack.anvil(), Some(0)).await;
     answer.notify_one();
     call.await.unwrap().unwrap();
     stack.wait_protected(submitter).await;
     let refused = send(&stack, 0, transfer(to, 1)).await.unwrap_err();
     assert!(matches!(refused, WithNonceError::Other(EmbedError::Protected { .. })), "{refused:?}");
-    assert_eq!(stack.operate(submitter, "adopt?wait=60s", "the stranger is known").await.status, 200);
+    assert_eq!(
+        stack.submitter_action(submitter, "adopt?wait=60s", "external use is known").await.status,
+        200
+    );
     let row = stack.wait_for(tx_id, TxState::Failed).await;
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("given_up")));
     let next = send(&stack, 0, transfer(to, 40)).await.unwrap();
@@ -270,20 +279,23 @@ async fn an_answer_whose_nonce_a_stranger_took_gets_no_other_nonce() {
     stack.finish().await;
 }
 
-/// Strangers take the held nonce and the next one while the caller thinks: it can never have what it was shown.
+/// External transactions consume the reserved nonce and the next one meanwhile: the client can never use its nonce.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_nonce_that_strangers_took_while_it_was_held_is_given_up() {
+async fn a_nonce_that_was_consumed_externally_while_it_was_reserved_is_given_up() {
     let stack = stack().up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xb8));
-    let (call, answer, tx_id) = hold(&stack, 0, transfer(to, 3)).await;
+    let (call, answer, tx_id) = reserve_nonce(&stack, 0, transfer(to, 3)).await;
     submitter.spend_outside(stack.anvil(), Some(0)).await;
     submitter.spend_outside(stack.anvil(), Some(1)).await;
     answer.notify_one();
-    // In time, as far as the caller can know.
+    // In time, from the client's point of view.
     call.await.unwrap().unwrap();
     stack.wait_protected(submitter).await;
     stack.wait_reservation(submitter, ReservationState::Recyclable).await;
-    assert_eq!(stack.operate(submitter, "adopt?wait=60s", "the strangers are known").await.status, 200);
+    assert_eq!(
+        stack.submitter_action(submitter, "adopt?wait=60s", "external use is known").await.status,
+        200
+    );
     let row = stack.wait_for(tx_id, TxState::Failed).await;
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("given_up")));
     let next = send(&stack, 0, transfer(to, 40)).await.unwrap();

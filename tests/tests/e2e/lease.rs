@@ -1,4 +1,5 @@
-//! One owner at a time, and a former owner changes nothing. With real processes; the fence itself is in `fence`.
+//! One owner at a time, and a former owner changes nothing. With real processes; the fence itself is tested in
+//! `fence`.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use crate::stack;
 
-/// One intent for every submitter, each until a node has it.
+/// One intent per submitter, each until a node has it.
 async fn keep_busy(stack: &Stack, to: Address) -> Vec<TxId> {
     let transfer = payload(to, 1);
     let creates = stack.submitters().iter().map(|submitter| stack.create(submitter, "busy", &transfer));
@@ -22,7 +23,7 @@ async fn keep_busy(stack: &Stack, to: Address) -> Vec<TxId> {
     tx_ids
 }
 
-/// How many submitters each worker owns.
+/// Number of submitters by worker.
 async fn owned(stack: &Stack) -> HashMap<String, i64> {
     let owners: Vec<(String, i64)> = sqlx::query_as(
         "SELECT owner_node, count(*) FROM submitter_lease WHERE owner_node IS NOT NULL GROUP BY owner_node",
@@ -33,7 +34,7 @@ async fn owned(stack: &Stack) -> HashMap<String, i64> {
     owners.into_iter().collect()
 }
 
-/// Until a worker that was away knows that it has lost the submitter, whichever way it found out.
+/// Waits until a stopped worker has learned that it lost the submitter.
 async fn wait_disowned(former: &Service, submitter: &Submitter) {
     eventually("the former owner knows", async || {
         let log = former.log();
@@ -47,12 +48,13 @@ async fn wait_disowned(former: &Service, submitter: &Submitter) {
     .await;
 }
 
-/// What a former owner could have spoilt.
+/// Rows that a former owner could have damaged.
 fn essence(row: &TxRow) -> (TxState, Option<u64>, Option<u64>, u32) {
     (row.state, row.nonce, row.fencing_token, row.submit_attempts)
 }
 
-/// Scenario 15. The former owner renews rarely and so does not know: it is the fence that stops its write.
+/// Scenario 15. The former owner renews rarely and so does not know that it lost the lease: the fence rejects its
+/// write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_successor_finishes() {
     let stack = stack().proxied().mining(Mining::Manual).start().await;
@@ -78,9 +80,9 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
     stack.wait_for(second, TxState::Submitted).await;
     let before = [stack.row(first).await, stack.row(second).await];
 
-    // Now the former owner hears that the first is mined, and wants to write that down.
+    // Now the former owner sees that the first is mined, and tries to record it.
     stack.proxy().thaw();
-    former.wait_for_log("fenced: the lease is someone else's").await;
+    former.wait_for_log("fenced: the lease is held by another worker").await;
     assert_eq!(former.metric("gapless_lease_fenced_total", &[]).await, 1.0);
     let lines = former.log_lines();
     let is_fenced = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with("fenced"));
@@ -90,7 +92,7 @@ async fn a_worker_that_was_taken_over_without_knowing_writes_nothing_and_the_suc
         (Some(&*first.to_string()), Some("former"))
     );
     assert_eq!(fenced["fencing_token"].as_u64(), token, "{fenced}");
-    // That it is mined, that it is sent again, or that the next one is prepared: whatever the write was for.
+    // The write may be a receipt, a resend or the next nonce.
     let operation = fenced["operation"].as_str().expect("an operation");
     assert!(matches!(operation, "final" | "included" | "prepare" | "send"), "{fenced}");
     let counted = format!("operation=\"{operation}\"");
@@ -114,7 +116,7 @@ async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
     let stale = stack.wait_for(first, TxState::Submitted).await.fencing_token;
     frozen.sigstop();
 
-    // It works past the proxy: what the proxy sees is the frozen worker's.
+    // It does not use the proxy: the proxy sees only calls of the frozen worker.
     let successor = stack.worker().set("worker.id", "successor").rpc(&[stack.anvil().url()]);
     successor.set("lease.duration", "30s").set("lease.renew_interval", "5s").start().await;
     let lease = stack.wait_owned(submitter, Some("frozen")).await;
@@ -130,7 +132,7 @@ async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
     wait_disowned(&frozen, submitter).await;
     let after = [stack.row(first).await, stack.row(second).await];
     assert_eq!(after.each_ref().map(essence), before.each_ref().map(essence), "not a row changed");
-    assert!(after.iter().all(|row| row.fencing_token > stale), "written by the successor: {after:?}");
+    assert!(after.iter().all(|row| row.fencing_token > stale), "written by the next owner: {after:?}");
     assert_eq!(stack.proxy().sent(), sent, "nothing was sent either");
     stack.anvil().mine(1).await;
     stack.wait_for(second, TxState::Confirmed).await;
@@ -138,7 +140,7 @@ async fn a_frozen_worker_cannot_write_after_losing_its_lease() {
     stack.finish().await;
 }
 
-/// Until so many processes hear of new work.
+/// Waits until this many processes listen for new work.
 async fn listeners(stack: &Stack, count: i64) {
     eventually("workers listen", async || {
         let listening: i64 = sqlx::query_scalar(
@@ -153,21 +155,21 @@ async fn listeners(stack: &Stack, count: i64) {
     .await;
 }
 
-/// Nobody polls, and no lease expires while the test lasts: the successor can only have been told.
+/// No polling and no lease expiry during the test: the next owner can only have been notified.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_stops_tells_the_others_of_the_leases_it_gives_back() {
     let stack = stack().mining(Mining::Manual).start().await;
     stack.start_api().await;
-    let patient = |name: &str| {
+    let slow_polling = |name: &str| {
         let worker = stack.worker().set("worker.id", name).set("worker.poll_interval", "1h");
         worker.set("lease.duration", "1h").set("lease.renew_interval", "10m")
     };
-    let leaving = patient("leaving").start().await;
+    let leaving = slow_polling("leaving").start().await;
     listeners(&stack, 1).await;
     let submitter = stack.submitter(0);
     let tx_id = stack.create(submitter, "one", &payload(Address::repeat_byte(0x52), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    patient("staying").start().await;
+    slow_polling("staying").start().await;
     listeners(&stack, 2).await;
     leaving.stop_sigterm().await;
     let lease = stack.wait_owned(submitter, Some("leaving")).await;
@@ -177,7 +179,8 @@ async fn whoever_stops_tells_the_others_of_the_leases_it_gives_back() {
     stack.finish().await;
 }
 
-/// Nobody polls by the clock, and the dead tell nobody: the successor can only have known when the lease would be free.
+/// No polling by timer and no notification by the crashed worker: the next owner must have scheduled the expiry of
+/// the lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_nobody_renews_is_taken_when_it_is_free_and_not_at_the_next_poll() {
     let stack = stack().short_lease().mining(Mining::Manual).start().await;
@@ -186,10 +189,10 @@ async fn a_lease_that_nobody_renews_is_taken_when_it_is_free_and_not_at_the_next
     let submitter = stack.submitter(0);
     let tx_id = stack.create(submitter, "one", &payload(Address::repeat_byte(0x53), 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    stack.worker().set("worker.id", "patient").set("worker.poll_interval", "1h").start().await;
+    stack.worker().set("worker.id", "slow_polling").set("worker.poll_interval", "1h").start().await;
     dying.kill9();
     let lease = stack.wait_owned(submitter, Some("dying")).await;
-    assert_eq!(lease.owner.as_deref(), Some("patient"));
+    assert_eq!(lease.owner.as_deref(), Some("slow_polling"));
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     stack.finish().await;
@@ -211,7 +214,7 @@ async fn a_lease_that_is_being_claimed_delays_no_request() {
     stack.finish().await;
 }
 
-/// What the writing session of the (only) worker does: it waits for a lock, or idles in a transaction, or neither.
+/// What the writing session of the only worker does: waiting for a lock, idle in transaction, or neither.
 async fn writer_session(stack: &Stack) -> (bool, bool) {
     let sessions: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
         "SELECT state, wait_event_type FROM pg_stat_activity
@@ -226,15 +229,15 @@ async fn writer_session(stack: &Stack) -> (bool, bool) {
     (waits, sessions.iter().any(|(state, _)| state.as_deref() == Some("idle in transaction")))
 }
 
-/// Any write about an intent waits for this, with the lease row locked.
+/// Every write of an intent waits for this lock while it holds the lease row.
 async fn obstacle(stack: &Stack) -> sqlx::Transaction<'static, sqlx::Postgres> {
     let mut obstacle = stack.db().begin().await.unwrap();
     sqlx::query("SELECT FROM managed_tx FOR UPDATE").execute(&mut *obstacle).await.unwrap();
     obstacle
 }
 
-/// Mines what the worker has sent, and freezes the worker while it writes that down: its session has the lease row
-/// locked and will say no more.
+/// Mines the worker's transactions, and freezes the worker during the write: its session holds the lock of the lease
+/// row and sends nothing more.
 async fn freeze_in_a_write(stack: &Stack, worker: &Service) {
     let mut held = obstacle(stack).await;
     stack.anvil().mine(1).await;
@@ -256,7 +259,7 @@ async fn freeze_in_a_write(stack: &Stack, worker: &Service) {
         if in_transaction && lease.is_err() {
             return;
         }
-        // On a slow machine its statement timed out before it was frozen: once more.
+        // On a slow machine its statement timed out before it was frozen: retry.
         held = obstacle(stack).await;
         worker.sigcont();
     }
@@ -278,19 +281,19 @@ async fn a_worker_that_freezes_inside_a_transaction_is_cut_off_and_taken_over() 
     stack.worker().set("worker.id", "successor").start().await;
     let lease = stack.wait_owned(submitter, Some("zombie")).await;
     assert_eq!(lease.owner.as_deref(), Some("successor"));
-    // 4 s of lease, 0.2 s of skew, 1.2 s in which the session may idle, and a slow machine.
+    // 4 s of lease, 0.2 s of skew, 1.2 s of idle timeout, and a slow machine.
     assert!(frozen.elapsed() < Duration::from_secs(20), "{:?}", frozen.elapsed());
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     assert!(row.fencing_token > stale, "{row:?}");
     zombie.sigcont();
-    zombie.wait_for_log("the database did not take a batch").await;
+    zombie.wait_for_log("batch not confirmed: database unavailable").await;
     wait_disowned(&zombie, submitter).await;
     assert_eq!(stack.row(tx_id).await.fencing_token, row.fencing_token);
     assert_eq!(stack.anvil().balance(to).await, 1.into(), "one effect");
     stack.finish().await;
 }
 
-/// Scenario 21. Leases of half a minute: only a hand-over can be quick.
+/// Scenario 21. Leases of half a minute: only a handover can be fast.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
     let stack = stack().submitters(6).mining(Mining::Manual);
@@ -319,7 +322,7 @@ async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
         workers.push(start(format!("node-{}", round + 2)).await);
     }
     assert!(times.iter().all(|time| *time < Duration::from_secs(10)), "{times:?}");
-    // One of the three may have met a busy machine.
+    // One of the three may have run on a busy machine.
     assert!(times.iter().min().is_some_and(|best| *best < Duration::from_secs(1)), "{times:?}");
     stack.anvil().mine(1).await;
     stack.wait_confirmed(&tx_ids).await;
@@ -336,7 +339,7 @@ async fn a_new_worker_has_its_share_of_the_busy_submitters_within_seconds() {
     let tx_ids = keep_busy(&stack, to).await;
     assert_eq!(owned(&stack).await, HashMap::from([("old".to_owned(), 12)]));
     stack.worker().set("worker.id", "new").start().await;
-    eventually_within(Duration::from_secs(15), "each has its half", async || {
+    eventually_within(Duration::from_secs(15), "half of the submitters each", async || {
         let owned = owned(&stack).await;
         let half = |node: &str| owned.get(node).is_some_and(|count| (5..=7).contains(count));
         if half("old") && half("new") && owned.values().sum::<i64>() == 12 { Ok(()) } else { Err(owned) }
@@ -348,8 +351,8 @@ async fn a_new_worker_has_its_share_of_the_busy_submitters_within_seconds() {
     stack.finish().await;
 }
 
-/// Scenario 23. Ten lanes hear of one block and write at once, through one writer; three of their rows are not as they
-/// believe.
+/// Scenario 23. Ten lanes learn of one block and write at once, through one writer; three of their rows differ from
+/// what they expect.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_row_in_a_batch_parks_its_lane_and_not_the_batch() {
     let stack = stack().submitters(10).set("worker.writers", 1).set("lease.duration", "30s");
@@ -365,33 +368,26 @@ async fn a_bad_row_in_a_batch_parks_its_lane_and_not_the_batch() {
     stack.anvil().mine(1).await;
     stack.wait_confirmed(good).await;
     eventually("all three are parked", async || {
-        let parked = worker
-            .log()
-            .lines()
-            .filter(|line| line.contains("a write was refused; its lane is parked"))
-            .count();
+        let parked =
+            worker.log().lines().filter(|line| line.contains("write rejected; its lane is parked")).count();
         if parked == 3 { Ok(()) } else { Err(parked) }
     })
     .await;
     assert!(
-        worker.log().contains("a batch was refused; looking for the row"),
+        worker.log().contains("batch rejected; bisecting to find the failing write"),
         "they stood in a batch with others"
     );
     for tx_id in bad {
-        assert_eq!(
-            stack.row(*tx_id).await.state,
-            TxState::Stuck,
-            "nobody writes over what was not understood"
-        );
+        assert_eq!(stack.row(*tx_id).await.state, TxState::Stuck, "an unreadable row is not overwritten");
     }
-    // Whoever reads the rows as they are goes on from there.
+    // A worker that reads the actual rows continues from there.
     worker.stop_sigterm().await;
     stack.start_worker().await;
     stack.wait_confirmed(bad).await;
     stack.finish().await;
 }
 
-/// For people who look at the table: every change of a lease is dated, and nothing else is.
+/// For people who read the table: every change of a lease has a timestamp.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_says_when_it_was_taken_renewed_and_given_back() {
     let stack = stack().mining(Mining::Manual).start().await;

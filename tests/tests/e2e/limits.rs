@@ -1,4 +1,4 @@
-//! Limits: what the API takes no more of, how it says so, and that nobody else pays for it.
+//! Limits of the API: how they are reported, and that they do not affect other clients.
 
 use std::time::Duration;
 
@@ -17,16 +17,19 @@ fn check_full(answer: &Answer, code: &str) {
     assert!(seconds >= 1, "{answer:?}");
 }
 
-/// Scenario 6: queue limit reached: 429 with Retry-After, and once the queue drains there is room again.
+/// Scenario 6: queue limit reached: 429 with Retry-After; once the queue drains, requests are accepted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
     const ROOM: usize = 5;
     let stack = stack().submitters(2).set("api.queue_limit", ROOM as u64).up().await;
     let (submitter, other, client) = (stack.submitter(0), stack.submitter(1), stack.client());
     let transfer = payload(Address::repeat_byte(0x61), 1);
-    assert_eq!(stack.operate(submitter, "pause", "so that nothing leaves the queue").await.status, 200);
+    assert_eq!(
+        stack.submitter_action(submitter, "pause", "so that nothing leaves the queue").await.status,
+        200
+    );
 
-    // Thirty at once, in a few groups: as many as fit are taken, and not one more. Those of another queue are not its business.
+    // Thirty concurrent requests in a few groups: exactly as many as fit are accepted. Another queue is not affected.
     let posts = (0..30).map(|n| {
         let (client, transfer) = (client.clone(), &transfer);
         async move {
@@ -41,7 +44,7 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
     let answers = join_all(posts).await;
     let (mut taken, mut refused) = (Vec::new(), Vec::new());
     for (n, (ours, theirs)) in answers.iter().enumerate() {
-        stack.note(ours);
+        stack.record_accepted(ours);
         if ours.status == 202 {
             taken.push(n)
         } else {
@@ -49,7 +52,7 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
         }
         if let Some(theirs) = theirs {
             assert_eq!(theirs.status, 202, "{theirs:?}");
-            stack.note(theirs);
+            stack.record_accepted(theirs);
         }
     }
     assert_eq!(taken.len(), ROOM, "{answers:?}");
@@ -57,7 +60,7 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
         check_full(&answers[*n].0, "queue_full");
     }
 
-    // What was accepted before is still answered, and a conflict is still one.
+    // Accepted requests are still answered, and conflicts are still reported.
     let again = client.post(submitter, &format!("r{}", taken[0]), &transfer).await;
     assert_eq!((again.status, again.tx_id()), (200, answers[taken[0]].0.tx_id()));
     let conflict = client.post(submitter, &format!("r{}", taken[0]), &payload(Address::zero(), 7)).await;
@@ -75,10 +78,10 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
         .fetch_one(stack.db())
         .await
         .unwrap();
-    assert_eq!(stored, ROOM as i64, "what was refused was not stored");
+    assert_eq!(stored, ROOM as i64, "rejected ones were not stored");
 
-    // It drains, and there is room.
-    assert_eq!(stack.operate(submitter, "resume", "go on").await.status, 200);
+    // It drains, and requests are accepted again.
+    assert_eq!(stack.submitter_action(submitter, "resume", "go on").await.status, 200);
     let taken = eventually("there is room again", async || {
         let answer = client.post(submitter, &format!("r{}", refused[0]), &transfer).await;
         if answer.status == 202 {
@@ -88,7 +91,7 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
         Err(answer.status)
     })
     .await;
-    stack.note(&taken);
+    stack.record_accepted(&taken);
     stack.wait_all_terminal().await;
     stack.finish().await;
 }
@@ -101,17 +104,20 @@ async fn a_submitter_may_have_a_queue_of_its_own_length() {
     stack.api().set(&key, 3).start().await;
     let transfer = payload(Address::repeat_byte(0x62), 1);
     for (submitter, room) in [(stack.submitter(0), 1), (stack.submitter(1), 3)] {
-        assert_eq!(stack.operate(submitter, "pause", "so that nothing leaves the queue").await.status, 200);
+        assert_eq!(
+            stack.submitter_action(submitter, "pause", "so that nothing leaves the queue").await.status,
+            200
+        );
         for n in 0..room {
             stack.create(submitter, &format!("r{n}"), &transfer).await;
         }
         check_full(&stack.post(submitter, "one-too-many", &transfer).await, "queue_full");
-        // One that takes any number.
+        // A key without a limit.
         let unlimited = stack.api().set("api.queue_limit", 0).start().await.client();
         let more = unlimited.post(submitter, "elsewhere", &transfer).await;
         assert_eq!(more.status, 202, "{more:?}");
-        stack.note(&more);
-        stack.operate(submitter, "resume", "go on").await;
+        stack.record_accepted(&more);
+        stack.submitter_action(submitter, "resume", "go on").await;
     }
     stack.wait_all_terminal().await;
     stack.finish().await;
@@ -119,7 +125,7 @@ async fn a_submitter_may_have_a_queue_of_its_own_length() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_key_has_a_rate_of_its_own_and_a_batch_counts_by_its_items() {
-    // So slow that nothing comes back while the test lasts.
+    // So slow that no tokens are refilled during the test.
     let slow = ["--rate", "0.001", "--burst"];
     let stack = stack().set("api.rate_limit", 0.001).set("api.rate_burst", 2).start().await;
     let (three, _) = stack.api_key(&[&slow[..], &["3"]].concat()).await;
@@ -147,50 +153,50 @@ async fn each_key_has_a_rate_of_its_own_and_a_batch_counts_by_its_items() {
     }
     let items: Vec<_> = (0..9).map(|n| json!({ "requestId": n.to_string() })).collect();
     let batch = batches.post_to("/api/v1/tx/batch", &json!({ "items": items })).await;
-    assert_eq!(batch.status, 200, "larger than the burst, and in: {batch:?}");
+    assert_eq!(batch.status, 200, "larger than the burst, but accepted: {batch:?}");
     let after = batches.get("/api/v1/tx").await;
     check_full(&after, "rate_limited");
     let wait: u64 = after.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!(wait > 5_000, "all nine are paid for: {wait} s");
-    // A stranger who knows an id uses up nothing.
+    // A client that knows only the id of a key uses up nothing.
     assert_eq!(stack.client().admin_get("/api/v1/tx").await.status, 200, "the operator's token has no limit");
     stack.finish().await;
 }
 
-/// Reads until the server closes; answers what it said.
+/// Reads until the server closes; returns the response.
 async fn until_closed(stream: &mut TcpStream) -> String {
-    let mut said = Vec::new();
-    let read = timeout(LIMIT, stream.read_to_end(&mut said)).await.expect("the server closes");
-    // A server that closes while bytes are on their way to it resets.
+    let mut received = Vec::new();
+    let read = timeout(LIMIT, stream.read_to_end(&mut received)).await.expect("the server closes");
+    // A server that closes while bytes are in flight sends a reset.
     if let Err(error) = read {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
     }
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
-/// Sends a byte now and then until the server closes; answers what it said.
+/// Sends a byte now and then until the server closes; returns the response.
 async fn trickle(api: &Service, beginning: &str) -> String {
     let mut stream = connect(api).await;
     stream.write_all(beginning.as_bytes()).await.unwrap();
     let (mut from, mut to) = stream.into_split();
-    let (mut said, mut pace) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
+    let (mut received, mut pace) = (Vec::new(), tokio::time::interval(Duration::from_millis(20)));
     let mut chunk = [0; 4096];
     let talk = async {
         loop {
             tokio::select! {
                 read = from.read(&mut chunk) => match read {
                     Ok(0) | Err(_) => return,
-                    Ok(count) => said.extend_from_slice(&chunk[..count]),
+                    Ok(count) => received.extend_from_slice(&chunk[..count]),
                 },
                 _ = pace.tick() => {
-                    // The answer may be on its way although nothing is taken any more.
+                    // The response may arrive although writes fail already.
                     let _ = to.write_all(b"x").await;
                 }
             }
         }
     };
     timeout(LIMIT, talk).await.expect("the server gives up");
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 async fn connect(api: &Service) -> TcpStream {
@@ -206,18 +212,18 @@ async fn patient_api(stack: &Stack) -> Service {
 async fn a_client_that_is_too_slow_is_cut_off() {
     let stack = stack().start().await;
     let api = patient_api(&stack).await;
-    // Headers that never end, a connection that says nothing, and one that says nothing more.
-    let said = trickle(&api, "GET /healthz HTTP/1.1\r\nhost: here\r\nx-slow: ").await;
-    assert!(!said.contains("200 OK"), "{said}");
+    // Headers that never end, a connection without a request, and an idle keep-alive connection.
+    let received = trickle(&api, "GET /healthz HTTP/1.1\r\nhost: here\r\nx-slow: ").await;
+    assert!(!received.contains("200 OK"), "{received}");
     assert_eq!(until_closed(&mut connect(&api).await).await, "");
     let mut idle = connect(&api).await;
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
-    assert!(until_closed(&mut idle).await.contains("200 OK"), "answered, and closed after a while");
-    // A body that never ends is told why.
+    assert!(until_closed(&mut idle).await.contains("200 OK"), "a response, then closed");
+    // A body that never ends gets a response with the reason.
     let beginning = "POST /api/v1/tx HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{";
-    let said = trickle(&api, beginning).await;
-    assert!(said.starts_with("HTTP/1.1 408") && said.contains("body_too_slow"), "{said}");
-    // The control: patience makes the difference.
+    let received = trickle(&api, beginning).await;
+    assert!(received.starts_with("HTTP/1.1 408") && received.contains("body_too_slow"), "{received}");
+    // The control: the timeout makes the difference.
     let answer = stack.start_api().await.client().get("/healthz").await;
     assert_eq!(answer.status, 200);
     stack.finish().await;
@@ -228,12 +234,13 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let stack = stack().start().await;
     let api = patient_api(&stack).await;
     let mut stream = connect(&api).await;
-    // More answers than the system keeps for a reader who does not come. At some point nobody takes requests either.
+    // More responses than the system buffers for a client that does not read. At some point requests are not read
+    // either.
     let request = b"GET /openapi.yaml HTTP/1.1\r\nhost: here\r\n\r\n";
     let asked = async { while stream.write_all(request).await.is_ok() {} };
     timeout(LIMIT, asked).await.expect("the server gives up");
     eventually("its connection is gone", async || {
-        // The one that asks has one, too.
+        // The metrics request has a connection, too.
         let open = api.metric("gapless_api_connections", &[]).await;
         if open == 1.0 { Ok(()) } else { Err(open) }
     })
@@ -253,16 +260,16 @@ async fn who_has_no_key_is_refused_before_the_body_is_read() {
         )
     };
     for wrong in ["guess".to_owned(), guess(&key, &id, 1)] {
-        let said = trickle(&api, &head(&wrong)).await;
-        assert!(said.starts_with("HTTP/1.1 401") && said.contains("unauthorized"), "{said}");
+        let received = trickle(&api, &head(&wrong)).await;
+        assert!(received.starts_with("HTTP/1.1 401") && received.contains("unauthorized"), "{received}");
     }
-    // The control: from somebody who may send one it is waited for.
-    let said = trickle(&api, &head(&key)).await;
-    assert!(said.starts_with("HTTP/1.1 408") && said.contains("body_too_slow"), "{said}");
+    // The control: a client with permission is waited for.
+    let received = trickle(&api, &head(&key)).await;
+    assert!(received.starts_with("HTTP/1.1 408") && received.contains("body_too_slow"), "{received}");
     stack.finish().await;
 }
 
-/// Spelled like the key, by somebody who knows its id.
+/// A key with a known id and a wrong secret.
 fn guess(key: &str, id: &str, n: usize) -> String {
     let digits = key.rsplit('_').next().unwrap().len();
     format!("gpl_{id}_{n:0digits$x}")
@@ -283,14 +290,14 @@ async fn whoever_tries_keys_is_slowed_down_and_whoever_has_one_is_not() {
             break;
         }
         tried += 1;
-        assert!(tried < 1_000, "nobody is stopped");
+        assert!(tried < 1_000, "no request was limited");
     }
-    assert!(tried >= 50, "people mistype: {tried}");
-    // From the same address: a key that is in use is looked up as ever.
+    assert!(tried >= 50, "typos: {tried}");
+    // From the same address: a valid key that is cached is still looked up.
     for _ in 0..20 {
         assert_eq!(ours.get("/api/v1/tx").await.status, 200);
     }
-    // One that is new to the process waits with the strangers, and not for long.
+    // A key that is new to the process is rate-limited like failed ones, but only briefly.
     let (new, _) = stack.api_key(&[]).await;
     eventually("a new key is let in", async || {
         let answer = client.with_key(&new).get("/api/v1/tx").await;
@@ -300,13 +307,14 @@ async fn whoever_tries_keys_is_slowed_down_and_whoever_has_one_is_not() {
     stack.finish().await;
 }
 
-/// It has no client to be polite to: whoever says nothing, never ends or does not read is dropped, and others get the place.
+/// It has no important clients: a connection that is silent, never ends or does not read is closed, and others get
+/// its slot.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_port_of_a_worker_is_kept_by_nobody() {
     let stack = stack().start().await;
     let worker = stack.start_worker().await;
     let address = worker.metrics_url().trim_start_matches("http://").to_owned();
-    // More than there are places.
+    // More than there are slots.
     let mut silent = Vec::new();
     for n in 0..50 {
         let mut stream = TcpStream::connect(&address).await.unwrap();
@@ -315,12 +323,12 @@ async fn the_port_of_a_worker_is_kept_by_nobody() {
         }
         silent.push(stream);
     }
-    assert_eq!(worker.readiness().await.0, 200, "whoever comes then gets a place after a while");
+    assert_eq!(worker.readiness().await.0, 200, "a new connection gets a slot after a while");
     for mut stream in silent {
-        let said = until_closed(&mut stream).await;
-        assert!(!said.contains("200 OK"), "{said}");
+        let received = until_closed(&mut stream).await;
+        assert!(!received.contains("200 OK"), "{received}");
     }
-    // One answer, and it is over.
+    // One response, and the connection is closed.
     let mut served = TcpStream::connect(&address).await.unwrap();
     served.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
     assert!(until_closed(&mut served).await.contains("200 OK"));
@@ -334,7 +342,7 @@ async fn headers_and_bodies_have_a_size_and_a_batch_a_length() {
     let client = api.client();
     let mut stream = connect(&api).await;
     let head = format!("GET /healthz HTTP/1.1\r\nhost: here\r\nx-large: {}\r\n\r\n", "x".repeat(1 << 20));
-    // The server answers before it has read everything, and may close while we still write.
+    // The server responds before it has read everything, and may close while we still write.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.unwrap();
@@ -364,7 +372,7 @@ async fn who_comes_when_every_place_is_taken_waits_for_one() {
         let client = api.client();
         async move { client.get("/healthz").await }
     });
-    // Those who are in are served, more than once, before the one who waits.
+    // Open connections are served, more than once, before the waiting one.
     for stream in &mut taken {
         for _ in 0..20 {
             stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();

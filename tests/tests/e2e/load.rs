@@ -1,5 +1,5 @@
-//! Much of everything: long queues, many submitters, a long history. Nothing here is timed. Tests count what the
-//! database touches, and see that the work goes on; how fast is a matter of the benchmarks.
+//! Large numbers: long queues, many submitters, a long history. Nothing is timed here: tests count what the
+//! database touches, and check that work continues; speed is measured by the benchmarks.
 
 mod plan;
 
@@ -9,11 +9,11 @@ use sqlx::AssertSqlSafe;
 use self::plan::{touched, touched_by};
 use crate::stack;
 
-/// Far more than a poll may touch for the few busy submitters of these tests, far less than what lies around.
+/// Far more than a poll may touch for a few busy submitters, far less than the existing rows.
 const FEW: u64 = 500;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(180);
 
-/// Queued intents of one submitter, inserted behind the API's back.
+/// Queued intents of one submitter, inserted directly.
 async fn queue_many(stack: &Stack, submitter: usize, rows: u64) {
     let address = stack.submitter(submitter).text();
     let sql = format!(
@@ -26,12 +26,12 @@ async fn queue_many(stack: &Stack, submitter: usize, rows: u64) {
     sqlx::query(AssertSqlSafe(sql)).execute(stack.db()).await.unwrap();
 }
 
-/// What autovacuum does by itself after a while.
+/// What autovacuum would do after a while.
 async fn analyze(stack: &Stack) {
     stack.sql("ANALYZE").await;
 }
 
-/// `ARRAY[…], ARRAY[…]`: so many submitters, as the store's statements take them.
+/// `ARRAY[…], ARRAY[…]`: submitters as arguments of the store's statements.
 fn keys(stack: &Stack, count: usize) -> String {
     let submitters = &stack.submitters()[..count];
     let addresses: Vec<String> =
@@ -40,7 +40,7 @@ fn keys(stack: &Stack, count: usize) -> String {
     format!("ARRAY[{}]::BIGINT[], ARRAY[{}]::TEXT[]", chains.join(","), addresses.join(","))
 }
 
-/// Submitters that a worker has announced; it has stopped again, and nothing is done until the test starts another.
+/// Submitters announced by a worker that has stopped again; nothing is done until the test starts another.
 async fn known_submitters(count: usize) -> Stack {
     let stack = stack().submitters(count).start().await;
     let worker = stack.start_worker().await;
@@ -49,7 +49,7 @@ async fn known_submitters(count: usize) -> Stack {
     stack
 }
 
-/// Until the worker has announced its keys.
+/// Waits until the worker has announced its keys.
 async fn announced(stack: &Stack, count: usize) {
     eventually_within(PATIENCE, "the submitters are announced", async || {
         let found: i64 =
@@ -64,10 +64,10 @@ async fn announced(stack: &Stack, count: usize) {
 async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_others() {
     const QUEUED: u64 = 100_000;
     let stack = known_submitters(10).await;
-    // Blocked: it cannot pay for its first.
+    // Blocked: it cannot pay for its first intent.
     stack.anvil().set_balance(stack.submitter(0).address(), 0).await;
     queue_many(&stack, 0, QUEUED).await;
-    // The planner knows the long queue, and has not heard of the others yet: its worst time.
+    // The planner statistics include the long queue, but not the others: the worst case.
     analyze(&stack).await;
     stack.start_api().await;
     let mut made = Vec::new();
@@ -77,7 +77,7 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
             made.push(stack.create(submitter, &format!("n-{number}"), &payload(to, 1)).await);
         }
     }
-    // What is touched grows with the number of busy submitters, whatever the length of a queue.
+    // The number of touched rows depends on the number of busy submitters, not on the length of a queue.
     let (keys, ten) = (keys(&stack, 10), ["16"; 10].join(","));
     for (name, args) in [
         ("find_work", "0.2".to_owned()),
@@ -90,7 +90,7 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
         let touched = touched(&stack, name, &args).await;
         assert!(touched.rows < FEW && touched.whole == 0, "{name}: {touched:?}");
     }
-    // The control: a statement that does look at the whole queue is seen doing so.
+    // The control: a statement that reads the whole queue is detected.
     let plain = "SELECT DISTINCT chain_id, submitter FROM managed_tx WHERE state = 'QUEUED'";
     assert!(touched_by(&stack, plain).await.rows >= QUEUED);
 
@@ -107,8 +107,8 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
     stack.finish().await;
 }
 
-/// Scenario 56: 5,000 submitters on one worker. Each has a lane at the same time: an operator's request has every one
-/// of them claimed, and nobody gives up an idle submitter while the test lasts.
+/// Scenario 56: 5,000 submitters on one worker. All have a lane at the same time: an operator request makes the
+/// worker claim each of them, and no idle submitter is released during the test.
 #[tokio::test(flavor = "multi_thread")]
 async fn five_thousand_submitters_live_on_one_worker() {
     const SUBMITTERS: usize = 5_000;
@@ -149,7 +149,7 @@ async fn five_thousand_submitters_live_on_one_worker() {
     for tx_id in &made {
         stack.wait_for_within(PATIENCE, *tx_id, TxState::Confirmed).await;
     }
-    // All of them are renewed together, and none was lost and taken again meanwhile.
+    // All are renewed together, and none was lost meanwhile.
     let last: f64 = expiry(&stack, "max").await;
     eventually_within(PATIENCE, "every lease is renewed", async || {
         let first = expiry(&stack, "min").await;
@@ -173,8 +173,8 @@ async fn five_thousand_submitters_live_on_one_worker() {
     stack.finish().await;
 }
 
-/// Scenario 69: far more unfunded submitters than a worker may own, and one that can pay. It is served within seconds, and
-/// an unfunded one is, too, once it is funded.
+/// Scenario 69: far more unfunded submitters than a worker may own, and one with funds. It is served within seconds,
+/// and so is an unfunded one after it is funded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
     const SUBMITTERS: usize = 5_000;
@@ -218,7 +218,7 @@ async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
     stack.finish().await;
 }
 
-/// The planner's other worst time: as far as it knows, nobody is active.
+/// Another worst case of the planner: according to its statistics, no submitter is active.
 async fn each_is_looked_up_right_after_all_were_resumed(stack: &Stack) {
     /// A full batch of the reader.
     const SOME: usize = 500;
@@ -230,7 +230,7 @@ async fn each_is_looked_up_right_after_all_were_resumed(stack: &Stack) {
     assert!(heads.submitters <= SOME as u64, "{heads:?}");
 }
 
-/// When the first (`min`) or the last (`max`) of all leases runs out.
+/// When the first (`min`) or the last (`max`) lease expires.
 async fn expiry(stack: &Stack, which: &str) -> f64 {
     let sql = format!("SELECT extract(epoch FROM {which}(expires_at))::FLOAT8 FROM submitter_lease");
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(stack.db()).await.unwrap()
@@ -244,8 +244,8 @@ async fn wait_for_lanes(worker: &Service, count: usize) {
     .await;
 }
 
-/// Scenario 57: a long history does not slow the claim. 200,000 finished rows, not a million: what is compared is what
-/// the statements touch, and that must not grow at all.
+/// Scenario 57: a long history does not slow the claim. 200,000 finished rows are enough: compared is what the
+/// statements touch, which must not grow at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_thousand_finished_rows_do_not_slow_the_claim() {
     const FINISHED: u64 = 200_000;
@@ -266,7 +266,7 @@ async fn two_hundred_thousand_finished_rows_do_not_slow_the_claim() {
     for (name, args) in &asked {
         before.push(touched(&stack, name, args).await);
     }
-    // Given up before they had a nonce: the audit has nothing against them.
+    // Cancelled before they had a nonce: the audit accepts them.
     let finished = stack
         .sql(
             r#"INSERT INTO managed_tx

@@ -1,4 +1,4 @@
-//! The low-level hook: allocate, mark used, mark recyclable. Whatever is given is consumed, the smallest first.
+//! The low-level API: allocate, mark used, mark recyclable. Every allocated nonce is consumed, the smallest first.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn a_submitter_is_low_level_or_has_a_queue_and_never_both() {
     let stack = stack().submitters(2).start().await;
     let other = stack.submitter(1).text();
     stack.start_api().await;
-    // Only the first is low-level; both workers would say the same.
+    // Only the first is low-level; both workers would announce the same.
     let only_first = format!("submitter.{}.nonce.low_level.enabled", stack.submitter(0).text());
     stack.worker().set(&only_first, true).start().await;
     let gapless = stack.gapless().await;
@@ -66,7 +66,7 @@ async fn bytes_that_are_marked_used_are_recorded_and_sent_as_they_are() {
     let gapless = stack.gapless().await;
     let allocation = allocate(&stack).await;
     assert_eq!((allocation.nonce().0, allocation.submitter()), (0, stack.key(0)));
-    // What does not count costs nothing: the hold goes on.
+    // A rejected call costs nothing: the reservation continues.
     for raw in [
         signed(&stack, submitter, 1, to),
         signed(&stack, &Submitter::random(), 0, to),
@@ -78,9 +78,9 @@ async fn bytes_that_are_marked_used_are_recorded_and_sent_as_they_are() {
     }
     let (hash, raw) = submitter.sign_transfer(stack.anvil().chain_id(), 0, to, 1);
     let tx_id = gapless.mark_used(&allocation, raw.clone()).await.unwrap();
-    assert_eq!(gapless.mark_used(&allocation, raw).await.unwrap(), tx_id, "the same again is the same");
+    assert_eq!(gapless.mark_used(&allocation, raw).await.unwrap(), tx_id, "repeating it has the same result");
     let refused = gapless.mark_recyclable(&allocation, "too late").await.unwrap_err();
-    assert!(matches!(refused, EmbedError::AnsweredBefore { .. }), "{refused:?}");
+    assert!(matches!(refused, EmbedError::AlreadyAnswered { .. }), "{refused:?}");
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!((row.nonce, row.tx_hash), (Some(0), Some(hash)));
     assert_eq!(gapless.allocation_state(&allocation).await.unwrap(), Some(ReservationState::Used));
@@ -108,7 +108,7 @@ async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not
     let stack = low_level().set("nonce.max_reservation", "6s").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let gapless = stack.gapless().await;
-    // The operator's limit binds, whatever the caller wants.
+    // The operator's limit applies, regardless of the client's request.
     let allocation = allocate(&stack).await;
     assert!(allocation.time_left() <= Duration::from_secs(6));
     stack.wait_reservation(submitter, ReservationState::Recyclable).await;
@@ -121,7 +121,7 @@ async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not
     stack.finish().await;
 }
 
-/// Three nonces are out. Whatever order they are settled in, they are consumed from the smallest up.
+/// Three nonces are allocated. In whatever order they are settled, they are consumed from the smallest up.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_smallest_recyclable_nonce_is_consumed_first() {
     let stack = low_level().proxied().window(4).up().await;
@@ -137,7 +137,7 @@ async fn the_smallest_recyclable_nonce_is_consumed_first() {
         if state == Some(ReservationState::Recyclable) { Ok(()) } else { Err(state) }
     })
     .await;
-    assert!(stack.proxy().sent().is_empty(), "the smallest is still held");
+    assert!(stack.proxy().sent().is_empty(), "the smallest is still reserved");
     gapless.mark_recyclable(&first, "not wanted either").await.unwrap();
     failed_by_placeholder(&stack, first.tx_id(), "not wanted either").await;
     failed_by_placeholder(&stack, second.tx_id(), "not wanted").await;
@@ -152,17 +152,17 @@ async fn the_smallest_recyclable_nonce_is_consumed_first() {
     stack.finish().await;
 }
 
-/// Negative control: the audit catches a nonce that was shown without the bytes that consume it.
+/// Negative control: the audit reports a reserved nonce without its placeholder.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_catches_a_held_nonce_without_its_placeholder() {
     let stack = low_level().up().await;
     allocate(&stack).await;
     assert!(stack.verify().await.sound);
     assert_eq!(stack.sql("DELETE FROM tx_attempt").await, 1);
-    stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
+    stack.finish_unsound("every reserved nonce has a placeholder").await;
 }
 
-/// The same where nothing else could notice: the transaction at the nonce is there.
+/// The same if nothing else could detect it: there is a transaction at the nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_catches_a_used_nonce_that_never_had_a_placeholder() {
     let stack = stack().up().await;
@@ -171,8 +171,8 @@ async fn the_audit_catches_a_used_nonce_that_never_had_a_placeholder() {
     assert!(stack.verify().await.sound);
     assert_eq!(stack.sql("DELETE FROM tx_attempt WHERE kind = 'PLACEHOLDER'").await, 1);
     assert_eq!(stack.sql("UPDATE tx_attempt SET ordinal = 1").await, 1);
-    assert_eq!(stack.verify().await.broken(), ["every nonce shown to a caller has its placeholder"]);
-    stack.finish_unsound("every nonce shown to a caller has its placeholder").await;
+    assert_eq!(stack.verify().await.broken(), ["every reserved nonce has a placeholder"]);
+    stack.finish_unsound("every reserved nonce has a placeholder").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -204,8 +204,8 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
     ] {
         assert_eq!(stack.refusal(statement).await, code, "{statement}");
     }
-    // A nonce for a caller whose placeholder is nowhere.
-    stack.operate(stack.submitter(0), "pause", "so that nobody gives it one").await;
+    // A reserved nonce whose placeholder is missing.
+    stack.submitter_action(stack.submitter(0), "pause", "so that it gets no nonce").await;
     let call = tokio::spawn({
         let (gapless, key) = (stack.gapless().await, stack.key(0));
         async move { gapless.with_nonce(key, async |_: NonceContext| Ok::<_, String>(transfer(to, 1))).await }
@@ -216,12 +216,12 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
                  WHERE state = 'REQUESTED'";
     assert_eq!(stack.refusal(shown).await, "GL006");
     call.abort();
-    stack.operate(stack.submitter(0), "resume", "done").await;
+    stack.submitter_action(stack.submitter(0), "resume", "done").await;
     stack.wait_all_terminal().await;
     stack.finish().await;
 }
 
-/// What docs/embedding.md grants is enough for all of this, and for nothing else.
+/// The grants of docs/embedding.md are sufficient for all of this, and for nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_needs_no_more_rights_than_the_documents_say() {
     let stack = low_level().up().await;

@@ -1,4 +1,4 @@
-//! What the database itself insists on: the state machine, the tokens, the nonces; and that it explains itself.
+//! What the database enforces: the state machine, the fencing tokens, the nonces; and its documentation.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn documented_moves() -> BTreeSet<(TxState, TxState)> {
         .expect("a mermaid block");
     let moves = block.lines().filter_map(|line| line.split_once("-->"));
     let state = |word: &str| word.split(':').next().unwrap_or_default().trim().parse().ok();
-    // `[*]` is no state: the beginning and the end are in the prose.
+    // `[*]` is not a state: start and end are in the prose.
     moves.filter_map(|(from, to)| Some((state(from)?, state(to)?))).collect()
 }
 
@@ -78,11 +78,11 @@ async fn every_table_and_every_column_says_what_it_is_for() {
             .fetch_one(stack.db())
             .await
             .unwrap();
-    assert!(columns > 50, "the schema was looked at");
+    assert!(columns > 50, "the schema was read");
     stack.finish().await;
 }
 
-/// The last line of defence: even a session with all rights and a wrong idea is refused.
+/// The last line of defence: even a session with all permissions is rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -100,7 +100,7 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("GL003", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1, open_from = next_nonce - 1,
              in_flight_state = 'IDLE', in_flight_tx_id = NULL, in_flight_nonce = NULL"),
         ("GL004", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1"),
-        // A sequence that begins as none may.
+        // A sequence with an invalid start.
         ("GL004", "INSERT INTO submitter_nonce_cursor
                  (chain_id, submitter, start_nonce, next_nonce, open_from, in_flight_state, in_flight_tx_id, in_flight_nonce,
                   max_in_flight, fencing_token)
@@ -108,8 +108,8 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
              FROM submitter_nonce_cursor"),
         ("GL005", "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
              SELECT chain_id, '0x' || repeat('7', 40), 0, 1, 1, 1 FROM submitter_nonce_cursor"),
-        // Constraints: a second intent at the nonce, a state without its nonce, an end that is none, work without an owner, a
-        // nonce in flight that was not given or that counts as done.
+        // Constraints: a second intent at the nonce, a state without its nonce, an invalid end, work without an
+        // owner, an open nonce that was not assigned or is below the bound of open intents.
         ("23505", "INSERT INTO managed_tx
                  (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, fencing_token)
              SELECT gen_random_uuid(), chain_id, submitter, 'other', payload, payload_hash, state, nonce, fencing_token
@@ -117,7 +117,7 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("23514", "UPDATE managed_tx SET state = 'FAILED'"),
         ("23514", "UPDATE managed_tx SET state = 'TRACKING'"),
         ("23514", "UPDATE managed_tx SET fencing_token = NULL"),
-        // What made it final, before it is; and its last send.
+        // The evidence of finality before it is final; and its last send.
         ("23514", "UPDATE managed_tx SET confirmations = '{\"rule\": \"1\", \"count\": 1}'"),
         ("23514", "UPDATE managed_tx SET mined_send_at = now(), mined_send_class = 'accepted'"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
@@ -144,11 +144,11 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     );
     let endless = "UPDATE managed_tx SET confirmations =
         jsonb_build_object('rule', '64', 'count', 64, 'above', to_jsonb(array_fill('0x'::TEXT, ARRAY[64])))";
-    assert_eq!(stack.refusal(endless).await, "23514", "with its own block that is one too many");
+    assert_eq!(stack.refusal(endless).await, "23514", "including its own block that is one too many");
     stack.finish().await;
 }
 
-/// Migration 0009 on rows of before it: what is open is found, and what is not is not looked for.
+/// Migration 0009 on older rows: open intents are found, and others are not searched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
     let stack = stack().start().await;
@@ -165,7 +165,7 @@ async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
     for file in &files[..8] {
         run(std::fs::read_to_string(file).unwrap()).await;
     }
-    // `a` is idle, `b` has 1 and 2 open, of which 1 is mined and no longer holds the window.
+    // `a` is idle, `b` has 1 and 2 open, of which 1 is mined and no longer counts for the window.
     run(r#"
         INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
         VALUES (1, 'a', 0, 2, 1, 1);
@@ -202,8 +202,8 @@ async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
     stack.finish().await;
 }
 
-/// Migration 0015 on rows of before it: by owner, then by time. A program that does not name the ordinal has it counted; two attempts
-/// with one place are refused.
+/// Migration 0015 on older rows: ordered by owner, then by time. If the ordinal is not set, the database assigns it;
+/// two attempts with the same ordinal are rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_of_before_are_numbered_and_so_are_those_of_an_older_program() {
     let stack = stack().start().await;

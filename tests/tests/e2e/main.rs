@@ -1,5 +1,5 @@
-//! End to end on a real PostgreSQL and a real chain, one module for each part of the list of scenarios. The number in
-//! a test's comment is the scenario's.
+//! End-to-end tests on a real PostgreSQL and a real chain, one module per part of docs/scenarios.md. The numbers in
+//! comments are those of the scenarios.
 #![allow(clippy::unwrap_used)]
 
 mod answers;

@@ -1,5 +1,6 @@
-//! Nodes that mean harm: answers without end, too large, too deep, of the wrong kind, to other questions, from elsewhere,
-//! and lies. Nothing is falsely confirmed, nothing is sent twice, memory is bounded, and the worker outlives them all.
+//! Malicious nodes: responses that never end, are too large, too deeply nested, of wrong types, to other requests,
+//! redirects, and lies. Nothing is falsely confirmed, nothing is sent twice, memory is bounded, and the worker
+//! survives.
 
 use gapless_tests::{Address, Fault, H256, Mining, Proxy, Stack, TxState, eventually, payload};
 use reqwest::redirect::Policy;
@@ -10,37 +11,37 @@ use crate::stack;
 const SEND: &str = "eth_sendRawTransaction";
 const RECEIPT: &str = "eth_getTransactionReceipt";
 const FLOOD_BYTES: usize = 100 << 20;
-/// What a worker may hold more because of a node: two large answers and what reading them takes.
+/// Additional memory of a worker because of a node: two large responses and their parsing.
 const MEMORY_BOUND: u64 = 400 << 20;
 
 fn flood(announced: bool) -> Fault {
     Fault::Flood { bytes: FLOOD_BYTES, announced }
 }
 
-/// A JSON-RPC answer with the right id and this text as its result.
+/// A JSON-RPC response with the correct id and this text as its result.
 fn result(text: &str) -> Fault {
-    Fault::Said(format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{text}}}"#))
+    Fault::Body(format!(r#"{{"jsonrpc":"2.0","id":$id,"result":{text}}}"#))
 }
 
-/// Answers that no honest node gives.
+/// Responses that no honest node sends.
 fn answers() -> Vec<Fault> {
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let objects = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
     let digits = "f".repeat(1 << 20);
-    // None of them is a lie that a node could believe itself: such a one decides what becomes of a transaction.
+    // None of them is a plausible lie: such a response would decide about a transaction.
     vec![
         flood(true),
         flood(false),
         result(&deep),
         result(&objects),
         result(&format!("[{}0]", "0,".repeat(5 << 20))),
-        Fault::Said(format!(
+        Fault::Body(format!(
             r#"[{}{{"id":$id,"result":"0xzz"}}]"#,
             r#"{"id":1000000000,"result":0},"#.repeat(500_000)
         )),
-        Fault::Said(format!(r#"{{"id":$id,"error":{{"code":-32000,"message":"{digits}","data":{deep}}}}}"#)),
-        Fault::Said(format!(r#"{{"id":{deep},"result":"0x1"}}"#)),
-        Fault::Said(r#"{"id":$id,"result":"0x1","result":"0x2"}"#.into()),
+        Fault::Body(format!(r#"{{"id":$id,"error":{{"code":-32000,"message":"{digits}","data":{deep}}}}}"#)),
+        Fault::Body(format!(r#"{{"id":{deep},"result":"0x1"}}"#)),
+        Fault::Body(r#"{"id":$id,"result":"0x1","result":"0x2"}"#.into()),
         result(&format!(r#""0x{digits}""#)),
         result(r#""0x10000000000000000""#),
         result("-1"),
@@ -51,14 +52,14 @@ fn answers() -> Vec<Fault> {
         result(r#""\u0000\ud800""#),
         result("null"),
         Fault::WrongId,
-        // Nothing is unpacked: it is no JSON.
+        // Not decompressed, so not JSON.
         Fault::Gzip(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03".to_vec()),
         Fault::Drip,
     ]
 }
 
-/// Until the node was asked so many times more.
-async fn wait_asked(proxy: &Proxy, more: u64) {
+/// Waits until the node has got this many more calls.
+async fn wait_for_request(proxy: &Proxy, more: u64) {
     let begun = proxy.all_calls();
     eventually(&format!("{more} more calls"), async || {
         let calls = proxy.all_calls() - begun;
@@ -67,10 +68,10 @@ async fn wait_asked(proxy: &Proxy, more: u64) {
     .await;
 }
 
-/// Scenario: a node that answers with harm is survived, and costs neither a transaction nor much memory.
+/// Scenario: harmful responses of a node are survived, and cost neither a transaction nor much memory.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_hostile_node_answers_it_is_sent_once_and_confirmed_by_an_honest_one() {
-    // Without batches, so that an answer is to one call.
+async fn whatever_a_malicious_node_answers_it_is_sent_once_and_confirmed_by_an_honest_one() {
+    // Without batches, so that a response belongs to one call.
     let stack = stack().proxied().submitters(4).set("rpc.timeout", "1s").set("rpc.max_batch", 1).up().await;
     let worker = stack.workers().remove(0);
     let to = Address::repeat_byte(0xa1);
@@ -82,7 +83,7 @@ async fn whatever_a_hostile_node_answers_it_is_sent_once_and_confirmed_by_an_hon
         for submitter in stack.submitters() {
             tx_ids.push(stack.create(submitter, &format!("hostile-{index}"), &payload(to, 1)).await);
         }
-        wait_asked(stack.proxy(), 6).await;
+        wait_for_request(stack.proxy(), 6).await;
         for tx_id in &tx_ids {
             let row = stack.row(*tx_id).await;
             assert!(!row.state.is_terminal(), "answer {index}: {row:?}");
@@ -100,7 +101,7 @@ async fn whatever_a_hostile_node_answers_it_is_sent_once_and_confirmed_by_an_hon
     stack.finish().await;
 }
 
-/// The negative control of the floods: whoever reads them to their end gets all of it.
+/// The negative control of the floods: reading to the end yields everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_without_a_limit_drowns() {
     let proxy = Proxy::start("http://127.0.0.1:1").await;
@@ -114,7 +115,7 @@ async fn a_reader_without_a_limit_drowns() {
     }
 }
 
-/// Scenario: a node that sends elsewhere is not followed: signed bytes and credentials go to the configured node.
+/// Scenario: redirects are not followed: signed transactions and credentials only go to the configured node.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_followed_elsewhere() {
     let stack = stack().proxied().start().await;
@@ -127,10 +128,10 @@ async fn nobody_is_followed_elsewhere() {
     stack.wait_for(first, TxState::Confirmed).await;
     stack.proxy().always("*", Fault::Redirect(elsewhere.url().to_owned()));
     let second = stack.create(stack.submitter(0), "redirected", &payload(to, 1)).await;
-    wait_asked(stack.proxy(), 6).await;
+    wait_for_request(stack.proxy(), 6).await;
     assert_eq!(elsewhere.all_calls(), 0);
     assert!(!stack.row(second).await.state.is_terminal());
-    // The negative control: whoever follows is there.
+    // The negative control: a client that follows redirects arrives there.
     let client = |policy| reqwest::Client::builder().redirect(policy).build().unwrap();
     let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": [] });
     client(Policy::limited(3)).post(stack.proxy().url()).json(&ask).send().await.unwrap();
@@ -143,7 +144,7 @@ async fn nobody_is_followed_elsewhere() {
     stack.finish().await;
 }
 
-/// A receipt that says success, of this transaction, in this block.
+/// A receipt of success, for this transaction in this block.
 fn forged(hash: H256, block: H256, number: u64) -> Value {
     json!({
         "transactionHash": hash, "transactionIndex": "0x0", "blockHash": block, "blockNumber": format!("{number:#x}"),
@@ -151,7 +152,7 @@ fn forged(hash: H256, block: H256, number: u64) -> Value {
     })
 }
 
-/// A transaction that the node does not get, and calls used up.
+/// A transaction that does not reach the node, which reports its nonce as used.
 async fn kept_from_the_chain(stack: &Stack, to: Address) -> (gapless_tests::TxId, H256) {
     stack.proxy().always(SEND, Fault::error("nonce too low: next nonce 1, tx nonce 0"));
     let tx_id = stack.create(stack.submitter(0), "lied-about", &payload(to, 7)).await;
@@ -160,7 +161,7 @@ async fn kept_from_the_chain(stack: &Stack, to: Address) -> (gapless_tests::TxId
 }
 
 /// Scenario: a node lies about receipts: of other transactions, of blocks that are not in the chain. Nothing is
-/// confirmed by that, and the transaction is mined once when the node is honest again.
+/// confirmed, and the transaction is mined once when the node is honest again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lie_about_a_receipt_confirms_nothing() {
     for (what, of_another, block) in [
@@ -180,7 +181,7 @@ async fn a_lie_about_a_receipt_confirms_nothing() {
         .await;
         for _ in 0..3 {
             stack.anvil().mine(3).await;
-            wait_asked(stack.proxy(), 6).await;
+            wait_for_request(stack.proxy(), 6).await;
         }
         let row = stack.row(tx_id).await;
         assert!(!row.state.is_terminal(), "{what}: {row:?}");

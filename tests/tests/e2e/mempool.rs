@@ -1,4 +1,4 @@
-//! Where an unmined transaction seems to be: advice that is right, that nobody waits for, and that changes nothing.
+//! Mempool diagnosis: it is correct, nothing waits for it, and it changes nothing.
 
 use gapless_tests::{
     Address, Fault, Mining, Proxy, SendsOf, Stack, StackBuilder, TxId, TxState, eventually, payload,
@@ -10,7 +10,7 @@ use crate::stack;
 const BY_HASH: &str = "eth_getTransactionByHash";
 const CONTENT: &str = "txpool_contentFrom";
 
-/// Looks often. Nothing is sent again by itself, so that what is lost stays lost until somebody asks for it.
+/// Frequent diagnosis. Nothing is resent automatically, so that lost transactions stay lost until a request.
 fn diagnosing() -> StackBuilder {
     stack()
         .mining(Mining::Manual)
@@ -19,7 +19,7 @@ fn diagnosing() -> StackBuilder {
         .set("resubmit.enabled", false)
 }
 
-/// Until the API shows this verdict; answers all that it shows of it.
+/// Waits until the API shows this diagnosis; returns all of it.
 async fn wait_verdict(stack: &Stack, tx_id: TxId, verdict: &str) -> Value {
     eventually(&format!("{tx_id} is {verdict}"), async || {
         let tx = stack.get(tx_id).await;
@@ -28,14 +28,14 @@ async fn wait_verdict(stack: &Stack, tx_id: TxId, verdict: &str) -> Value {
     .await
 }
 
-/// The same bytes, now.
+/// Resends the same bytes.
 async fn rebroadcast(stack: &Stack, tx_id: TxId) {
     let asked = json!({ "action": "rebroadcast", "reason": "it was lost" });
     let answer = stack.client().admin_post(&format!("/api/v1/tx/{tx_id}/resolve?wait=60s"), &asked).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// Scenario 35: in the mempool, evicted from it, there again with the same bytes; and each of that is said.
+/// Scenario 35: in the mempool, evicted, and there again with the same bytes; each is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_evicted_transaction_is_probably_lost_until_the_same_bytes_are_there_again() {
     let stack = diagnosing().proxied().up().await;
@@ -51,24 +51,25 @@ async fn an_evicted_transaction_is_probably_lost_until_the_same_bytes_are_there_
     stack.anvil().drop_transaction(hash).await;
     let lost = wait_verdict(&stack, tx_id, "probably_lost").await;
     assert_eq!(lost["nodesWithIt"], 0);
-    assert_eq!(stack.row(tx_id).await.state, TxState::Submitted, "advice moves nothing");
-    assert_eq!(stack.proxy().sent().len(), before, "advice sends nothing");
+    assert_eq!(stack.row(tx_id).await.state, TxState::Submitted, "the diagnosis changes nothing");
+    assert_eq!(stack.proxy().sent().len(), before, "the diagnosis sends nothing");
     rebroadcast(&stack, tx_id).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(stack.get(tx_id).await["mempool"], Value::Null, "once it is mined there is nothing to advise");
+    assert_eq!(stack.get(tx_id).await["mempool"], Value::Null, "no diagnosis once it is mined");
     let sent = stack.proxy().sent();
     assert!(sent.len() > before && sent.iter().all(|raw| *raw == sent[0]), "the same bytes");
-    assert!(stack.proxy().calls(BY_HASH) >= 3, "what the look costs");
+    assert!(stack.proxy().calls(BY_HASH) >= 3, "calls of the lookups");
     assert!(stack.workers()[0].metric("gapless_mempool_diagnoses_total", &["probably_lost"]).await >= 1.0);
     assert_eq!(stack.anvil().balance(to).await, 1.into());
     stack.finish().await;
 }
 
-/// Somebody with the same key pays more at the same nonce. It is said, with the hash; the lane does what it did.
+/// An external transaction with the same key and nonce pays more. It is reported with its hash; the lane does not
+/// react.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_at_the_same_nonce_is_said_and_nothing_is_done_about_it() {
+async fn an_external_transaction_at_the_same_nonce_is_reported_and_nothing_is_done_about_it() {
     let stack = diagnosing().proxied().start().await;
     stack.proxy().show_pool();
     stack.start_api().await;
@@ -77,15 +78,15 @@ async fn a_stranger_at_the_same_nonce_is_said_and_nothing_is_done_about_it() {
     let tx_id = stack.create(submitter, "outbid", &payload(to, 1)).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
     let before = stack.proxy().sent().len();
-    let stranger = submitter.spend_outside(stack.anvil(), Some(0)).await;
+    let external = submitter.spend_outside(stack.anvil(), Some(0)).await;
     let seen = wait_verdict(&stack, tx_id, "probably_replaced").await;
-    assert_eq!(seen["replacedBy"], json!(stranger));
+    assert_eq!(seen["replacedBy"], json!(external));
     let (row, cursor) = (stack.row(tx_id).await, stack.cursor(submitter).await.unwrap());
     assert_eq!((row.state, stack.attempts(tx_id).await.len()), (TxState::Submitted, 1));
     assert_eq!((cursor.state.as_str(), cursor.protect_reason), ("IN_FLIGHT", None));
-    assert_eq!(stack.proxy().sent().len(), before, "advice sends nothing");
-    // The stranger was never mined: ours goes out again, and has its effect.
-    stack.anvil().drop_transaction(stranger).await;
+    assert_eq!(stack.proxy().sent().len(), before, "the diagnosis sends nothing");
+    // The external transaction was never mined: ours is resent, and has its effect.
+    stack.anvil().drop_transaction(external).await;
     wait_verdict(&stack, tx_id, "probably_lost").await;
     rebroadcast(&stack, tx_id).await;
     stack.wait_pooled(row.tx_hash.unwrap()).await;
@@ -95,7 +96,7 @@ async fn a_stranger_at_the_same_nonce_is_said_and_nothing_is_done_about_it() {
     stack.finish().await;
 }
 
-/// A node that does not show its pool is judged by hashes and counts, and is asked for the pool once.
+/// If a node does not support the mempool query, hashes and counts are used, and the query is tried once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_pool_to_show_still_leads_to_a_verdict() {
     let stack = diagnosing().proxied().up().await;
@@ -103,12 +104,12 @@ async fn a_node_without_a_pool_to_show_still_leads_to_a_verdict() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd3));
     let tx_id = stack.create(submitter, "hidden", &payload(to, 1)).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
-    let stranger = submitter.spend_outside(stack.anvil(), Some(0)).await;
+    let external = submitter.spend_outside(stack.anvil(), Some(0)).await;
     let seen = wait_verdict(&stack, tx_id, "probably_replaced").await;
-    assert_eq!(seen["replacedBy"], Value::Null, "a count has no name");
-    stack.anvil().drop_transaction(stranger).await;
+    assert_eq!(seen["replacedBy"], Value::Null, "a count has no hash");
+    stack.anvil().drop_transaction(external).await;
     wait_verdict(&stack, tx_id, "probably_lost").await;
-    assert_eq!(stack.proxy().calls(CONTENT), 1, "method not found is remembered");
+    assert_eq!(stack.proxy().calls(CONTENT), 1, "\"method not found\" is cached");
     assert_eq!(
         stack.workers()[0].metric("gapless_rpc_node_healthy", &[]).await,
         1.0,
@@ -122,7 +123,7 @@ async fn a_node_without_a_pool_to_show_still_leads_to_a_verdict() {
     stack.finish().await;
 }
 
-/// The node claims to have the lower nonce and does not: the upper one is there and held back, the lower one is lost.
+/// The node claims to have the lower nonce but does not: the upper one is held back, the lower one is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_behind_a_missing_nonce_is_said_to_be_held_back() {
     let stack = diagnosing().window(2).proxied().start().await;
@@ -149,7 +150,7 @@ async fn a_transaction_behind_a_missing_nonce_is_said_to_be_held_back() {
     stack.finish().await;
 }
 
-/// Several nodes: one that has it is enough; "nobody knows it" must be everybody's word.
+/// Several nodes: one that has it is enough; "unknown" needs all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn several_nodes_are_heard_each() {
     let stack = diagnosing().start().await;
@@ -181,7 +182,7 @@ async fn several_nodes_are_heard_each() {
     stack.finish().await;
 }
 
-/// A look that never ends delays nothing: sends go on by their timer, blocks are noticed, the next intent follows.
+/// A lookup that never ends delays nothing: resends continue, blocks are noticed, the next intent follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_that_hangs_delays_neither_sends_nor_confirmations() {
     let stack = diagnosing()
@@ -198,7 +199,7 @@ async fn a_look_that_hangs_delays_neither_sends_nor_confirmations() {
     stack.start_worker().await;
     let first = stack.create(submitter, "first", &payload(to, 1)).await;
     eventually("a look hangs", async || match proxy.calls(BY_HASH) {
-        0 => Err("nobody looked yet"),
+        0 => Err("no lookup yet"),
         _ => Ok(()),
     })
     .await;
@@ -213,12 +214,12 @@ async fn a_look_that_hangs_delays_neither_sends_nor_confirmations() {
     stack.wait_for(first, TxState::Confirmed).await;
     let second = stack.create(submitter, "second", &payload(to, 2)).await;
     stack.wait_for(second, TxState::Confirmed).await;
-    assert!(proxy.calls(BY_HASH) <= 2, "one look at a time for a lane");
+    assert!(proxy.calls(BY_HASH) <= 2, "one lookup at a time per lane");
     assert_eq!(stack.anvil().balance(to).await, 3.into());
     stack.finish().await;
 }
 
-/// Off by default: no answer has it, and no node is asked anything for it.
+/// Off by default: no response has it, and no node is called for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_switch_nobody_is_asked_and_nothing_is_said() {
     let stack = stack()
@@ -241,12 +242,12 @@ async fn without_the_switch_nobody_is_asked_and_nothing_is_said() {
     stack.finish().await;
 }
 
-/// As `diagnosing`, and what the nodes show is acted on.
+/// Like `diagnosing`, with actions.
 fn acting() -> StackBuilder {
     diagnosing().set("mempool.diagnose.act", true)
 }
 
-/// Nothing is sent again by a timer here: the diagnosis alone brings the evicted bytes back.
+/// No resends by timer here: the diagnosis alone resends the evicted transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_it_acts_what_is_probably_lost_is_sent_again() {
     let stack = acting().proxied().up().await;
@@ -265,7 +266,8 @@ async fn where_it_acts_what_is_probably_lost_is_sent_again() {
     stack.finish().await;
 }
 
-/// A stranger at the same nonce has the evidence looked for at once, and nothing ends: while it is unmined there is none.
+/// An external transaction at the same nonce starts the search for evidence at once, and nothing ends: while it is
+/// unmined there is none.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends() {
     let stack = acting().proxied().start().await;
@@ -275,7 +277,7 @@ async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xd8));
     let tx_id = stack.create(submitter, "outbid", &payload(to, 1)).await;
     wait_verdict(&stack, tx_id, "in_mempool").await;
-    let stranger = submitter.spend_outside(stack.anvil(), Some(0)).await;
+    let external = submitter.spend_outside(stack.anvil(), Some(0)).await;
     wait_verdict(&stack, tx_id, "probably_replaced").await;
     let worker = stack.workers().remove(0);
     eventually("the evidence is looked for", async || {
@@ -284,8 +286,8 @@ async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends
     })
     .await;
     assert_eq!(stack.row(tx_id).await.state, TxState::Submitted);
-    // The stranger goes; ours comes back by the diagnosis, and has its effect.
-    stack.anvil().drop_transaction(stranger).await;
+    // The external transaction is dropped; the diagnosis resends ours, and it has its effect.
+    stack.anvil().drop_transaction(external).await;
     stack.wait_pooled(stack.row(tx_id).await.tx_hash.unwrap()).await;
     stack.anvil().mine(1).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -293,8 +295,8 @@ async fn where_it_acts_what_is_probably_replaced_is_looked_into_and_nothing_ends
     stack.finish().await;
 }
 
-/// The base fee rises above what was offered. The bytes are in the pool and cannot be mined: the price is raised long before
-/// `gasbump.min_interval` would.
+/// The base fee rises above the offered cap. The transaction is in the mempool and cannot be mined: the price is
+/// raised long before `gasbump.min_interval`.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_it_acts_what_is_below_the_base_fee_gets_a_higher_price() {
     let stack = acting().set("gasbump.enabled", true).set("gasbump.min_interval", "1h").up().await;

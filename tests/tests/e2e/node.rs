@@ -1,4 +1,5 @@
-//! Nodes that lose answers, talk nonsense, lag, forget, restart, disappear, or turn out to be another chain.
+//! Nodes that lose responses, return invalid data, lag, lose their mempool, restart, disappear, or turn out to be
+//! another chain.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// Until at least `count` sends were tried.
+/// Waits until at least `count` sends were tried.
 async fn wait_sends(proxy: &Proxy, count: usize) {
     eventually(&format!("{count} sends"), async || {
         let sent = proxy.sent().len();
@@ -19,7 +20,7 @@ async fn wait_sends(proxy: &Proxy, count: usize) {
     .await;
 }
 
-/// Whatever was sent was one set of bytes, and at least `times`.
+/// All sends had the same bytes, and there were at least `times`.
 fn assert_same_bytes(sent: &[String], times: usize) {
     assert!(sent.len() >= times, "sent {} times only", sent.len());
     assert!(sent.iter().all(|raw| *raw == sent[0]), "other bytes: {sent:#?}");
@@ -40,7 +41,7 @@ async fn a_send_whose_answer_was_lost_is_recognised_as_ours() {
     stack.finish().await;
 }
 
-/// Scenario 30. No block tells the worker: it has to ask, and the node already has what it is sent.
+/// Scenario 30. No block triggers the worker: it has to poll, and the node already has the transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_whose_answer_was_lost_is_already_known_when_it_goes_out_again() {
     let stack = stack().proxied().mining(Mining::Manual).up().await;
@@ -56,7 +57,7 @@ async fn a_send_whose_answer_was_lost_is_already_known_when_it_goes_out_again() 
     stack.finish().await;
 }
 
-/// What goes wrong between a worker and a node, and whether the node hears of the call all the same.
+/// Faults between worker and node, and whether the node gets the call nevertheless.
 fn faults() -> Vec<(Fault, bool)> {
     vec![
         (Fault::Hang, false),
@@ -67,18 +68,18 @@ fn faults() -> Vec<(Fault, bool)> {
         (Fault::Truncate, true),
         (Fault::WrongId, true),
         (Fault::DropAnswer, true),
-        // Longer than the worker waits.
+        // Longer than the worker's timeout.
         (Fault::Delay(Duration::from_secs(2)), true),
         (Fault::Corrupt, true),
         (Fault::Twice, true),
     ]
 }
 
-/// Scenario 31. Without batches, so that every fault meets a call of its own.
+/// Scenario 31. Without batches, so that every fault affects one call.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
     let mut faults = faults();
-    // It says that it took another transaction. In a look-up nobody could tell that a digit is wrong.
+    // The response claims another transaction hash. In a lookup a wrong digit could not be detected.
     faults.push((Fault::Flip, true));
     let stack = stack()
         .proxied()
@@ -101,8 +102,8 @@ async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
     let mut times: BTreeMap<String, usize> = BTreeMap::new();
     stack.proxy().sent().into_iter().for_each(|raw| *times.entry(raw).or_default() += 1);
     assert_eq!(times.len(), tx_ids.len(), "one set of bytes for each intent");
-    // Each fault that kept the bytes from the node cost one more send, of whichever intent met it. The others may be
-    // seen in a block before they are due again.
+    // Each fault that kept the transaction from the node cost one more send, of some intent. The others may be
+    // mined before they are due again.
     let unheard = faults.iter().filter(|(_, heard)| !heard).count();
     assert!(times.values().map(|times| times - 1).sum::<usize>() >= unheard, "{times:?}");
     for tx_id in tx_ids {
@@ -112,7 +113,7 @@ async fn whatever_a_node_answers_to_a_send_the_same_bytes_go_out_again() {
     stack.finish().await;
 }
 
-/// Scenario 31. Every look-up of a transaction's way meets every fault.
+/// Scenario 31. Every lookup of a transaction meets every fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_node_answers_to_a_look_up_it_is_asked_again() {
     let faults = faults();
@@ -153,7 +154,7 @@ async fn whatever_a_node_answers_to_a_look_up_it_is_asked_again() {
     stack.finish().await;
 }
 
-/// Scenario 32. Sends reach a node that has mined it, look-ups one that has not: "nonce too low", and an older count.
+/// Scenario 32. Sends reach a node that has mined it, lookups one that has not: "nonce too low", and an older count.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_count_and_a_missing_receipt_are_no_reason_to_protect() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "300ms").up().await;
@@ -165,7 +166,7 @@ async fn an_older_count_and_a_missing_receipt_are_no_reason_to_protect() {
     let before = proxy.sent().len();
     wait_sends(proxy, before + 5).await;
     let (row, cursor) = (stack.row(tx_id).await, stack.cursor(submitter).await.unwrap());
-    assert_eq!(row.sub_state.as_deref(), Some("nonce_used"), "the node said so: {row:?}");
+    assert_eq!(row.sub_state.as_deref(), Some("nonce_used"), "the node reported it: {row:?}");
     assert_eq!((cursor.state.as_str(), cursor.protect_reason), ("IN_FLIGHT", None));
     proxy.thaw();
     stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -174,12 +175,12 @@ async fn an_older_count_and_a_missing_receipt_are_no_reason_to_protect() {
     stack.finish().await;
 }
 
-/// Scenario 32. A block shows the transaction, a node that has no receipts shows none, and the nonce is used up.
+/// Scenario 32. A block contains the transaction, a node without receipts shows none, and the nonce is used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_that_is_missing_while_a_block_shows_the_transaction_is_waited_for() {
     let stack = stack().proxied().set("resubmit.interval", "300ms").up().await;
     let (submitter, proxy, to) = (stack.submitter(0), stack.proxy(), Address::repeat_byte(0x8e));
-    // Not by its hash, nor with its block.
+    // Neither by its hash nor with its block.
     for method in ["eth_getTransactionReceipt", "eth_getBlockReceipts"] {
         proxy.always(method, Fault::Result(Value::Null));
     }
@@ -195,7 +196,7 @@ async fn a_receipt_that_is_missing_while_a_block_shows_the_transaction_is_waited
     stack.finish().await;
 }
 
-/// Scenario 32. The receipt was seen; then a node answers that has not come so far.
+/// Scenario 32. The receipt was seen; then a lagging node responds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_falls_behind_the_receipt_is_no_reorg() {
     let stack = stack()
@@ -266,7 +267,7 @@ async fn a_node_that_restarts_with_an_empty_mempool_gets_the_same_bytes_again() 
     stack.finish().await;
 }
 
-/// Until the worker says that it cannot work, naming `problem`.
+/// Waits until `/readyz` of the worker fails with `problem`.
 async fn wait_unready(stack: &Stack, problem: &str) {
     let worker = stack.workers().remove(0);
     eventually(&format!("/readyz names `{problem}`"), async || {
@@ -286,7 +287,7 @@ async fn wait_ready(stack: &Stack) {
     .await;
 }
 
-/// What a halted chain means: requests are taken, nothing is sent, and it goes on when the right chain is back.
+/// A halted chain: requests are accepted, nothing is sent, and it continues when the right chain is back.
 async fn halts_and_goes_on(stack: &Stack, problem: &str, mend: impl AsyncFnOnce()) {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x9b));
     wait_unready(stack, problem).await;
@@ -319,7 +320,7 @@ async fn a_node_of_another_chain_stops_the_worker_until_the_right_one_is_back() 
     stack.finish().await;
 }
 
-/// Scenario 37. The same id, the same address of the node, and another block 0.
+/// Scenario 37. The same chain id and URL, and another genesis block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_that_was_reset_stops_the_worker_until_the_right_one_is_back() {
     let stack = stack().proxied().up().await;
@@ -327,7 +328,7 @@ async fn a_chain_that_was_reset_stops_the_worker_until_the_right_one_is_back() {
     stack.wait_for(first, TxState::Confirmed).await;
     let known = genesis(stack.anvil()).await;
     let reset = Node::start(stack.anvil().chain_id(), Mining::Instant, &stack.dir().join("reset.log")).await;
-    // Block 0 carries the time of its start, in seconds.
+    // The genesis block contains its start time in seconds.
     while genesis(&reset).await == known {
         reset.reset().await;
     }
@@ -342,7 +343,7 @@ async fn genesis(node: &Node) -> Value {
     node.rpc("eth_getBlockByNumber", json!(["0x0", false])).await["hash"].take()
 }
 
-/// A node that is not there when the worker starts.
+/// The node is unreachable when the worker starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_waits_for_its_node_and_says_so() {
     let stack = stack().proxied().start().await;
@@ -361,7 +362,7 @@ async fn a_worker_waits_for_its_node_and_says_so() {
     stack.finish().await;
 }
 
-/// Several URLs: the first was never there.
+/// Several URLs: the first is unreachable.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_first_url_is_passed_over() {
     let stack = stack().start().await;
@@ -375,7 +376,7 @@ async fn a_dead_first_url_is_passed_over() {
     stack.finish().await;
 }
 
-/// Several URLs: the one in use dies, and later the other one does. What is in flight is sent to whoever is left.
+/// Several URLs: the one in use fails, later the other one. Open transactions are sent to the remaining one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_that_dies_in_the_middle_is_left_for_another_and_back() {
     let stack = stack()
@@ -409,7 +410,7 @@ async fn a_url_that_dies_in_the_middle_is_left_for_another_and_back() {
     stack.finish().await;
 }
 
-/// A worker that has no node for longer than its lease lasts keeps the lease: the database is what it needs for that.
+/// A worker without a node for longer than its lease keeps the lease: for that it only needs the database.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_away_costs_neither_lease_nor_intent() {
     let stack = stack().short_lease().proxied().up().await;

@@ -1,7 +1,7 @@
-//! The core scenarios on node programs other than anvil: what Gapless relies on is what nodes have in common.
+//! Core scenarios on other node programs than anvil: Gapless relies only on what nodes have in common.
 //!
-//! The scenarios are functions of the program. A few of them run on Hardhat in every test run; all of them on all
-//! programs with the feature `every-node`, which `make test-nodes` turns on. `docs/nodes.md` has what differed.
+//! The scenarios are functions of the node program. A few of them run on Hardhat in every test run; all of them on all
+//! programs with the feature `every-node` (`make test-nodes`). `docs/nodes.md` lists the differences.
 #![cfg_attr(not(feature = "every-node"), allow(dead_code))]
 
 mod flow;
@@ -72,7 +72,7 @@ mod geth {
     );
 }
 
-/// Anvil knows no limit for one transaction.
+/// Anvil has no gas limit per transaction.
 #[cfg(feature = "every-node")]
 mod anvil {
     on!(Anvil:
@@ -96,8 +96,8 @@ mod anvil {
     );
 }
 
-/// A stack whose chain mines nothing until `Node::release`. Its prices are fixed: geth keeps back what offers little, and
-/// what its own account offered is no example.
+/// A stack whose chain mines nothing until `Node::release`. Its prices are fixed: geth leaves low tips in the
+/// mempool, and the tips of its own account are no reference.
 fn held(kind: NodeKind) -> StackBuilder {
     stack()
         .node(kind)
@@ -107,7 +107,7 @@ fn held(kind: NodeKind) -> StackBuilder {
         .set("fees.fixed.max_priority_fee_per_gas", "1000000000")
 }
 
-/// Where `CI` is set, Hardhat colours what it prints even into a file, and the port is in that line.
+/// With `CI` set, Hardhat colours its output even in a file, and the port is in that line.
 #[tokio::test(flavor = "multi_thread")]
 async fn hardhat_is_found_listening_in_colour_and_without() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! What can be seen from outside: events, metrics, logs, and what must not be seen in them.
+//! Observability: events, metrics, logs, and secrets that must not appear in them.
 
 use gapless_tests::{Address, Fault, Mining, Service, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;
 
-/// Reverts whatever it is asked.
+/// Always reverts.
 const REVERTS: &str = "0x60006000fd";
 
 /// One intent that is mined, dropped by a reorg, mined again and confirmed; one that would revert.
@@ -27,11 +27,11 @@ async fn an_eventful_life(stack: &Stack) -> (TxId, TxId) {
 
 const EVENTFUL: [&str; 6] =
     ["tx.accepted", "tx.submitted", "tx.receipt_updated", "tx.reorged", "tx.receipt_updated", "tx.confirmed"];
-/// How many of these come depends on how fast blocks do; `finality` looks at them.
+/// Their number depends on the block rate; `finality` tests them.
 const BLOCKS: &str = "tx.confirmations";
 const DOOMED: [&str; 2] = ["tx.accepted", "tx.failed"];
 
-/// `events.mode = log`: API and workers tell each event once, after it is true, and never a nonce.
+/// `events.mode = log`: API and workers log each event once, after its commit, and never with a nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_a_line_of_the_log() {
     let stack = stack()
@@ -42,10 +42,10 @@ async fn every_event_is_a_line_of_the_log() {
         .up()
         .await;
     let (eventful, doomed) = an_eventful_life(&stack).await;
-    let mut told = stack.wait_told(eventful, "tx.confirmed").await;
+    let mut told = stack.wait_for_event(eventful, "tx.confirmed").await;
     told.retain(|event| event != BLOCKS);
     assert_eq!(told, EVENTFUL);
-    assert_eq!(stack.wait_told(doomed, "tx.failed").await, DOOMED);
+    assert_eq!(stack.wait_for_event(doomed, "tx.failed").await, DOOMED);
     for event in stack.services().iter().flat_map(Service::events) {
         assert_eq!(event["submitter"], stack.submitter(0).text(), "{event}");
         let data = event["data"].as_str().unwrap();
@@ -54,11 +54,11 @@ async fn every_event_is_a_line_of_the_log() {
     }
     let count: i64 =
         sqlx::query_scalar("SELECT count(*) FROM outbox_event").fetch_one(stack.db()).await.unwrap();
-    assert_eq!(count, 0, "nobody asked for an outbox");
+    assert_eq!(count, 0, "the outbox is off");
     stack.finish().await;
 }
 
-/// `events.mode = mq_outbox`: rows, in the order of the commits that made them true.
+/// `events.mode = mq_outbox`: rows, in the order of their commits.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_a_row_of_the_outbox() {
     let stack = stack()
@@ -74,7 +74,7 @@ async fn every_event_is_a_row_of_the_outbox() {
             .fetch_all(stack.db())
             .await
             .unwrap();
-    // The commit that makes an intent final carries its last event: no waiting.
+    // The final event is in the same commit as the final state, so there is no wait.
     let of = |tx_id: TxId| -> Vec<&str> {
         let own = rows.iter().filter(|row| row.0 == Some(tx_id.0));
         own.map(|row| row.1.as_str()).filter(|kind| *kind != BLOCKS).collect()
@@ -99,7 +99,7 @@ async fn wait_metric(service: &Service, name: &str, labels: &[&str], expected: f
     .await;
 }
 
-/// The names are those that operators were promised.
+/// The documented names.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_count_what_happened() {
     let stack = stack().proxied().start().await;
@@ -133,8 +133,8 @@ async fn metrics_count_what_happened() {
             >= 3.0
     );
 
-    // What waits is counted, by a worker that just started as well.
-    assert_eq!(stack.operate(submitter, "pause", "to count").await.status, 200);
+    // Waiting intents are counted, also by a worker that has just started.
+    assert_eq!(stack.submitter_action(submitter, "pause", "to count").await.status, 200);
     let waiting = [
         stack.create(submitter, "third", &payload(to, 1)).await,
         stack.create(submitter, "fourth", &payload(to, 1)).await,
@@ -143,13 +143,13 @@ async fn metrics_count_what_happened() {
     wait_metric(&another, "gapless_queue_depth", &["chain=\"31337\""], 2.0).await;
     assert!(another.metric("gapless_queue_oldest_age_seconds", &["chain=\"31337\""]).await > 0.0);
     assert_eq!(another.metric("gapless_protected_submitters", &["chain=\"31337\""]).await, 0.0);
-    assert_eq!(stack.operate(submitter, "resume", "counted").await.status, 200);
+    assert_eq!(stack.submitter_action(submitter, "resume", "counted").await.status, 200);
     stack.wait_confirmed(&waiting).await;
     stack.finish().await;
 }
 
-/// Everything that the source documents want counted beyond creates and sends: how leases were come by, who looked for
-/// receipts, what became of the looks for finality and of what was stuck, and how much is on its way.
+/// Metrics required by the source documents besides creates and sends: lease claims, receipt lookups, results of
+/// finality checks and of stuck transactions, and open transactions.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
     const CHAIN: &str = "chain=\"31337\"";
@@ -206,7 +206,7 @@ async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
     stack.finish().await;
 }
 
-/// A node that shows no receipts is counted for every place that looks: for the watcher, and for a lane that reads its rows.
+/// A node without receipts is counted for every caller: for the watcher, and for a lane that reads its rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn looks_for_receipts_that_fail_are_counted_wherever_they_come_from() {
     let stack = stack().short_lease().proxied().mining(Mining::Manual).start().await;
@@ -237,7 +237,7 @@ async fn looks_for_receipts_that_fail_are_counted_wherever_they_come_from() {
     stack.finish().await;
 }
 
-/// Writes of the sequence alone have a line of their own, and whatever is alarming says whose it is.
+/// Writes of the cursor alone are logged, and every alarm has its submitter.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_critical_write_names_submitter_worker_and_fencing_token() {
     let stack = stack().set("worker.id", "the-one").up().await;
@@ -248,7 +248,7 @@ async fn every_critical_write_names_submitter_worker_and_fencing_token() {
     submitter.spend_outside(stack.anvil(), None).await;
     let waiting = stack.create(submitter, "after", &payload(to, 1)).await;
     stack.wait_protected(submitter).await;
-    assert_eq!(stack.operate(submitter, "adopt", "it was me").await.status, 200);
+    assert_eq!(stack.submitter_action(submitter, "adopt", "it was me").await.status, 200);
     stack.wait_for(waiting, TxState::Confirmed).await;
 
     let worker = stack.workers().remove(0);
@@ -280,7 +280,7 @@ async fn every_critical_write_names_submitter_worker_and_fencing_token() {
     stack.finish().await;
 }
 
-/// A trace goes from the client's header to the last commit.
+/// A trace extends from the client's header to the last commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_leads_from_the_request_to_every_commit() {
     const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -296,7 +296,7 @@ async fn a_trace_leads_from_the_request_to_every_commit() {
         .header("traceparent", format!("00-{TRACE}-00f067aa0ba902b7-01"))
         .json(&body);
     let answer = client.ask(request).await;
-    stack.note(&answer);
+    stack.record_accepted(&answer);
     assert_eq!(answer.status, 202, "{}", answer.body);
     let tx_id: TxId = answer.tx_id().parse().unwrap();
     stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -308,7 +308,7 @@ async fn a_trace_leads_from_the_request_to_every_commit() {
     worker.wait_for_log("\"CONFIRMED\"").await;
     let commits: Vec<Value> =
         worker.log_lines().into_iter().filter(|line| line["message"] == "committed").collect();
-    assert!(commits.len() >= 2, "given, and final: {commits:#?}");
+    assert!(commits.len() >= 2, "assigned, and final: {commits:#?}");
     let token = stack.lease(submitter).await.unwrap().fencing_token;
     for line in commits {
         assert_eq!(
@@ -322,7 +322,7 @@ async fn a_trace_leads_from_the_request_to_every_commit() {
     stack.finish().await;
 }
 
-/// Everything is logged that the product and its libraries can log; secrets are not.
+/// Everything that the product and its libraries can log is logged; secrets are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_log_holds_a_key_or_signed_bytes_or_a_token_or_the_path_of_a_url() {
     let stack = stack().proxied().set("log.level", "trace").set("resubmit.interval", "500ms").start().await;
@@ -345,7 +345,7 @@ async fn no_log_holds_a_key_or_signed_bytes_or_a_token_or_the_path_of_a_url() {
     }
     stack.wait_confirmed(&tx_ids).await;
     assert_eq!(proxy.rules_left(), 0);
-    assert_eq!(stack.operate(submitter, "pause", "to use the token").await.status, 200);
+    assert_eq!(stack.submitter_action(submitter, "pause", "to use the token").await.status, 200);
     worker.stop_sigterm().await;
 
     let mut secrets = vec![
@@ -354,7 +354,7 @@ async fn no_log_holds_a_key_or_signed_bytes_or_a_token_or_the_path_of_a_url() {
         "the-providers-key".to_owned(),
         "the-query".to_owned(),
     ];
-    // The signature and what is before it; without 0x, and short enough to be found in any wrapping.
+    // The signature and the part before it; without 0x, and short enough to be found in any wrapping.
     secrets.extend(proxy.sent().iter().map(|raw| raw[raw.len() - 64..].to_owned()));
     secrets.extend(proxy.sent().iter().map(|raw| raw[2..66].to_owned()));
     for service in stack.services() {

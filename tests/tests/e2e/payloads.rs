@@ -1,5 +1,5 @@
-//! What may be asked of a transaction: a time before and after which it shall not be sent, contracts and calls, types
-//! and prices.
+//! Options of a payload: not before and deadline, contracts and calls, transaction types and
+//! prices.
 
 use ethers_core::utils::id;
 use gapless_tests::{Address, Mining, Stack, TxId, TxState, U256, eventually, payload};
@@ -19,7 +19,7 @@ async fn what_may_not_be_sent_yet_does_not_hold_up_the_queue() {
     assert_eq!((stack.row(past).await.nonce, stack.row(now).await.nonce), (Some(0), Some(1)));
     let row = stack.row(later).await;
     assert_eq!((row.state, row.nonce), (TxState::Queued, None));
-    // Time passes: it is due in a second instead of in a thousand years.
+    // Simulates the passing of time: it is due in a second instead of in a thousand years.
     stack
         .sql("UPDATE managed_tx SET not_before = clock_timestamp() + interval '1 s' WHERE not_before > now()")
         .await;
@@ -38,7 +38,7 @@ async fn what_has_no_nonce_by_its_deadline_is_cancelled_without_one() {
     let due = stack.database_time_in("1 s").await;
     let with = |deadline: &str| json!({ "to": format!("{to:#x}"), "value": "1", "deadline": deadline });
     let late = stack.create(submitter, "late", &with(&due)).await;
-    let patient = stack.create(submitter, "patient", &with("2999-01-01T00:00:00Z")).await;
+    let with_late_deadline = stack.create(submitter, "patient", &with("2999-01-01T00:00:00Z")).await;
     eventually("the deadline passes", async || {
         let passed = "SELECT bool_or(deadline < clock_timestamp()) FROM managed_tx";
         if sqlx::query_scalar(passed).fetch_one(stack.db()).await.unwrap() { Ok(()) } else { Err("not yet") }
@@ -50,12 +50,12 @@ async fn what_has_no_nonce_by_its_deadline_is_cancelled_without_one() {
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("deadline")));
     assert!(stack.attempts(late).await.is_empty());
     assert_eq!(
-        stack.wait_for(patient, TxState::Submitted).await.nonce,
+        stack.wait_for(with_late_deadline, TxState::Submitted).await.nonce,
         Some(1),
         "the nonce that was not used"
     );
     stack.anvil().mine(1).await;
-    stack.wait_for(patient, TxState::Confirmed).await;
+    stack.wait_for(with_late_deadline, TxState::Confirmed).await;
     assert_eq!(stack.get(late).await["state"], "CANCELLED");
     assert_eq!(stack.anvil().balance(to).await, 2.into());
     stack.finish().await;
@@ -88,7 +88,7 @@ async fn a_deployed_contract_is_called_by_signature_and_by_fragment() {
         assert_eq!(slot("0x0").await.to_string(), arg.as_str().unwrap(), "{request}");
         assert_eq!(slot("0x1").await, selector, "{request}");
     }
-    // The same bytes spelled otherwise are the same request.
+    // The same bytes in another notation are the same request.
     let data = format!("0x{:x}{:064x}", selector, 7);
     let again = client.post(submitter, "by-signature", &json!({ "to": contract, "data": data })).await;
     assert_eq!(again.status, 200, "{again:?}");

@@ -1,11 +1,11 @@
-//! Somebody else's transaction that waits unmined in a pool: a reason to suspect, and no evidence.
+//! A pending external transaction: a reason for SUSPECT, but no evidence.
 
 use gapless_tests::{Fault, Mining, PENDING_COUNT, Stack, TxState, eventually, payload};
 
 use crate::evidence::{seen, target, wait_suspect};
 use crate::stack;
 
-/// A sequence that has begun, on a chain that mines when it is told to, and that nobody owns now.
+/// A sequence with nonces, on a chain with manual mining, without an owner.
 async fn begun() -> Stack {
     let stack = stack()
         .proxied()
@@ -19,7 +19,7 @@ async fn begun() -> Stack {
     stack.wait_for(first, TxState::Submitted).await;
     stack.anvil().mine(1).await;
     stack.wait_for(first, TxState::Confirmed).await;
-    // The next lane looks before it gives a nonce; one that runs on looks now and then.
+    // The next lane checks before it assigns a nonce; a running one checks periodically.
     eventually("the lane ends", async || match stack.lease(stack.submitter(0)).await {
         Some(lease) if lease.owner.is_none() => Ok(()),
         lease => Err(lease),
@@ -28,8 +28,8 @@ async fn begun() -> Stack {
     stack
 }
 
-/// The key's holder has another transaction wait in the pool, at the next nonce of the sequence. It is seen, it stops new nonces,
-/// and it is nothing more than a suspicion: when it is gone, so is that.
+/// An external transaction is pending at the next nonce of the sequence. It is detected, stops new nonces, and is
+/// only a suspicion: it ends when the transaction is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unmined_transaction_from_elsewhere_is_suspected_until_it_is_gone() {
     let stack = begun().await;
@@ -41,7 +41,7 @@ async fn an_unmined_transaction_from_elsewhere_is_suspected_until_it_is_gone() {
     assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None, "no evidence, no PROTECT");
     assert_eq!(stack.row(next).await.nonce, None, "it would compete");
 
-    // Whoever comes next knows it, and a node that does not answer changes nothing.
+    // The next owner reads it from the database, and an unreachable node changes nothing.
     stack.proxy().always(PENDING_COUNT, Fault::Error { code: -32005, message: "rate limit exceeded".into() });
     stack.workers()[0].kill9();
     stack.start_worker().await;
@@ -74,15 +74,15 @@ async fn a_suspected_transaction_from_elsewhere_that_is_mined_is_external_use() 
     wait_suspect(&stack, submitter).await;
     stack.anvil().mine(1).await;
     stack.wait_protected(submitter).await;
-    assert_eq!(stack.operate(submitter, "adopt", "sent by hand").await.status, 200);
+    assert_eq!(stack.submitter_action(submitter, "adopt", "sent by hand").await.status, 200);
     assert_eq!(stack.wait_for(next, TxState::Submitted).await.nonce, Some(2));
     stack.anvil().mine(1).await;
     stack.wait_for(next, TxState::Confirmed).await;
     stack.finish().await;
 }
 
-/// The control: what waits in the pool is our own, a window of it, before and after a takeover. A lane that runs on notices the first one
-/// that is not.
+/// The control: a window of our own transactions is pending, before and after a takeover. A running lane detects the
+/// first external one.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_unmined_transactions_are_not_suspected_and_a_running_lane_notices_one_that_is_not_ours() {
     let stack = begun().await;
@@ -105,17 +105,17 @@ async fn our_own_unmined_transactions_are_not_suspected_and_a_running_lane_notic
 
     submitter.spend_outside(stack.anvil(), Some(4)).await;
     wait_suspect(&stack, submitter).await;
-    // What is on its way goes on; the stranger's own is mined with it.
+    // Open transactions continue; the external one is mined with them.
     stack.anvil().mine(1).await;
     for tx_id in window {
         stack.wait_for(tx_id, TxState::Confirmed).await;
     }
     stack.wait_protected(submitter).await;
-    assert_eq!(stack.operate(submitter, "adopt", "sent by hand").await.status, 200);
+    assert_eq!(stack.submitter_action(submitter, "adopt", "sent by hand").await.status, 200);
     stack.finish().await;
 }
 
-/// Where the node has no such count, everything is as before.
+/// If the node does not support the pending count, behaviour is unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_pending_count_is_no_reason_to_suspect() {
     let stack = stack().proxied().start().await;

@@ -1,5 +1,5 @@
-//! What a submitter may do: said in the workers' configuration, decided before there is a nonce, and written down. The API's
-//! own answer is a courtesy: most of these go around it, as somebody would who owns its host.
+//! Policies of submitters: configured in workers, enforced before a nonce is assigned, and recorded. The API's check
+//! is only advisory: most tests bypass it, as an attacker on the API host could.
 
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ fn treasury() -> Address {
 }
 
 /// A worker with this policy, and an API without one.
-async fn policed(stack: &Stack, permitted: &Permitted) -> Service {
+async fn start_with_policy(stack: &Stack, permitted: &Permitted) -> Service {
     stack.wait_clear_of_midnight().await;
     stack.start_api().await;
     stack.worker().policy(stack.submitter(0), permitted).start().await
 }
 
-/// FAILED by the worker: no nonce, no bytes, this code.
+/// FAILED by the worker: no nonce, no attempt, this code.
 async fn refused(stack: &Stack, tx_id: TxId, code: &str) {
     let row = stack.wait_for(tx_id, TxState::Failed).await;
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("policy")), "{row:?}");
@@ -81,7 +81,7 @@ async fn what_is_not_allowed_is_refused_by_the_api_and_nothing_is_stored() {
     assert_eq!(results[0]["problem"]["code"], "call_not_allowed");
     assert_eq!(stack.rows(submitter).await.len(), 1, "the good one");
 
-    // Accepted before the policy was there: a repeated request has the answer it had.
+    // Accepted before the policy existed: a repeated request gets the same response.
     let before = lax.client().post(submitter, "before", &refusals[0].0).await;
     assert_eq!(before.status, 202);
     let again = api.client().post(submitter, "before", &refusals[0].0).await;
@@ -96,7 +96,7 @@ async fn what_is_inserted_around_the_api_is_failed_by_the_worker_without_a_nonce
     let stack = stack().set("events.mode", "log").start().await;
     let permitted =
         Permitted { selectors: vec!["0x", TRANSFER], ..Permitted::transfers(treasury(), 10, 1000) };
-    let worker = policed(&stack, &permitted).await;
+    let worker = start_with_policy(&stack, &permitted).await;
     let (submitter, token) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
     let refusals = [
@@ -109,19 +109,19 @@ async fn what_is_inserted_around_the_api_is_failed_by_the_worker_without_a_nonce
     ];
     let mut inserted = Vec::new();
     for (name, payload, ..) in &refusals {
-        inserted.push(stack.insert_around_the_api(submitter, name, payload).await);
+        inserted.push(stack.insert_bypassing_api(submitter, name, payload).await);
     }
     let follower = stack.create(submitter, "follower", &payload(token, 10)).await;
     for (tx_id, (.., code, _)) in inserted.iter().zip(&refusals) {
         refused(&stack, *tx_id, code).await;
-        stack.wait_told(*tx_id, "tx.failed").await;
+        stack.wait_for_event(*tx_id, "tx.failed").await;
     }
     let row = stack.wait_for(follower, TxState::Confirmed).await;
-    assert_eq!(row.nonce, Some(0), "what was refused used none");
+    assert_eq!(row.nonce, Some(0), "rejected ones used no nonce");
     assert_eq!(stack.anvil().mined_from(submitter.address()).await.len(), 1);
     no_breaches(&stack, &permitted).await;
 
-    // Found afterwards: what, by which rule, how much, by whom.
+    // The audit trail: what, by which rule, how much, by whom.
     let trail = stack.cli(&["--json", "audit", "--refused"]).await;
     assert_eq!(trail.code, 0, "{trail:?}");
     let entries: Vec<Value> = trail.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -140,17 +140,17 @@ async fn what_is_inserted_around_the_api_is_failed_by_the_worker_without_a_nonce
     stack.finish().await;
 }
 
-/// The negative control of the judge: what a worker lets through that was not told of the policy.
+/// The negative control of the checker: what a worker without the policy lets through.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_was_not_told_of_the_policy_is_caught_by_the_judge() {
+async fn a_worker_without_the_policy_is_caught_by_the_checker() {
     let stack = stack().up().await;
     let submitter = stack.submitter(0);
     let permitted = Permitted::transfers(treasury(), 10, 15);
     stack.wait_announced(&stack.client()).await;
     let elsewhere =
-        stack.insert_around_the_api(submitter, "call", &payload(Address::repeat_byte(0x52), 1)).await;
-    let large = stack.insert_around_the_api(submitter, "value", &payload(treasury(), 11)).await;
-    let more = stack.insert_around_the_api(submitter, "day", &payload(treasury(), 10)).await;
+        stack.insert_bypassing_api(submitter, "call", &payload(Address::repeat_byte(0x52), 1)).await;
+    let large = stack.insert_bypassing_api(submitter, "value", &payload(treasury(), 11)).await;
+    let more = stack.insert_bypassing_api(submitter, "day", &payload(treasury(), 10)).await;
     stack.wait_confirmed(&[elsewhere, large, more]).await;
     let breaches = stack.policy_breaches(submitter, &permitted).await;
     for kind in ["call 0x to", "value 11", "day 22", "uncounted"] {
@@ -159,12 +159,12 @@ async fn a_worker_that_was_not_told_of_the_policy_is_caught_by_the_judge() {
     stack.finish().await;
 }
 
-/// The other negative control: a count that is lost, and one that is there twice.
+/// Another negative control: a count that is missing, and one that exists twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_or_doubled_count_is_caught_by_the_judge() {
+async fn a_lost_or_doubled_count_is_caught_by_the_checker() {
     let stack = stack().start().await;
     let permitted = Permitted::transfers(treasury(), 10, 100);
-    policed(&stack, &permitted).await;
+    start_with_policy(&stack, &permitted).await;
     let submitter = stack.submitter(0);
     stack.wait_announced(&stack.client()).await;
     let tx_id = stack.create(submitter, "one", &payload(treasury(), 10)).await;
@@ -187,7 +187,7 @@ async fn a_lost_or_doubled_count_is_caught_by_the_judge() {
     stack.finish().await;
 }
 
-/// Killed before the commit nothing counts, killed after it everything does, once, whoever takes over.
+/// Killed before the commit nothing is counted, killed after it everything is, once, regardless of the next owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
     let stack = stack().short_lease().start().await;
@@ -214,8 +214,8 @@ async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
     let expected: Vec<_> = sent.iter().zip(1..).map(|(tx_id, nth)| (*tx_id, 20, Some(nth * 20))).collect();
     assert_eq!(counts, expected, "each once");
 
-    // Nothing is left, but for what has no value.
-    let over = stack.insert_around_the_api(submitter, "over", &payload(to, 1)).await;
+    // Nothing is left, except for transactions without value.
+    let over = stack.insert_bypassing_api(submitter, "over", &payload(to, 1)).await;
     let none = stack.create(submitter, "without-value", &payload(to, 0)).await;
     refused(&stack, over, "day_cap_exceeded").await;
     assert_eq!(stack.wait_for(none, TxState::Confirmed).await.nonce, Some(5));
@@ -226,12 +226,12 @@ async fn the_cap_of_a_day_holds_across_kills_and_takeovers() {
     stack.finish().await;
 }
 
-/// What fits is sent, what does not is refused and takes nothing, in one commit of many.
+/// What fits is sent; what does not is rejected and not counted, in one commit of many.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wide_window_counts_what_it_has_not_written_yet() {
     let stack = stack().window(8).mining(Mining::Manual).start().await;
     let permitted = Permitted::transfers(treasury(), 60, 100);
-    let worker = policed(&stack, &permitted).await;
+    let worker = start_with_policy(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
     worker.stop_sigterm().await;
@@ -258,7 +258,7 @@ async fn a_wide_window_counts_what_it_has_not_written_yet() {
 async fn a_replacement_counts_once_and_a_placeholder_goes_out_when_nothing_else_may() {
     let stack = stack().mining(Mining::Manual).start().await;
     let permitted = Permitted::transfers(treasury(), 100, 100);
-    policed(&stack, &permitted).await;
+    start_with_policy(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
     let tx_id = stack.create(submitter, "all-of-the-day", &payload(to, 100)).await;
@@ -276,18 +276,18 @@ async fn a_replacement_counts_once_and_a_placeholder_goes_out_when_nothing_else_
     stack.wait_for(tx_id, TxState::Cancelled).await;
     let counted: Vec<_> =
         stack.policy_rows(submitter).await.iter().map(|row| (row.tx_id, row.day_total)).collect();
-    assert_eq!(counted, [(tx_id, Some(100))], "it had a nonce, whatever became of it");
-    let over = stack.insert_around_the_api(submitter, "over", &payload(to, 1)).await;
+    assert_eq!(counted, [(tx_id, Some(100))], "it had a nonce");
+    let over = stack.insert_bypassing_api(submitter, "over", &payload(to, 1)).await;
     refused(&stack, over, "day_cap_exceeded").await;
     no_breaches(&stack, &permitted).await;
     stack.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_intent_that_loses_its_nonce_to_a_stranger_is_counted_once() {
+async fn an_intent_that_loses_its_nonce_to_an_external_transaction_is_counted_once() {
     let stack = stack().mining(Mining::Manual).set("resubmit.interval", "500ms").start().await;
     let permitted = Permitted::transfers(treasury(), 100, 100);
-    policed(&stack, &permitted).await;
+    start_with_policy(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
     let tx_id = stack.create(submitter, "displaced", &payload(to, 100)).await;
@@ -297,7 +297,7 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_is_counted_once() {
     stack.anvil().mine(1).await;
     stack.wait_protected(submitter).await;
     stack.wait_for(tx_id, TxState::Protect).await;
-    let adopted = stack.operate(submitter, "adopt", "the tests say so").await;
+    let adopted = stack.submitter_action(submitter, "adopt", "the tests say so").await;
     assert_eq!(adopted.status, 200, "{}", adopted.body);
     assert_eq!(stack.wait_for(tx_id, TxState::Submitted).await.nonce, Some(1));
     stack.anvil().mine(1).await;
@@ -307,12 +307,12 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_is_counted_once() {
     stack.finish().await;
 }
 
-/// The policy changes while a transaction is on its way. What is signed cannot be taken back; no more of it is signed.
+/// The policy changes while a transaction is open. Signed transactions cannot be revoked; no more are signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_allowed_any_more_is_not_signed_again_and_can_be_cancelled() {
     let stack = stack().mining(Mining::Manual).start().await;
     let lax = Permitted::transfers(treasury(), 100, 1000);
-    let worker = policed(&stack, &lax).await;
+    let worker = start_with_policy(&stack, &lax).await;
     let submitter = stack.submitter(0);
     stack.wait_announced(&stack.client()).await;
     let tx_id = stack.create(submitter, "one", &payload(treasury(), 50)).await;
@@ -338,18 +338,18 @@ async fn what_is_not_allowed_any_more_is_not_signed_again_and_can_be_cancelled()
     stack.finish().await;
 }
 
-/// A caller outside that holds a nonce: what it wants is judged, and so are bytes that it signed itself.
+/// A client that reserves a nonce: its transaction is checked, also if the client signed it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_callers_want_for_the_nonces_they_hold_is_held_against_the_policy() {
     let stack = stack().start().await;
     let permitted = Permitted::transfers(treasury(), 60, 100);
-    policed(&stack, &permitted).await;
+    start_with_policy(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0).clone(), treasury());
     stack.wait_announced(&stack.client()).await;
     let chain_id = stack.anvil().chain_id();
     let gapless = stack.gapless().await;
     let signed = async |to: Address, value: u64| {
-        let call = gapless.call(stack.key(0)).hold(Duration::from_secs(60));
+        let call = gapless.call(stack.key(0)).reserve_for(Duration::from_secs(60));
         let bytes = async |held: NonceContext| {
             Ok::<_, String>(submitter.sign_transfer(chain_id, held.nonce.0, to, value).1)
         };
@@ -386,19 +386,19 @@ async fn what_callers_want_for_the_nonces_they_hold_is_held_against_the_policy()
 async fn a_day_ends_at_midnight_utc() {
     let stack = stack().start().await;
     let permitted = Permitted::transfers(treasury(), 100, 100);
-    policed(&stack, &permitted).await;
+    start_with_policy(&stack, &permitted).await;
     let (submitter, to) = (stack.submitter(0), treasury());
     stack.wait_announced(&stack.client()).await;
     full_day(&stack, submitter, -1).await;
     let today = stack.create(submitter, "today", &payload(to, 100)).await;
     stack.wait_for(today, TxState::Confirmed).await;
     // The control: a sum of this day does count.
-    let more = stack.insert_around_the_api(submitter, "more", &payload(to, 1)).await;
+    let more = stack.insert_bypassing_api(submitter, "more", &payload(to, 1)).await;
     refused(&stack, more, "day_cap_exceeded").await;
     stack.finish().await;
 }
 
-/// As the owner of the tables: a day that has its hundred.
+/// As the owner of the tables: a day with a total of 100.
 async fn full_day(stack: &Stack, submitter: &Submitter, days_from_now: i32) {
     sqlx::query(
         "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
@@ -449,11 +449,11 @@ async fn nobody_can_change_what_is_written_and_the_database_insists_on_the_cap()
     assert_eq!(code(Some("gapless_api"), &insert(102, 200)).await, "42501");
     assert_eq!(code(Some("gapless_api"), "SELECT FROM policy_audit").await, "42501");
     let now = "INSERT INTO policy_audit (decided_at) VALUES ('1999-01-01')";
-    assert_eq!(code(Some("gapless_worker"), now).await, "42501", "when is the database's word");
+    assert_eq!(code(Some("gapless_worker"), now).await, "42501", "the time is from the database's clock");
     stack.finish().await;
 }
 
-/// How often the trail was looked into or written to, as far as the server has been told.
+/// Number of reads and writes of the audit trail, as far as the statistics are reported.
 async fn touched(stack: &Stack) -> i64 {
     sqlx::query_scalar(
         "SELECT seq_scan + coalesce(idx_scan, 0) + n_tup_ins FROM pg_stat_user_tables WHERE relname = 'policy_audit'",
@@ -467,15 +467,15 @@ async fn touched(stack: &Stack) -> i64 {
 async fn a_submitter_without_a_policy_costs_no_statement() {
     let stack = stack().submitters(2).start().await;
     let permitted = Permitted::transfers(treasury(), 10, 100);
-    let worker = policed(&stack, &permitted).await;
+    let worker = start_with_policy(&stack, &permitted).await;
     stack.wait_announced(&stack.client()).await;
     let before = touched(&stack).await;
     let free = stack.create(stack.submitter(1), "free", &payload(treasury(), 7)).await;
     stack.wait_for(free, TxState::Confirmed).await;
-    // The server is told at the latest when a session ends.
+    // Sessions report their statistics at the latest when they end.
     worker.stop_sigterm().await;
     assert_eq!(touched(&stack).await, before);
-    // The control: the other submitter's are seen.
+    // The control: reads of the other submitter are visible.
     let worker = stack.worker().policy(stack.submitter(0), &permitted).start().await;
     let counted = stack.create(stack.submitter(0), "counted", &payload(treasury(), 7)).await;
     stack.wait_for(counted, TxState::Confirmed).await;
@@ -493,7 +493,7 @@ async fn a_worker_with_a_policy_that_cannot_be_meant_does_not_start() {
     let stack = stack().start().await;
     let key = format!("submitter.{}.policy", stack.submitter(0).text());
     for (policy, words) in [
-        (json!({}), "limits no call"),
+        (json!({}), "restricts nothing"),
         (json!({ "max_valeu": 1 }), "max_valeu"),
         (json!({ "max_value": 2, "max_value_per_day": 1 }), "max_value_per_day"),
         (json!({ "allow": [{ "to": "0x12" }] }), "allow[0].to"),

@@ -1,4 +1,4 @@
-//! Code of one's own in place of what Gapless brings: the example `custom_worker` as a process, and the contracts of all ports.
+//! Custom adapters: the example `custom_worker` as a process, and the contract tests of all ports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use gapless::domain::stuck::{Always, StuckAction, StuckFacts, StuckPolicy};
 use gapless::domain::{
     ChainId, ErrorCode, Event, EventKind, Fees, Payload, SignedDraft, SubmitterKey, U256, UnsignedTx,
 };
-use gapless::events::{EventPublisher, LogLines, Outbox, Silent};
+use gapless::events::{EventPublisher, LogLines, NoEvents, Outbox};
 use gapless::signer::{Signer, SignerError, SignerSet};
 use gapless::store::{Store, Timeouts};
 use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
@@ -24,7 +24,7 @@ use crate::stack;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A consortium's chain: no base fee, and nobody owns anything. The connector and the fee policy are the example's.
+/// A consortium chain: no base fee, and zero balances. The connector and the fee policy are from the example.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connector_of_ones_own_carries_transactions_at_a_price_of_zero() {
     let stack = stack()
@@ -45,19 +45,22 @@ async fn a_connector_of_ones_own_carries_transactions_at_a_price_of_zero() {
     stack.finish().await;
 }
 
-/// The product's own worker has none of these adapters: it says which key names what, and does not start.
+/// The standard worker has none of these adapters: it names the configuration key and does not start.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adapter_that_is_not_registered_is_refused_at_the_start() {
     let stack = stack().set("adapters.stuck_policy", "patient").start().await;
     let worker = stack.worker().without_waiting().start().await;
     eventually("it ends", async || if worker.is_running() { Err("it runs") } else { Ok(()) }).await;
-    let said = worker.log();
+    let output = worker.log();
     let key = format!("chain.{}.adapters.stuck_policy", chain_config(&stack).name);
-    assert!(said.contains(&key) && said.contains("`patient`") && said.contains("registered: none"), "{said}");
+    assert!(
+        output.contains(&key) && output.contains("`patient`") && output.contains("registered: none"),
+        "{output}"
+    );
     stack.finish().await;
 }
 
-/// The stuck policy wants a higher price for what a node has, and the gas bump policy doubles it.
+/// The stuck policy requests a higher price for an accepted transaction, and the gas bump policy doubles it.
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_of_ones_own_decide_about_what_is_stuck_and_at_which_price() {
     let stack = stack()
@@ -85,7 +88,7 @@ async fn policies_of_ones_own_decide_about_what_is_stuck_and_at_which_price() {
     stack.finish().await;
 }
 
-/// What the store holds of the open intents of the first submitter.
+/// The stored open intents of the first submitter.
 async fn attempts_of(stack: &Stack) -> Vec<gapless::store::Attempt> {
     let url = Secret::new(stack.database_url());
     let store = Store::new(&url, "test", 1, Timeouts::default()).unwrap();
@@ -95,7 +98,7 @@ async fn attempts_of(stack: &Stack) -> Vec<gapless::store::Attempt> {
     rows.into_iter().flat_map(|lane| lane.open).flat_map(|open| open.attempts).collect()
 }
 
-/// A chain's settings as a program reads them.
+/// The settings of a chain as a program reads them.
 fn chain_config(stack: &Stack) -> ChainConfig {
     stack.config().chains.into_values().next().unwrap()
 }
@@ -118,7 +121,7 @@ async fn the_built_in_connector_and_inspector_keep_their_contracts() {
     stack.finish().await;
 }
 
-/// The control: the same connector on a node that breaks the contract breaks it, and each time that is found.
+/// The control: with a node that violates the contract, the contract test of the same connector fails in each case.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connector_that_breaks_its_contract_is_found() {
     let stack = stack().proxied().mining(Mining::Manual).set("rpc.timeout", "30s").up().await;
@@ -169,7 +172,7 @@ async fn the_built_in_policies_signers_and_publishers_keep_their_contracts() {
     for policy in policies {
         assert_eq!(contract::fee_policy(policy.as_ref()), none, "{policy:?}");
     }
-    let publishers: [Box<dyn EventPublisher>; 3] = [Box::new(Silent), Box::new(LogLines), Box::new(Outbox)];
+    let publishers: [Box<dyn EventPublisher>; 3] = [Box::new(NoEvents), Box::new(LogLines), Box::new(Outbox)];
     for publisher in publishers {
         assert_eq!(contract::event_publisher(publisher.as_ref(), &event()), none, "{publisher:?}");
     }
@@ -189,7 +192,7 @@ fn local_signer() -> Arc<dyn Signer> {
     Arc::new(gapless::signer::LocalSigner::new(&Secret::new(Submitter::random().key_hex())).unwrap())
 }
 
-/// Wrong on purpose, each in one way; the contract finds it.
+/// Faulty implementations, each with one defect; the contract test finds it.
 #[tokio::test]
 async fn adapters_that_break_their_contract_are_found() {
     #[derive(Debug, Default)]
@@ -209,7 +212,7 @@ async fn adapters_that_break_their_contract_are_found() {
             Some(facts.previous.one_wei_more())
         }
     }
-    assert!(contract::gas_bump_policy(&Timid).iter().any(|found| found.contains("refused by pools")));
+    assert!(contract::gas_bump_policy(&Timid).iter().any(|found| found.contains("below the minimum bump")));
 
     #[derive(Debug)]
     struct OneType;
@@ -251,7 +254,7 @@ async fn adapters_that_break_their_contract_are_found() {
     assert!(found.iter().any(|found| found.contains("another nonce")), "{found:?}");
 }
 
-/// A key of the program's own beside those of the configuration; one that both have stays the configuration's.
+/// A key of the program in addition to those of the configuration; if both have it, the configured one is used.
 #[tokio::test]
 async fn a_signer_of_ones_own_joins_the_others() {
     let set = SignerSet::default();

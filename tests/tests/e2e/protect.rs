@@ -1,11 +1,11 @@
-//! Keys that somebody else used: the lane stops, says so, and goes on when an operator decides.
+//! Keys that are used outside: the lane stops, reports it, and continues after an operator's decision.
 
 use gapless_tests::{Address, H256, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
 use serde_json::Value;
 
 use crate::stack;
 
-/// Until nobody owns the submitter: the lane has ended, and the next one reads everything anew.
+/// Waits until the submitter has no owner: the lane has ended, and the next one reads everything anew.
 async fn wait_released(stack: &Stack, submitter: &Submitter) {
     eventually("the lane ends", async || match stack.lease(submitter).await {
         Some(lease) if lease.owner.is_none() || !lease.live => Ok(()),
@@ -14,7 +14,7 @@ async fn wait_released(stack: &Stack, submitter: &Submitter) {
     .await;
 }
 
-/// New requests are refused with the reason, and nothing is stored for them.
+/// New requests are rejected with the reason, and nothing is stored.
 async fn assert_refuses(stack: &Stack, submitter: &Submitter) {
     let before = stack.rows(submitter).await.len();
     let refused = stack.post(submitter, "refused", &payload(Address::repeat_byte(2), 1)).await;
@@ -23,14 +23,14 @@ async fn assert_refuses(stack: &Stack, submitter: &Submitter) {
     assert_eq!(stack.rows(submitter).await.len(), before);
 }
 
-/// An operator's order, carried out. Answers what came of it.
+/// An operator action, carried out. Returns its outcome.
 async fn order(stack: &Stack, submitter: &Submitter, action: &str) -> String {
-    let answer = stack.operate(submitter, action, "the tests say so").await;
+    let answer = stack.submitter_action(submitter, action, "the tests say so").await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body["outcome"].as_str().expect("an outcome").to_owned()
 }
 
-/// Outcomes of the audit log, oldest first.
+/// Outcomes in the audit log, oldest first.
 async fn audit_log(stack: &Stack) -> Vec<(String, String)> {
     sqlx::query_as("SELECT action, outcome FROM audit_log WHERE applied_at IS NOT NULL ORDER BY audit_id")
         .fetch_all(stack.db())
@@ -38,29 +38,29 @@ async fn audit_log(stack: &Stack) -> Vec<(String, String)> {
         .unwrap()
 }
 
-/// Events of submitters that any worker told of.
+/// Submitter events of all workers.
 fn submitter_events(stack: &Stack, name: &str) -> Vec<Value> {
     let events = stack.services().into_iter().flat_map(|service| service.events());
     events.filter(|event| event["event"] == name).collect()
 }
 
 async fn wait_submitter_event(stack: &Stack, name: &str) {
-    eventually(&format!("{name} is told"), async || match submitter_events(stack, name).len() {
+    eventually(&format!("{name} is logged"), async || match submitter_events(stack, name).len() {
         0 => Err(()),
         _ => Ok(()),
     })
     .await;
 }
 
-/// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
+/// An external transaction with the nonce of `tx_id` is mined while ours is in the mempool.
 async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) -> H256 {
     let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
-    // A worker that sends again in between would have its other transactions mined in the same block.
+    // A worker that resends meanwhile would have its other transactions mined in the same block.
     stack.workers().iter().for_each(|worker| worker.sigstop());
     let theirs = eventually("only the other transaction is in the mempool", async || {
         stack.anvil().drop_all().await;
         let theirs = submitter.spend_outside(stack.anvil(), nonce).await;
-        // A send that was on its way when the worker stopped may arrive late.
+        // A send that was in progress when the worker stopped may arrive late.
         match stack.anvil().pending().await {
             1 => Ok(theirs),
             pending => Err(pending),
@@ -72,7 +72,7 @@ async fn lose_the_race(stack: &Stack, submitter: &Submitter, tx_id: TxId) -> H25
     theirs
 }
 
-/// Scenarios 5, 52. While nothing was asked of it; noticed before the next nonce is given.
+/// Scenarios 5, 52. Used while the submitter was idle; detected before the next nonce is assigned.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     let stack = stack().proxied().set("events.mode", "log").up().await;
@@ -92,11 +92,11 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     assert_eq!(stack.proxy().sent().len(), 1, "nothing was sent since");
     wait_submitter_event(&stack, "submitter.protected").await;
     assert!(stack.workers()[0].log().contains("PROTECT: the lane stops"));
-    assert!(stack.verify().await.sound, "a stranger is excused while the submitter stands still");
+    assert!(stack.verify().await.sound, "external use is accepted while the submitter is in PROTECT");
     let seen = stack.client().admin_get(&format!("/api/v1/submitters/{}", submitter.text())).await;
     assert_eq!((seen.status, &seen.body["state"]), (200, &Value::from("PROTECT")), "{}", seen.body);
 
-    // It is a fact of the database: the next worker knows it, and shows it at once.
+    // It is stored: the next worker reads it, and shows it at once.
     stack.workers()[0].stop_sigterm().await;
     let heir = stack.start_worker().await;
     eventually("the metric shows it", async || {
@@ -107,7 +107,7 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     })
     .await;
 
-    // Going on as if nothing had happened is no way out of what did happen.
+    // A release does not help while the external use is real.
     let outcome = order(&stack, submitter, "release").await;
     assert!(outcome.contains("released"), "{outcome}");
     stack.wait_protected(submitter).await;
@@ -122,9 +122,9 @@ async fn a_key_used_outside_while_idle_stops_the_lane_before_another_nonce() {
     stack.finish().await;
 }
 
-/// Scenarios 52, 53, 62. Ours was in the mempool, the other sender's with the same nonce was mined.
+/// Scenarios 52, 53, 62. Ours was in the mempool, and the external transaction with the same nonce was mined.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_adoption() {
+async fn an_intent_that_loses_its_nonce_to_an_external_transaction_has_its_effect_once_after_adoption() {
     let stack = stack()
         .proxied()
         .submitters(2)
@@ -151,7 +151,7 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_
     assert!(told.contains(&format!("{theirs:#x}")), "{told}");
     assert_eq!(stack.get(displaced).await["state"], "PROTECT");
 
-    // Others are not concerned, and the lane stays as it is while blocks go by.
+    // Other submitters are not affected, and the lane stays stopped while blocks are mined.
     let unaffected = stack.create(other, "unaffected", &payload(to, 100)).await;
     stack.wait_for(unaffected, TxState::Submitted).await;
     let sent = stack.proxy().sent_by(submitter.address()).len();
@@ -178,7 +178,7 @@ async fn an_intent_that_loses_its_nonce_to_a_stranger_has_its_effect_once_after_
     stack.finish().await;
 }
 
-/// Scenarios 52, 53. The first of a window loses its nonce; the rest of the window keeps theirs.
+/// Scenarios 52, 53. The first of a window loses its nonce; the rest of the window keep theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_whose_first_nonce_was_taken_keeps_the_others() {
     let stack = stack().window(3).mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
@@ -202,9 +202,9 @@ async fn a_window_whose_first_nonce_was_taken_keeps_the_others() {
     stack.finish().await;
 }
 
-/// Scenario 53. What is not final cannot be adopted: the stranger's block may still go.
+/// Scenario 53. A transaction that is not final cannot be adopted: its block may still be reorged.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_who_is_not_final_is_waited_for() {
+async fn an_external_transaction_that_is_not_final_is_waited_for() {
     let stack = stack().confirmations(3).mining(Mining::Manual).set("resubmit.interval", "300ms").up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xcf));
     let tx_id = stack.create(submitter, "raced", &payload(to, 1)).await;
@@ -219,7 +219,7 @@ async fn a_stranger_who_is_not_final_is_waited_for() {
     })
     .await;
     assert_eq!(stack.cursor(submitter).await.unwrap().protect_reason, None, "one block is no proof");
-    // The stranger's block goes, and what it held with it: ours is mined after all.
+    // The block of the external transaction is reorged: ours is mined.
     stack.anvil().reorg(1).await;
     stack.wait_pending(1).await;
     stack.anvil().mine(3).await;

@@ -1,7 +1,7 @@
-//! Other bytes for a given nonce: a higher price, or nothing at all. Whichever is mined decides, once.
+//! Replacements at a nonce: a higher price, or a cancellation. Whichever is mined first wins.
 
 use gapless_tests::{
-    Address, Fault, Manner, Mining, SigningService, Stack, TxId, TxState, eventually, payload,
+    Address, Behaviour, Fault, Mining, SigningService, Stack, TxId, TxState, eventually, payload,
 };
 use serde_json::json;
 
@@ -32,7 +32,7 @@ async fn without_gas_bump_only_the_same_bytes_go_out() {
     stack.finish().await;
 }
 
-/// Scenario 39: a tenth more on both, another hash; and the *old* attempt is mined all the same.
+/// Scenario 39: 10 % more on both prices, another hash; and the *old* attempt is mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_adds_a_tenth_to_both_prices_and_the_old_attempt_may_still_be_the_one() {
     let stack = stack()
@@ -59,12 +59,12 @@ async fn a_replacement_adds_a_tenth_to_both_prices_and_the_old_attempt_may_still
     }
     stack.anvil().mine(1).await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(row.tx_hash, Some(attempts[0].tx_hash), "the one that was mined");
+    assert_eq!(row.tx_hash, Some(attempts[0].tx_hash), "the mined one");
     assert_eq!(stack.anvil().balance(to).await, 3.into());
     stack.finish().await;
 }
 
-/// Scenario 40: a client's cap leaves no room for a tenth more; the old bytes go on, and it never fails for that.
+/// Scenario 40: a client's cap leaves no room for 10 % more; the old attempt continues, and never fails for that.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_cap_the_old_attempt_is_sent_again_and_nothing_fails() {
     let stack = stack()
@@ -117,7 +117,7 @@ async fn a_queued_transaction_is_cancelled_without_a_nonce() {
     stack.finish().await;
 }
 
-/// Scenario 42, in flight: the placeholder wins, and the follower goes on.
+/// Scenario 42, in flight: the placeholder is mined, and the next intent continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_on_its_way_is_cancelled_by_a_placeholder_at_its_nonce() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -139,7 +139,7 @@ async fn a_transaction_on_its_way_is_cancelled_by_a_placeholder_at_its_nonce() {
     stack.finish().await;
 }
 
-/// Scenario 42, the race: the placeholder never reaches the node before the transaction is mined.
+/// Scenario 42, the race: the transaction is mined before the placeholder reaches the node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_that_loses_the_race_ends_in_confirmed() {
     let stack = stack().proxied().mining(Mining::Manual).up().await;
@@ -158,7 +158,7 @@ async fn a_cancellation_that_loses_the_race_ends_in_confirmed() {
     stack.finish().await;
 }
 
-/// Scenario 43: the node will never take the bytes; a placeholder consumes the nonce, and the follower is mined.
+/// Scenario 43: no node will accept the transaction; a placeholder consumes the nonce, and the next intent is mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_node_will_ever_take_fails_and_its_nonce_is_consumed() {
     let stack = stack().proxied().up().await;
@@ -176,7 +176,7 @@ async fn what_no_node_will_ever_take_fails_and_its_nonce_is_consumed() {
     stack.finish().await;
 }
 
-/// A deadline that passes while the transaction waits to be mined ends it like a cancellation.
+/// A deadline that passes while the transaction is unmined ends it like a cancellation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_that_passes_in_flight_ends_in_a_placeholder() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -193,7 +193,7 @@ async fn a_deadline_that_passes_in_flight_ends_in_a_placeholder() {
     stack.finish().await;
 }
 
-/// A worker that dies between the commit of a placeholder and its send leaves one outcome.
+/// A worker that crashes between the commit of a placeholder and its send leaves one result.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_heir_finds_the_placeholder_and_every_earlier_attempt() {
     let stack = stack().proxied().short_lease().mining(Mining::Manual).start().await;
@@ -216,7 +216,7 @@ async fn an_heir_finds_the_placeholder_and_every_earlier_attempt() {
     stack.finish().await;
 }
 
-/// An operator may ask for a higher price even where bumping by itself is off.
+/// An operator may request a higher price even if automatic bumping is off.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_speeds_a_transaction_up_once() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -237,12 +237,12 @@ async fn an_operator_speeds_a_transaction_up_once() {
     stack.finish().await;
 }
 
-/// Scenario 44, without bumping: the base fee rises above the cap and falls again; the same bytes are mined then.
+/// Scenario 44, without bumping: the base fee rises above the cap and falls again; then the same bytes are mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_base_fee_spike_is_sat_out_with_the_same_bytes() {
     let stack = stack().mining(Mining::Manual).set("resubmit.interval", "300ms").up().await;
     let to = Address::repeat_byte(0xeb);
-    let tx_id = stack.create(stack.submitter(0), "patient", &payload(to, 5)).await;
+    let tx_id = stack.create(stack.submitter(0), "waiting", &payload(to, 5)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
     set_base_fee(&stack, 500_000_000_000).await;
     stack.anvil().mine(1).await;
@@ -262,7 +262,7 @@ async fn a_base_fee_spike_is_sat_out_with_the_same_bytes() {
     stack.finish().await;
 }
 
-/// Scenario 44, with bumping: a replacement follows the market over the spike.
+/// Scenario 44, with bumping: a replacement follows the market through the spike.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_follows_a_base_fee_spike() {
     let stack = stack()
@@ -293,7 +293,7 @@ async fn set_base_fee(stack: &Stack, wei: u64) {
     stack.anvil().rpc("anvil_setNextBlockBaseFeePerGas", json!([format!("{wei:#x}")])).await;
 }
 
-/// A price that the pool refuses outright is raised where bumping is on, although no node ever took the bytes.
+/// A price that the mempool rejects is raised if bumping is on, although no node ever accepted the transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_underpriced_first_attempt_is_priced_again() {
     let stack =
@@ -306,7 +306,7 @@ async fn an_underpriced_first_attempt_is_priced_again() {
     stack.finish().await;
 }
 
-/// A cancelled intent that then loses its nonce to a stranger stays cancelled after the adoption.
+/// A cancelled intent that loses its nonce to an external transaction stays cancelled after the adoption.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_intent_does_not_come_back_when_its_nonce_was_taken() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
@@ -322,7 +322,7 @@ async fn a_cancelled_intent_does_not_come_back_when_its_nonce_was_taken() {
     stack.anvil().mine(1).await;
     stack.proxy().clear();
     stack.wait_protected(submitter).await;
-    let answer = stack.operate(submitter, "adopt", "the stranger is known").await;
+    let answer = stack.submitter_action(submitter, "adopt", "external use is known").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let row = stack.wait_for(tx_id, TxState::Cancelled).await;
     assert_eq!(row.nonce, None);
@@ -330,7 +330,7 @@ async fn a_cancelled_intent_does_not_come_back_when_its_nonce_was_taken() {
     stack.finish().await;
 }
 
-/// The limit of the chain leaves a placeholder no room; the nonce has to be consumed all the same.
+/// The chain's fee limit leaves a placeholder no room; the nonce must be consumed nevertheless.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_placeholder_exceeds_the_limit_of_the_chain_rather_than_leave_a_nonce_unused() {
     let stack = stack().proxied().set("fees.max_fee_per_gas", "1500000000").up().await;
@@ -345,7 +345,7 @@ async fn a_placeholder_exceeds_the_limit_of_the_chain_rather_than_leave_a_nonce_
     stack.finish().await;
 }
 
-/// Scenario 42. Repeating a request costs neither a row nor another look of the lane, and everybody hears the same.
+/// Scenario 42. Repeating a request costs neither a row nor another check of the lane, and all get the same response.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
     let stack = stack().up().await;
@@ -354,7 +354,7 @@ async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
         stack.create(stack.submitter(0), "asked-often", &payload(Address::repeat_byte(0x4e), 1)).await;
     let client = stack.client();
     let path = format!("/api/v1/tx/{tx_id}/cancel");
-    let (now, patient) = (format!("{path}?wait=0s"), format!("{path}?wait=60s"));
+    let (now, waiting) = (format!("{path}?wait=0s"), format!("{path}?wait=60s"));
     let body = json!({ "reason": "again and again" });
     for _ in 0..3 {
         let answer = client.post_to(&now, &body).await;
@@ -368,17 +368,17 @@ async fn a_cancellation_that_is_repeated_while_it_waits_is_one_request() {
         stack.start_worker().await;
     };
     let (first, second, ()) =
-        tokio::join!(client.post_to(&patient, &body), client.post_to(&patient, &body), start);
-    // Whoever comes after it was dealt with hears that it is final.
+        tokio::join!(client.post_to(&waiting, &body), client.post_to(&waiting, &body), start);
+    // A request after it was processed gets the response that it is final.
     for answer in [first, second] {
         assert!(matches!(answer.status, 200 | 409), "{}", answer.body);
     }
     stack.wait_for(tx_id, TxState::Cancelled).await;
-    assert_eq!(asked().await, 1, "all of them were one");
+    assert_eq!(asked().await, 1, "all are one transaction");
     stack.finish().await;
 }
 
-/// How many attempts there are when the request for a higher price is answered with 200; `None`: it was answered otherwise.
+/// Number of attempts when the speed-up request gets 200; `None`: another response.
 async fn sped_up(stack: &Stack, tx_id: TxId, wait: &str) -> Option<usize> {
     let path = format!("/api/v1/tx/{tx_id}/speed-up?wait={wait}");
     let answer = stack.client().admin_post(&path, &json!({ "reason": "a customer waits" })).await;
@@ -386,7 +386,8 @@ async fn sped_up(stack: &Stack, tx_id: TxId, wait: &str) -> Option<usize> {
     if answer.status == 200 { Some(stack.attempts(tx_id).await.len()) } else { None }
 }
 
-/// Scenario 72: kill -9 after the request was seen and before the attempt is on disk. Whoever asked waits, and is answered when it is.
+/// Scenario 72: kill -9 after the request was read and before the attempt is stored. The client waits, and gets its
+/// response after that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_speed_up_survives_a_worker_that_is_killed_over_it() {
     let stack = stack().short_lease().mining(Mining::Manual).start().await;
@@ -398,11 +399,11 @@ async fn a_speed_up_survives_a_worker_that_is_killed_over_it() {
     let heir = async {
         worker.wait_exit().await;
         assert!(worker.log().contains("failpoint: killing"));
-        assert_eq!(stack.attempts(tx_id).await.len(), 1, "killed before there was another");
+        assert_eq!(stack.attempts(tx_id).await.len(), 1, "killed before the next one");
         stack.start_worker().await;
     };
     let (attempts, ()) = tokio::join!(sped_up(&stack, tx_id, "60s"), heir);
-    assert_eq!(attempts, Some(2), "what is answered is on disk");
+    assert_eq!(attempts, Some(2), "a response implies a stored row");
     let attempts = stack.attempts(tx_id).await;
     stack.wait_pooled(attempts[1].tx_hash).await;
     stack.anvil().mine(1).await;
@@ -411,7 +412,7 @@ async fn a_speed_up_survives_a_worker_that_is_killed_over_it() {
     stack.finish().await;
 }
 
-/// Scenario 72, with a signer that is away: the request waits as a row, also across kill -9, and is not forgotten.
+/// Scenario 72, with an unreachable signer: the request is stored, also across kill -9, and is carried out later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_speed_up_that_waits_for_its_signer_survives_kill_9() {
     let stack = stack().short_lease().mining(Mining::Manual).start().await;
@@ -427,13 +428,13 @@ async fn a_speed_up_that_waits_for_its_signer_survives_kill_9() {
     wait_known(&stack, submitter).await;
     let tx_id = stack.create(submitter, "hurried", &payload(to, 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    service.behave(Manner::Away);
-    assert_eq!(sped_up(&stack, tx_id, "2s").await, None, "not answered before it is on disk");
-    first.wait_for_log("no other attempt could be made yet").await;
+    service.set_behaviour(Behaviour::Away);
+    assert_eq!(sped_up(&stack, tx_id, "2s").await, None, "no response before it is stored");
+    first.wait_for_log("new attempt could not be made yet").await;
     first.kill9();
     let second = worker().start().await;
-    second.wait_for_log("no other attempt could be made yet").await;
-    service.behave(Manner::Honest);
+    second.wait_for_log("new attempt could not be made yet").await;
+    service.set_behaviour(Behaviour::Honest);
     let attempts = stack.wait_attempts(tx_id, 2).await;
     assert_eq!(attempts[1].kind, "REPLACEMENT");
     stack.wait_pooled(attempts[1].tx_hash).await;
@@ -448,7 +449,7 @@ async fn a_speed_up_that_waits_for_its_signer_survives_kill_9() {
     stack.finish().await;
 }
 
-/// A transaction that is mined while a higher price for it waits: the request is refused, and does not wait for ever.
+/// A transaction that is mined while a speed-up waits: the request is rejected, and does not wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_speed_up_that_comes_too_late_is_refused() {
     let stack = stack().mining(Mining::Manual).start().await;
@@ -461,11 +462,11 @@ async fn a_speed_up_that_comes_too_late_is_refused() {
     wait_known(&stack, submitter).await;
     let tx_id = stack.create(submitter, "mined", &payload(to, 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    service.behave(Manner::Away);
+    service.set_behaviour(Behaviour::Away);
     let path = format!("/api/v1/tx/{tx_id}/speed-up?wait=60s");
     let client = stack.client();
     let mined = async {
-        worker.wait_for_log("no other attempt could be made yet").await;
+        worker.wait_for_log("new attempt could not be made yet").await;
         stack.anvil().mine(1).await;
     };
     let body = json!({});

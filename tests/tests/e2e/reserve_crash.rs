@@ -1,4 +1,4 @@
-//! Workers that die while a caller holds a nonce, and a window with a held nonce in its middle.
+//! Workers that crash while a nonce is reserved, and a window with a reserved nonce in the middle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tokio::sync::Notify;
 use crate::stack;
 use crate::with_nonce::{failed_by_placeholder, send, transfer};
 
-/// A fresh address per point, so that its balance counts the effects.
+/// A new address per failpoint, so that its balance counts the effects.
 fn target(index: usize) -> Address {
     Address::repeat_byte(0xc0 + index as u8)
 }
 
 type Called = Result<Accepted, WithNonceError<&'static str>>;
 
-/// A worker for each point, which has one key and dies there under a call; then one that has all keys.
+/// One worker per failpoint, with one key, is killed there during a call; then a worker with all keys continues.
 async fn call_under_dying_workers(
     points: &[&str],
     handler: impl Fn(usize) -> Result<RequestedTx, &'static str>,
@@ -38,9 +38,9 @@ async fn call_under_dying_workers(
     let gapless = stack.gapless().await;
     let calls = join_all((0..points.len()).map(|index| {
         let wanted = handler(index);
-        // Longer than it takes the next owner to come.
-        let call =
-            gapless.call(stack.key(index)).hold(Duration::from_secs(55)).wait(Duration::from_secs(120));
+        // Longer than a takeover.
+        let call = gapless.call(stack.key(index)).reserve_for(Duration::from_secs(55));
+        let call = call.wait(Duration::from_secs(120));
         call.run(async move |_: NonceContext| wanted)
     }));
     let successor = async {
@@ -48,18 +48,18 @@ async fn call_under_dying_workers(
             worker.wait_exit().await;
             assert!(worker.log().contains("failpoint: killing"), "killed at {point}");
         }
-        assert!(stack.verify().await.sound, "what the dead left behind");
+        assert!(stack.verify().await.sound, "the state after the crash");
         stack.start_worker().await
     };
     let (called, _) = futures::join!(calls, successor);
     (stack, called)
 }
 
-/// Scenario 25, for held nonces: the caller notices nothing.
+/// Scenario 25, for reserved nonces: the client is not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_at_any_step_of_a_reservation_leaves_exactly_one_effect() {
-    assert_eq!(RESERVATION_POINTS, ["reserved", "answered", "released"], "the last is in the test below");
-    // Only those that are met for certain: on a slow machine SUBMITTED and TRACKING may never be written.
+    assert_eq!(RESERVATION_POINTS, ["reserved", "answered", "released"], "the last one is tested below");
+    // Only failpoints that are certainly reached: on a slow machine SUBMITTED and TRACKING may never be written.
     let points = ["signed", "reserved", "answered", "prepared:2", "committed:2", "sent", "final"];
     let (stack, called) = call_under_dying_workers(&points, |index| Ok(transfer(target(index), 1))).await;
     for (index, (point, called)) in points.iter().zip(called).enumerate() {
@@ -76,7 +76,7 @@ async fn a_worker_killed_at_any_step_of_a_reservation_leaves_exactly_one_effect(
     stack.finish().await;
 }
 
-/// Scenarios 12 and 25: the handler fails, and the worker dies over it.
+/// Scenarios 12 and 25: the handler fails, and the worker crashes while processing that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_over_a_handler_that_failed_leaves_exactly_one_placeholder() {
     let points = ["reserved", "released", "sent", "final"];
@@ -92,7 +92,7 @@ async fn a_worker_killed_over_a_handler_that_failed_leaves_exactly_one_placehold
     stack.finish().await;
 }
 
-/// Scenario 26, for held nonces: the database dies while the handler thinks.
+/// Scenario 26, for reserved nonces: the database crashes while the handler runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_killed_while_a_nonce_is_held_loses_nothing() {
     let stack = stack().own_postgres().up().await;
@@ -100,7 +100,7 @@ async fn a_database_killed_while_a_nonce_is_held_loses_nothing() {
     let (gapless, key) = (stack.gapless().await, stack.key(0));
     let accepted = gapless
         .call(key)
-        .hold(Duration::from_secs(60))
+        .reserve_for(Duration::from_secs(60))
         .run(async |_: NonceContext| {
             stack.kill_postgres().await;
             stack.restart_postgres().await;
@@ -113,7 +113,7 @@ async fn a_database_killed_while_a_nonce_is_held_loses_nothing() {
     stack.finish().await;
 }
 
-/// Scenario 13, for a nonce that is held: what is behind it has its nonces, and waits.
+/// Scenario 13, for a reserved nonce: later intents have their nonces, and wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_window_of_16_nothing_is_sent_above_a_held_nonce() {
     for fails in [false, true] {
@@ -127,7 +127,7 @@ async fn in_a_window_of_16_nothing_is_sent_above_a_held_nonce() {
         let (gapless, key, answer) = (stack.gapless().await, stack.key(0), Arc::new(Notify::new()));
         let told = answer.clone();
         let call = tokio::spawn(async move {
-            let call = gapless.call(key).hold(Duration::from_secs(60));
+            let call = gapless.call(key).reserve_for(Duration::from_secs(60));
             call.run(async |_: NonceContext| {
                 told.notified().await;
                 if fails { Err("no more") } else { Ok(transfer(to, 10)) }
@@ -149,7 +149,10 @@ async fn in_a_window_of_16_nothing_is_sent_above_a_held_nonce() {
             assert_eq!((row.state, row.submit_attempts), (TxState::InFlight, 1), "{row:?}");
         }
         let sent = stack.proxy().sent_by(submitter.address());
-        assert!(sent.iter().all(|sent| sent.nonce < 3), "nothing left from the held nonce on: {sent:?}");
+        assert!(
+            sent.iter().all(|sent| sent.nonce < 3),
+            "nothing was sent from the reserved nonce on: {sent:?}"
+        );
         answer.notify_one();
         assert_eq!(call.await.unwrap().is_err(), fails);
         stack.wait_confirmed(&after).await;

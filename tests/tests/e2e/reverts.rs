@@ -1,4 +1,4 @@
-//! Reverts, told in the contract's own words: before a nonce is used, on chain, and in a simulation.
+//! Reverts, reported with the contract's own error: before a nonce is used, on chain, and in a simulation.
 
 use ethers_core::abi::{Token, encode};
 use ethers_core::utils::id;
@@ -9,7 +9,7 @@ use crate::stack;
 
 /// With a value, it stores 1 in slot 0. Without, and if that slot is not 0, it reverts with its own call data.
 const MIRROR: &str = "0x3460175760005415601557366000600037366000fd5b005b600160005500";
-/// Never ends by itself: JUMPDEST, PUSH1 0, JUMP.
+/// An endless loop: JUMPDEST, PUSH1 0, JUMP.
 const LOOP: &str = "0x5b600056";
 
 const ERRORS: [&str; 3] = [
@@ -26,7 +26,7 @@ fn returned(signature: &str, tokens: &[Token]) -> Vec<u8> {
     [id(signature).as_slice(), &encode(tokens)].concat()
 }
 
-/// What the contract returns, and what is to be told of it: the revert without its data, and a part of the message.
+/// What the contract returns, and the expected report: the revert without its data, and a part of the message.
 struct Case {
     name: &'static str,
     data: Vec<u8>,
@@ -81,12 +81,12 @@ fn cases() -> Vec<Case> {
         ),
         case("empty", vec![], json!({ "kind": "empty" }), "revert"),
         case("garbage", vec![0xde, 0xad, 0xbe, 0xef, 1], json!({ "kind": "unknown" }), "0xdeadbeef01"),
-        // A known selector with nothing sensible behind it.
+        // A known selector with invalid data.
         case(
             "liar",
             [id(balance).as_slice(), &[0xff; 40]].concat(),
             json!({ "kind": "unknown" }),
-            "unknown error 0x",
+            "unrecognised revert data 0x",
         ),
     ]
 }
@@ -95,7 +95,7 @@ fn call(contract: Address, data: &[u8]) -> Value {
     json!({ "to": format!("{contract:#x}"), "data": text(data), "errors": ERRORS })
 }
 
-/// Puts the contract there, ready to revert or not.
+/// Sets the contract's code, reverting or not.
 async fn mirror(stack: &Stack, contract: Address, armed: bool) {
     stack.anvil().set_code(contract, MIRROR).await;
     arm(stack, contract, armed).await;
@@ -113,8 +113,8 @@ fn expected(case: &Case) -> Value {
     revert
 }
 
-/// The error of a transaction is of this code and case, everywhere it is shown.
-async fn told(stack: &Stack, tx_id: TxId, code: &str, case: &Case) {
+/// Asserts that the error of a transaction has this code and case, everywhere it is shown.
+async fn assert_reported(stack: &Stack, tx_id: TxId, code: &str, case: &Case) {
     let seen = stack.get(tx_id).await;
     let error = &seen["error"];
     assert_eq!((&seen["state"], &error["code"]), (&json!("FAILED"), &json!(code)), "{}: {seen}", case.name);
@@ -122,7 +122,7 @@ async fn told(stack: &Stack, tx_id: TxId, code: &str, case: &Case) {
     let message = error["message"].as_str().unwrap();
     assert!(message.contains(case.words), "{}: {message}", case.name);
     assert_eq!(error["message"], seen["lastError"], "{}", case.name);
-    let event = eventually("its end is told", async || {
+    let event = eventually("its final event is emitted", async || {
         let events = stack.services().into_iter().flat_map(|service| service.events());
         let mut ours = events.filter(|event| event["tx.id"] == tx_id.to_string());
         ours.find(|event| event["event"] == "tx.failed").ok_or("not yet")
@@ -132,7 +132,7 @@ async fn told(stack: &Stack, tx_id: TxId, code: &str, case: &Case) {
     assert_eq!((&data["code"], &data["reason"]), (&json!(code), &error["message"]), "{}", case.name);
 }
 
-/// Scenario 10. Estimated, and simulated: no nonce is used, and both tell the same.
+/// Scenario 10. Estimated, and simulated: no nonce is used, and both report the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_would_revert_is_told_in_the_contract_s_own_words_before_a_nonce_is_used() {
     let stack = stack().set("events.mode", "log").up().await;
@@ -143,7 +143,7 @@ async fn what_would_revert_is_told_in_the_contract_s_own_words_before_a_nonce_is
         let tx_id = stack.create(submitter, case.name, &payload).await;
         let row = stack.wait_for(tx_id, TxState::Failed).await;
         assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("would_revert")), "{}", case.name);
-        told(&stack, tx_id, "would_revert", &case).await;
+        assert_reported(&stack, tx_id, "would_revert", &case).await;
 
         let request = json!({ "submitter": submitter.text(), "payload": payload });
         let answer = stack.client().post_to("/api/v1/tx/simulate", &request).await;
@@ -157,7 +157,7 @@ async fn what_would_revert_is_told_in_the_contract_s_own_words_before_a_nonce_is
     stack.finish().await;
 }
 
-/// Scenario 50. A gas limit of its own, so that nothing is estimated.
+/// Scenario 50. With a gas limit, so that nothing is estimated.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_reverts_on_chain_is_told_in_the_contract_s_own_words_and_the_next_goes_on() {
     let stack = stack().set("events.mode", "log").up().await;
@@ -173,11 +173,11 @@ async fn what_reverts_on_chain_is_told_in_the_contract_s_own_words_and_the_next_
     for (nonce, (tx_id, case)) in doomed.iter().enumerate() {
         let row = stack.wait_for(*tx_id, TxState::Failed).await;
         assert_eq!((row.nonce, row.sub_state.as_deref()), (Some(nonce as u64), Some("reverted")));
-        told(&stack, *tx_id, "reverted", case).await;
+        assert_reported(&stack, *tx_id, "reverted", case).await;
     }
     assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(doomed.len() as u64));
 
-    // Without the signature the bytes are all there is; and the command line reads like a report.
+    // Without the signature only the bytes are shown; and the CLI prints a readable report.
     let (custom, case) = doomed.iter().find(|(_, case)| case.name == "custom").unwrap();
     let watched = stack.cli(&["watch", &custom.to_string()]).await;
     for words in ["reverted with InsufficientBalance(uint256,uint256)", "available  7", "required   9"] {
@@ -191,7 +191,7 @@ async fn what_reverts_on_chain_is_told_in_the_contract_s_own_words_and_the_next_
     stack.finish().await;
 }
 
-/// Scenario 50. The estimate was good, and the chain changed before it was mined.
+/// Scenario 50. The estimate succeeded, and the state changed before it was mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_reverts_only_after_its_estimate_is_told_with_its_reason() {
     let stack = stack().mining(Mining::Manual).up().await;
@@ -208,7 +208,8 @@ async fn a_call_that_reverts_only_after_its_estimate_is_told_with_its_reason() {
     stack.finish().await;
 }
 
-/// Scenario 50. The change is in the same block, before it: as of the block before it would have succeeded.
+/// Scenario 50. The change is in the same block, before it: on the state of the previous block it would have
+/// succeeded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_reverts_because_of_its_own_block_is_told_with_its_reason() {
     let stack = stack().submitters(2).mining(Mining::Manual).up().await;
@@ -260,7 +261,7 @@ async fn a_long_answer_is_cut_and_says_how_long_it_was() {
     stack.finish().await;
 }
 
-/// Errors explain and change nothing: they make no other request. What is no error is refused by its place.
+/// Error definitions only explain: they do not make another request. An invalid definition is rejected with its index.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_errors_of_a_contract_are_no_part_of_what_a_request_means() {
     let stack = stack().up().await;
@@ -286,7 +287,7 @@ async fn the_errors_of_a_contract_are_no_part_of_what_a_request_means() {
     stack.finish().await;
 }
 
-/// Rows that were written before there were codes keep their words and get the code of their reason.
+/// Older rows without codes keep their messages and get the code of their reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_from_before_there_were_codes_is_readable() {
     let stack = stack().up().await;

@@ -1,5 +1,6 @@
-//! What the database lets each program do. Every test runs its API as `gapless_api` and its workers as `gapless_worker`, so
-//! that the rights are enough is shown by all of them; here is that there are no more, and that they are made everywhere.
+//! Database permissions of each program. Every test runs its API as `gapless_api` and its workers as
+//! `gapless_worker`, which shows that they are sufficient; here it is tested that there are no more, and that
+//! migrations create them everywhere.
 
 use futures::future::join_all;
 use gapless::config::Secret;
@@ -17,7 +18,7 @@ async fn session(stack: &Stack, role: &str) -> PgConnection {
     PgConnection::connect(&stack.database_url_as(role)).await.unwrap()
 }
 
-/// The SQLSTATE with which a statement is refused; empty if it is not. Nothing of it stays.
+/// The SQLSTATE of a rejected statement; empty if it succeeds. Always rolled back.
 async fn tried(session: &mut PgConnection, statement: &'static str) -> String {
     let mut attempt = session.begin().await.unwrap();
     let outcome = sqlx::query(statement).execute(&mut *attempt).await;
@@ -66,7 +67,7 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
     ] {
         assert_eq!(tried(&mut api, statement).await, DENIED, "{statement}");
     }
-    // What it may: the control that it is not merely refused everything.
+    // Permitted statements: the control that not everything is rejected.
     const QUEUED: &str =
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
          VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '')";
@@ -92,7 +93,7 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
     stack.finish().await;
 }
 
-/// Even from psql, even as the worker's own role, even as the owner of the tables.
+/// Even from psql, as the worker's role, or as the owner of the tables.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_token_is_refused_whoever_writes_it() {
     let stack = stack().mining(Mining::Manual).start().await;
@@ -112,13 +113,13 @@ async fn an_older_token_is_refused_whoever_writes_it() {
         ] {
             assert_eq!(tried(session, statement).await, "GL001", "{statement}");
         }
-        // The control: the same write with the token that is in force.
+        // The control: the same write with the current token.
         assert_eq!(
             tried(session, "UPDATE managed_tx SET state = 'STUCK', fencing_token = fencing_token").await,
             ""
         );
     }
-    // And what a worker has no business with.
+    // And what a worker does not need.
     for statement in [
         "UPDATE managed_tx SET request_id = 'other'",
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
@@ -136,7 +137,7 @@ async fn an_older_token_is_refused_whoever_writes_it() {
     stack.finish().await;
 }
 
-/// A whole life with no more rights than granted; and the control that the processes do run with those rights.
+/// A complete life cycle with only the granted permissions; and the control that the processes use them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rights_are_enough_for_a_whole_life_and_are_the_ones_in_force() {
     let stack = stack().mining(Mining::Manual).set("events.mode", "mq_outbox").up().await;
@@ -155,7 +156,7 @@ async fn the_rights_are_enough_for_a_whole_life_and_are_the_ones_in_force() {
         assert!(matches!(asked.status, 200 | 202), "{action}: {asked:?}");
     }
     for action in ["pause", "resume"] {
-        assert_eq!(stack.operate(submitter, action, "because").await.status, 200, "{action}");
+        assert_eq!(stack.submitter_action(submitter, action, "because").await.status, 200, "{action}");
     }
     let second = stack.create(submitter, "second", &transfer).await;
     stack.anvil().mine(1).await;
@@ -163,7 +164,7 @@ async fn the_rights_are_enough_for_a_whole_life_and_are_the_ones_in_force() {
     stack.anvil().mine(1).await;
     stack.wait_for(second, TxState::Confirmed).await;
 
-    // Taken away, the work stops; given back, it goes on.
+    // Revoked, the work stops; granted again, it continues.
     stack.sql("REVOKE UPDATE ON managed_tx FROM gapless_worker").await;
     stack.sql("REVOKE UPDATE (state) ON managed_tx FROM gapless_worker").await;
     let third = stack.create(submitter, "third", &transfer).await;
@@ -180,7 +181,7 @@ async fn the_rights_are_enough_for_a_whole_life_and_are_the_ones_in_force() {
     stack.finish().await;
 }
 
-/// A migration that adds a table has to say who may use it.
+/// A migration that adds a table must grant its permissions.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_table_is_known_to_the_grants() {
     let stack = stack().start().await;
@@ -198,7 +199,7 @@ async fn every_table_is_known_to_the_grants() {
     stack.finish().await;
 }
 
-/// A server on which nobody has made the roles yet.
+/// A server without the roles.
 async fn without_roles() -> Stack {
     let stack = stack().own_postgres().start().await;
     stack.sql("DROP OWNED BY gapless_api, gapless_worker").await;
@@ -221,7 +222,7 @@ async fn databases_of_one_server_are_migrated_at_the_same_moment() {
     stack.finish().await;
 }
 
-/// Managed databases: the user who migrates may not make roles.
+/// Managed databases: the migrating user may not create roles.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_roles_may_not_be_made_the_migration_goes_on_and_they_are_granted_later() {
     let stack = without_roles().await;
@@ -248,7 +249,7 @@ async fn where_roles_may_not_be_made_the_migration_goes_on_and_they_are_granted_
     for service in [api, worker] {
         service.stop_sigterm().await;
     }
-    // Somebody who may makes them, and the owner grants.
+    // An administrator creates them, and the owner grants.
     stack.sql("CREATE ROLE gapless_api NOLOGIN").await;
     stack.sql("CREATE ROLE gapless_worker NOLOGIN").await;
     sqlx::query("SELECT gapless_grant_roles()").execute(&mut plain).await.unwrap();

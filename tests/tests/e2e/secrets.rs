@@ -1,5 +1,5 @@
-//! What nobody may learn from what the programs say: keys, passwords, tokens, and whatever is in URLs besides host and port.
-//! Everything logs as much as it can, everything goes wrong that can, and all of it is searched.
+//! Secrets that must not appear in any output: keys, passwords, tokens, and URL parts besides host and port.
+//! Everything logs at its most verbose level, all failures are provoked, and all output is searched.
 
 use std::path::Path;
 
@@ -24,11 +24,11 @@ const STATION_KEY: &str = "the-key-of-the-gas-station";
 const CLOUD_SECRET: &str = "the-secret-access-key";
 const ADMIN_TOKEN: &str = "an-operator-of-the-tests";
 
-/// Everything that was said so far, and by whom.
+/// All output so far, by process.
 #[derive(Default)]
-struct Said(Vec<(String, String)>);
+struct Outputs(Vec<(String, String)>);
 
-impl Said {
+impl Outputs {
     fn cli(&mut self, output: CliOutput) {
         self.0.push(("the command line".into(), format!("{}\n{}", output.stdout, output.stderr)));
     }
@@ -112,7 +112,7 @@ async fn start_worker(stack: &Stack, keys: &Keys, database: &str) -> Service {
         .await
 }
 
-/// A node that refuses, quotes, breaks off and is away, and a database that is away for a while.
+/// A node that rejects, echoes, closes connections and is unreachable, and a database that is unreachable for a while.
 async fn trouble(stack: &Stack, keys: &Keys, database: &mut TlsPostgres) -> Vec<TxId> {
     let proxy = stack.proxy();
     let quoting = format!("project {RPC_KEY} is over its limit, says {}", rpc_url("http://node"));
@@ -150,7 +150,7 @@ async fn trouble(stack: &Stack, keys: &Keys, database: &mut TlsPostgres) -> Vec<
     tx_ids
 }
 
-/// Starts that must fail, each with a secret at hand to be repeated.
+/// Starts that must fail, each with a secret that an error message could repeat.
 async fn failing_starts(stack: &Stack, database: &TlsPostgres) {
     let raw_key = stack.submitter(0).key_hex();
     let wrong = database.url_as(&format!("service:{DATABASE_PASSWORD}x"), "127.0.0.1", "");
@@ -175,20 +175,26 @@ async fn failing_starts(stack: &Stack, database: &TlsPostgres) {
         let status = service.wait_exit().await;
         assert!(!status.success(), "{} ended with {status}", service.name());
     }
-    // These go on, and complain.
+    // These continue, with warnings.
     let api = stack.api().set("database.url", wrong.as_str()).start().await;
-    api.wait_for_log("the database cannot be used").await;
+    api.wait_for_log("the database is unavailable").await;
     let away = stack.worker().rpc(&[&node]).set("chain.c0.rpc.timeout", "1s").start().await;
     away.wait_for_log("identity could not be checked").await;
     let locked = stack.worker().set("signer.keystore", stack.dir().join("keys").to_str().unwrap());
     let locked = locked.set("signer.password_env", "WRONG").env("WRONG", "another passphrase").start().await;
-    locked.wait_for_log("a key could not be loaded").await;
+    locked.wait_for_log("could not load a key").await;
     for service in [api, away, locked] {
         service.stop_sigterm().await;
     }
 }
 
-async fn command_line(stack: &Stack, said: &mut Said, grep: &mut Grep, tx_id: TxId, database: &TlsPostgres) {
+async fn command_line(
+    stack: &Stack,
+    outputs: &mut Outputs,
+    grep: &mut Grep,
+    tx_id: TxId,
+    database: &TlsPostgres,
+) {
     let (key, _) = stack.api_key(&["--scope", "tx:read", "--scope", "tx:write"]).await;
     grep.add("API key", key.rsplit('_').next().unwrap());
     let tx_id = tx_id.to_string();
@@ -215,11 +221,11 @@ async fn command_line(stack: &Stack, said: &mut Said, grep: &mut Grep, tx_id: Tx
     ] {
         let output = stack.cli_with(&[env, ("RUST_LOG", "trace")], &args).await;
         assert_eq!(output.code == 0, works, "{args:?}: {output:?}");
-        said.cli(output);
+        outputs.cli(output);
     }
 }
 
-/// A quote is missing behind the password.
+/// A missing quote after the password.
 fn write_broken(path: &Path) {
     std::fs::write(path, format!("[database]\nurl = \"postgres://u:{DATABASE_PASSWORD}@h/d\n")).unwrap();
 }
@@ -244,17 +250,17 @@ async fn nothing_secret_is_said(format: &str) {
     let worker = start_worker(&stack, &keys, &with_role("gapless_worker")).await;
     let tx_ids = trouble(&stack, &keys, &mut database).await;
 
-    let mut said = Said::default();
+    let mut outputs = Outputs::default();
     let simulated = json!({ "submitter": stack.submitter(0).text(), "payload": payload(Address::zero(), 1) });
-    said.0.push((
+    outputs.0.push((
         "a simulation".into(),
         stack.client().post_to("/api/v1/tx/simulate", &simulated).await.body.to_string(),
     ));
     for submitter in [stack.submitter(0), &keys.kept] {
-        let answer = stack.operate(submitter, "pause", "to use the token").await;
+        let answer = stack.submitter_action(submitter, "pause", "to use the token").await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        said.0.push(("an operation".into(), answer.body.to_string()));
-        stack.operate(submitter, "resume", "it was used").await;
+        outputs.0.push(("an operation".into(), answer.body.to_string()));
+        stack.submitter_action(submitter, "resume", "it was used").await;
     }
     let of_each: Vec<String> = tx_ids.iter().map(|tx_id| format!("/api/v1/tx/{tx_id}")).collect();
     let mut paths: Vec<&str> = of_each.iter().map(String::as_str).collect();
@@ -267,22 +273,22 @@ async fn nothing_secret_is_said(format: &str) {
         "/openapi.yaml",
         "/nothing",
     ]);
-    said.pages(&api, &paths).await;
-    said.pages(&worker, &["/metrics", "/readyz", "/healthz"]).await;
-    command_line(&stack, &mut said, &mut keys.grep, tx_ids[0], &database).await;
+    outputs.pages(&api, &paths).await;
+    outputs.pages(&worker, &["/metrics", "/readyz", "/healthz"]).await;
+    command_line(&stack, &mut outputs, &mut keys.grep, tx_ids[0], &database).await;
     failing_starts(&stack, &database).await;
     stack.wait_all_terminal().await;
 
     for service in stack.services() {
-        said.0.push((service.name().to_owned(), service.log()));
+        outputs.0.push((service.name().to_owned(), service.log()));
     }
     for raw in stack.proxy().sent() {
         keys.grep.add("signed bytes", &raw[raw.len() - 64..]);
     }
-    said.is_free_of(&keys.grep);
-    // They did talk, and libraries did not below `info`.
+    outputs.is_free_of(&keys.grep);
+    // They did log, and libraries did not below `info`.
     let log = worker.log();
-    assert!(log.contains("DEBUG"), "the worker says little");
+    assert!(log.contains("DEBUG"), "the worker does not log at debug level");
     for library in ["hyper", "sqlx", "reqwest", "rustls", "h2"] {
         let talkative = |line: &&str| {
             (line.contains("TRACE") || line.contains("DEBUG")) && line.contains(&format!("{library}::"))
@@ -290,12 +296,12 @@ async fn nothing_secret_is_said(format: &str) {
         assert_eq!(log.lines().find(talkative), None);
     }
 
-    // The same search finds what is said on purpose: the name of a worker is in every line.
+    // The control: the same search finds a planted text, the worker id, which is in every line.
     let planted = "a-name-that-nobody-may-say";
     let worker = stack.worker().set("worker.id", planted).start().await;
     keys.grep.add("planted", planted);
     let found = keys.grep.find(&worker.log());
-    assert!(found.iter().any(|line| line.starts_with("planted: ")), "the search finds nothing: {found:?}");
+    assert!(found.iter().any(|line| line.starts_with("planted: ")), "nothing was found: {found:?}");
     stack.finish().await;
 }
 

@@ -1,4 +1,4 @@
-//! Nonces are given one after the other, and never without need.
+//! Nonces are assigned consecutively, and only when needed.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use gapless_tests::{Address, Fault, H256, Mining, Stack, StackBuilder, TxId, TxS
 
 use crate::stack;
 
-/// The hashes of what was sent, each once, in the order of their first sends.
+/// Hashes of sent transactions, each once, in the order of their first sends.
 fn first_sends(stack: &Stack) -> Vec<H256> {
     let mut seen = Vec::new();
     for raw in stack.proxy().sent() {
@@ -38,7 +38,7 @@ async fn a_transfer_is_confirmed_and_arrives() {
     assert_eq!(stack.anvil().balance(to).await, 1_000.into());
     let seen = stack.get(tx_id).await;
     assert_eq!(seen["state"], "CONFIRMED");
-    assert!(!seen.to_string().contains("nonce"), "a nonce is nobody's business: {seen}");
+    assert!(!seen.to_string().contains("nonce"), "clients see no nonce: {seen}");
     stack.finish().await;
 }
 
@@ -61,7 +61,7 @@ async fn several_submitters_go_on_side_by_side_each_from_zero() {
     stack.finish().await;
 }
 
-/// `count` creates at once; afterwards the chain holds the nonces from zero, one after the other.
+/// `count` concurrent creates; afterwards the chain has consecutive nonces from zero.
 async fn a_flood_becomes_a_gapless_sequence(stack: StackBuilder, count: u64) {
     let stack = stack.up().await;
     let (submitter, client) = (stack.submitter(0), stack.client());
@@ -73,12 +73,12 @@ async fn a_flood_becomes_a_gapless_sequence(stack: StackBuilder, count: u64) {
     });
     for answer in join_all(posts).await {
         assert_eq!(answer.status, 202, "{answer:?}");
-        stack.note(&answer);
+        stack.record_accepted(&answer);
     }
     stack.wait_all_terminal_within(Duration::from_secs(180)).await;
     let rows = stack.rows(submitter).await;
     assert!(rows.iter().all(|row| row.state == TxState::Confirmed));
-    // In the order they were accepted, and with nothing left out.
+    // In the order of acceptance, without omissions.
     assert_eq!(rows.iter().filter_map(|row| row.nonce).collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
     let mined = stack.anvil().mined_from(submitter.address()).await;
     let nonces: Vec<u64> = mined
@@ -90,7 +90,7 @@ async fn a_flood_becomes_a_gapless_sequence(stack: StackBuilder, count: u64) {
     stack.finish().await;
 }
 
-/// Scenario 8, with a window so that the thousand are quick.
+/// Scenario 8, with a larger window so that a thousand are fast.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_creates_at_once_have_the_nonces_from_0_to_999() {
     a_flood_becomes_a_gapless_sequence(stack().window(32).set("nonce.release_at", "mined"), 1_000).await;
@@ -189,7 +189,7 @@ async fn in_a_window_of_16_nothing_is_sent_ahead_of_a_nonce_the_node_refused() {
     let stack = stack().window(16).proxied().mining(Mining::Manual).up().await;
     let (submitter, proxy) = (stack.submitter(0), stack.proxy());
     let to = Address::repeat_byte(0xd1);
-    // Two pass, the third and whatever comes meets a full pool.
+    // Two are accepted, the third and later ones meet a full mempool.
     proxy.next(2, "eth_sendRawTransaction", Fault::Delay(Duration::ZERO));
     proxy.always("eth_sendRawTransaction", Fault::error("txpool is full"));
     let creates = (0..10).map(|n| {
@@ -239,12 +239,12 @@ async fn an_address_with_a_history_is_refused_until_it_is_adopted() {
     let refused = stack.post(submitter, "refused", &payload(to, 1)).await;
     assert_eq!((refused.status, refused.code()), (409, "submitter_protected"), "{refused:?}");
 
-    // To release is not to adopt: the next look stops it again.
-    stack.operate(submitter, "release", "to see what happens").await;
+    // A release is not an adoption: the next check stops it again.
+    stack.submitter_action(submitter, "release", "to see what happens").await;
     let reason = stack.wait_protected(submitter).await;
     assert_eq!(stack.row(first).await.nonce, None, "{reason}");
 
-    let adopted = stack.operate(submitter, "adopt", "the history is known").await;
+    let adopted = stack.submitter_action(submitter, "adopt", "the history is known").await;
     assert_eq!((adopted.status, &adopted.body["status"]), (200, &"applied".into()), "{adopted:?}");
     assert_eq!(stack.wait_for(first, TxState::Confirmed).await.nonce, Some(3), "where the chain stands");
     let second = stack.create(submitter, "second", &payload(to, 1)).await;
@@ -254,7 +254,7 @@ async fn an_address_with_a_history_is_refused_until_it_is_adopted() {
     stack.finish().await;
 }
 
-/// Scenario 14, by an operator who knows beforehand.
+/// Scenario 14, by an operator who acts beforehand.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_with_a_history_can_be_adopted_before_its_first_use() {
     let stack = stack().submitters(2).start().await;
@@ -264,12 +264,12 @@ async fn an_address_with_a_history_can_be_adopted_before_its_first_use() {
     let worker = stack.start_worker().await;
     let to = Address::repeat_byte(0xe2);
     for (submitter, next) in [(old, 2), (fresh, 0)] {
-        let adopted = stack.operate(submitter, "adopt", "before its first use").await;
+        let adopted = stack.submitter_action(submitter, "adopt", "before its first use").await;
         assert_eq!((adopted.status, &adopted.body["status"]), (200, &"applied".into()), "{adopted:?}");
         let tx_id = stack.create(submitter, "first", &payload(to, 1)).await;
         assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(next));
     }
-    let again = stack.operate(old, "adopt", "once more").await;
+    let again = stack.submitter_action(old, "adopt", "once more").await;
     assert_eq!((again.status, again.code()), (409, "not_protected"), "{again:?}");
     assert!(!worker.log().contains("PROTECT"), "nothing was ever wrong");
     stack.finish().await;

@@ -1,4 +1,4 @@
-//! Keys that others use as well: their nonces are stepped over, and ours happen once all the same.
+//! Shared keys: externally used nonces are skipped, and our intents have their effect exactly once.
 
 use gapless_tests::{
     Address, Fault, Mining, Node, Stack, StackBuilder, Submitter, TxId, TxState, eventually, payload,
@@ -11,13 +11,13 @@ fn shared_stack() -> StackBuilder {
     stack().set("nonce.strict.enabled", false).set("resubmit.interval", "500ms").set("events.mode", "log")
 }
 
-/// Where the transactions of others go.
+/// Recipient of external transactions.
 fn theirs() -> Address {
     Address::repeat_byte(0xee)
 }
 
-/// Recorded as left to others, oldest first: first, last, cause.
-async fn foreign(stack: &Stack, submitter: &Submitter) -> Vec<(i64, i64, String)> {
+/// Recorded external nonces, oldest first: first, last, cause.
+async fn external_nonces(stack: &Stack, submitter: &Submitter) -> Vec<(i64, i64, String)> {
     sqlx::query_as(
         "SELECT first_nonce, last_nonce, cause FROM foreign_nonce WHERE submitter = $1 ORDER BY first_nonce, cause",
     )
@@ -35,14 +35,14 @@ async fn send(stack: &Stack, request_id: &str, to: Address) -> TxId {
     stack.create(stack.submitter(0), request_id, &payload(to, 1)).await
 }
 
-/// Others use the key at what the node says is next, until the node took it so many times and the last of it is mined.
+/// Sends external transactions at the node's next nonce, until `count` are accepted and the last is mined.
 async fn others_send(submitter: &Submitter, node: &Node, transactions: u64) {
     let mut last = 0;
     for _ in 0..transactions {
         last = eventually("the node takes a transaction of others", async || {
             let nonce = node.count(submitter.address(), "pending").await;
             let (_, raw) = submitter.sign_transfer(node.chain_id(), nonce, theirs(), 1);
-            // Whoever is faster has it; the others try again.
+            // Whichever is faster gets the nonce; the other retries.
             node.try_rpc("eth_sendRawTransaction", json!([raw])).await.map(|_| nonce)
         })
         .await;
@@ -54,7 +54,7 @@ async fn others_send(submitter: &Submitter, node: &Node, transactions: u64) {
     .await;
 }
 
-/// The same nonce as `tx_id`'s, used outside while ours waits in the mempool, and mined.
+/// An external transaction with the nonce of `tx_id` is mined while ours is in the mempool.
 async fn lose_the_race(stack: &Stack, tx_id: TxId) {
     let nonce = stack.wait_for(tx_id, TxState::Submitted).await.nonce;
     stack.anvil().drop_all().await;
@@ -62,7 +62,7 @@ async fn lose_the_race(stack: &Stack, tx_id: TxId) {
     stack.anvil().mine(1).await;
 }
 
-/// Until the node has said often enough that the nonce is used.
+/// Waits until the node has reported often enough that the nonce is used.
 async fn wait_nonce_used(stack: &Stack, tx_id: TxId, sends: u32) {
     eventually("the node says that the nonce is used", async || match stack.row(tx_id).await {
         row if row.sub_state.as_deref() == Some("nonce_used") && row.submit_attempts >= sends => Ok(()),
@@ -84,19 +84,19 @@ async fn ours_and_others_take_turns_on_one_key_and_every_intent_happens_once() {
     let worker = stack.start_worker().await;
     let first = send(&stack, "first", to).await;
     let row = stack.wait_for(first, TxState::Confirmed).await;
-    assert_eq!(row.nonce, Some(2), "a history is no obstacle");
+    assert_eq!(row.nonce, Some(2), "old rows do not matter");
     others_send(submitter, stack.anvil(), 3).await;
     let second = send(&stack, "second", to).await;
     let row = stack.wait_for(second, TxState::Confirmed).await;
     assert_eq!(row.nonce, Some(6));
-    assert_eq!(foreign(&stack, submitter).await, [(3, 5, "STEPPED_OVER".to_owned())]);
+    assert_eq!(external_nonces(&stack, submitter).await, [(3, 5, "STEPPED_OVER".to_owned())]);
     assert_eq!(worker.metric("gapless_external_nonces_total", &["how=\"stepped_over\""]).await, 3.0);
     let event =
         worker.events().into_iter().find(|event| event["event"] == "nonce.external").expect("an event");
     assert!(!event.to_string().contains("\"nonce\""), "events name no nonce: {event}");
     assert_eq!(shown(&stack, submitter).await["shared"], true);
 
-    // And now both at once.
+    // Now both concurrently.
     let ours = async {
         let mut tx_ids = Vec::new();
         for number in 0..20 {
@@ -136,7 +136,7 @@ async fn an_intent_that_loses_its_nonce_to_others_makes_way_when_that_is_final()
     let attempts = stack.attempts(displaced).await;
     let seen: Vec<(u64, bool)> = attempts.iter().map(|attempt| (attempt.nonce, attempt.displaced)).collect();
     assert_eq!(seen, [(0, true), (1, false)]);
-    assert_eq!(foreign(&stack, submitter).await, [(0, 0, "DISPLACED".to_owned())]);
+    assert_eq!(external_nonces(&stack, submitter).await, [(0, 0, "DISPLACED".to_owned())]);
     assert_eq!(stack.anvil().balance(to).await, 2.into());
     assert!(never_stopped(&stack));
     stack.finish().await;
@@ -159,7 +159,7 @@ async fn others_who_are_reorged_away_before_they_are_final_take_nothing() {
     stack.finish().await;
 }
 
-/// A node that counts our nonce as used, and shows neither our transaction nor anybody else's.
+/// A node that counts our nonce as used, and shows neither our transaction nor an external one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_hides_our_own_transaction_makes_nothing_happen_twice() {
     let stack = shared_stack().proxied().up().await;
@@ -178,7 +178,7 @@ async fn a_node_that_hides_our_own_transaction_makes_nothing_happen_twice() {
     stack.finish().await;
 }
 
-/// Ours at 0 and 1, theirs at 2, ours at 3. Answers the heights at which the chain counted one and two of them.
+/// Ours at 0 and 1, external at 2, ours at 3. Returns the heights at which the chain counted one and two of them.
 async fn mixed_history(stack: &Stack, to: Address) -> (u64, u64) {
     let first = send(stack, "a", to).await;
     let at_one = stack.wait_for(first, TxState::Confirmed).await.block_number.unwrap();
@@ -198,14 +198,14 @@ async fn a_lagging_node_that_counts_less_leads_to_no_second_use_of_a_nonce() {
     stack.proxy().freeze_at(at_one);
     let tx_id = send(&stack, "d", to).await;
     eventually("it has a nonce", async || stack.row(tx_id).await.nonce.ok_or("none")).await;
-    assert_eq!(stack.row(tx_id).await.nonce, Some(4), "what we know counts as well");
+    assert_eq!(stack.row(tx_id).await.nonce, Some(4), "locally known nonces count as well");
     stack.proxy().thaw();
     stack.wait_for(tx_id, TxState::Confirmed).await;
     assert_eq!(stack.anvil().balance(to).await, 4.into());
     stack.finish().await;
 }
 
-/// A cursor never falls again: one absurd answer must not move it.
+/// A cursor never decreases: one absurd response must not move it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_far_beyond_the_sequence_is_not_believed_at_one_look() {
     let stack = shared_stack().proxied().up().await;
@@ -215,12 +215,12 @@ async fn a_count_far_beyond_the_sequence_is_not_believed_at_one_look() {
     stack.proxy().next(2, "eth_getTransactionCount", Fault::Result(json!("0xf4240")));
     let tx_id = send(&stack, "second", to).await;
     assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
-    assert_eq!(stack.proxy().rules_left(), 0, "it was told so");
-    assert!(foreign(&stack, stack.submitter(0)).await.is_empty());
+    assert_eq!(stack.proxy().rules_left(), 0, "the fault was used");
+    assert!(external_nonces(&stack, stack.submitter(0)).await.is_empty());
     stack.finish().await;
 }
 
-/// It shows the nonce of others as if it had been vacated. The guess is wrong, and costs nothing but time.
+/// The external nonce looks as if it had become free. The assumption is wrong, and costs only time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lagging_node_that_hides_the_transaction_of_others_leads_to_no_second_effect() {
     let stack = shared_stack().proxied().up().await;
@@ -240,7 +240,7 @@ async fn a_lagging_node_that_hides_the_transaction_of_others_leads_to_no_second_
     stack.finish().await;
 }
 
-/// Others' transaction is in the mempool, is stepped over, and is never mined.
+/// An external transaction is pending, is skipped, and is never mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nonce_that_others_vacate_is_filled_by_the_next_intent() {
     let stack = shared_stack().mining(Mining::Manual).start().await;
@@ -250,7 +250,11 @@ async fn a_nonce_that_others_vacate_is_filled_by_the_next_intent() {
     stack.start_api().await;
     stack.start_worker().await;
     let behind = send(&stack, "behind", to).await;
-    assert_eq!(stack.wait_for(behind, TxState::Submitted).await.nonce, Some(1), "theirs is not raced");
+    assert_eq!(
+        stack.wait_for(behind, TxState::Submitted).await.nonce,
+        Some(1),
+        "their transaction is not replaced"
+    );
     stack.anvil().drop_all().await;
     stack.anvil().mine(1).await;
     let filling = send(&stack, "filling", to).await;
@@ -276,13 +280,13 @@ async fn a_worker_killed_at_any_step_while_others_use_the_key_repeats_nothing() 
         let tx_id = send(&stack, point, to).await;
         let victim = stack.worker().failpoint(point).start().await;
         victim.wait_exit().await;
-        // At "committed" this takes the very nonce that ours was given.
+        // At "committed" this uses the nonce that was assigned to ours.
         others_send(submitter, stack.anvil(), 1).await;
         let heir = stack.start_worker().await;
         stack.wait_for(tx_id, TxState::Confirmed).await;
         heir.kill9();
     }
-    assert!(foreign(&stack, submitter).await.iter().any(|(.., cause)| cause == "DISPLACED"));
+    assert!(external_nonces(&stack, submitter).await.iter().any(|(.., cause)| cause == "DISPLACED"));
     assert_eq!(stack.anvil().balance(to).await, points.len().into(), "each once");
     assert!(never_stopped(&stack));
     stack.finish().await;
@@ -309,7 +313,7 @@ async fn only_the_submitter_that_is_named_is_shared() {
     stack.finish().await;
 }
 
-/// From strict to shared and back, with what was stepped over in between.
+/// From strict to shared and back, with nonces skipped in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right() {
     let stack = stack().mining(Mining::Manual).set("resubmit.interval", "500ms").up().await;
@@ -321,7 +325,7 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.workers()[0].stop_sigterm().await;
 
     let worker = stack.worker().set("nonce.strict.enabled", false).start().await;
-    worker.wait_for_log("whether others use this key").await;
+    worker.wait_for_log("shared-key setting of the submitter changed").await;
     stack.wait_attempts(raced, 2).await;
     stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
@@ -329,7 +333,7 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     let released: (String, String) =
         sqlx::query_as("SELECT action, actor FROM audit_log").fetch_one(stack.db()).await.unwrap();
     assert_eq!(released, ("release".to_owned(), "worker".to_owned()));
-    assert_eq!(foreign(&stack, submitter).await, [(0, 0, "DISPLACED".to_owned())]);
+    assert_eq!(external_nonces(&stack, submitter).await, [(0, 0, "DISPLACED".to_owned())]);
     worker.stop_sigterm().await;
 
     stack.start_worker().await;
@@ -338,7 +342,7 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.wait_pending(1).await;
     stack.anvil().mine(1).await;
     assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(2), "from the present cursor on");
-    assert!(stack.verify().await.sound, "what was left to others stays on record");
+    assert!(stack.verify().await.sound, "external nonces stay recorded");
     eventually("the lane ends", async || match stack.lease(submitter).await {
         Some(lease) if lease.owner.is_none() || !lease.live => Ok(()),
         lease => Err(lease),
@@ -353,7 +357,7 @@ async fn a_submitter_becomes_shared_and_strict_again_and_its_record_stays_right(
     stack.finish().await;
 }
 
-/// The control: strict is the default, the database insists on it, and the audit notices where neither helped.
+/// The control: strict is the default, the database enforces it, and the audit detects violations.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
     let stack = stack().up().await;
@@ -366,19 +370,23 @@ async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
     let note = "INSERT INTO foreign_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
          SELECT chain_id, submitter, next_nonce, next_nonce, 'STEPPED_OVER', fencing_token FROM submitter_nonce_cursor";
     assert_eq!(stack.refusal(note).await, "GL005");
-    // A program that skips, and a database that lets it.
+    // A program that skips nonces, and a database without the constraint.
     stack.sql("ALTER TABLE submitter_nonce_cursor DISABLE TRIGGER submitter_nonce_cursor_guard").await;
     assert_eq!(stack.sql(skip).await, 1);
     submitter.spend_outside(stack.anvil(), Some(1)).await;
     let verdict = stack.verify().await;
-    assert!(verdict.broken().iter().any(|name| name.contains("has its bytes")), "{:#}", verdict.report);
-    // Shared or not: what is not on record was skipped in silence.
+    assert!(
+        verdict.broken().iter().any(|name| name.contains("has a signed transaction")),
+        "{:#}",
+        verdict.report
+    );
+    // Shared or not: a nonce that is not recorded was skipped silently.
     assert_eq!(stack.sql("UPDATE submitter SET shared = TRUE").await, 1);
-    stack.finish_unsound("has its bytes").await;
+    stack.finish_unsound("has a signed transaction").await;
 }
 
-/// A count that may be an hour old is asked for once. What others did since then is found when a node refuses the nonce, and nothing
-/// is lost by it. With the default the same nonce is stepped over at once.
+/// A count that may be an hour old is fetched once. Later external use is detected when a node rejects the nonce, and
+/// nothing is lost. With the default the same nonce is skipped at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn how_old_a_count_may_be_decides_whether_others_are_stepped_over_or_collided_with() {
     for (age, cause) in [("0s", "stepped_over"), ("1h", "displaced")] {
@@ -389,10 +397,10 @@ async fn how_old_a_count_may_be_decides_whether_others_are_stepped_over_or_colli
         others_send(submitter, stack.anvil(), 1).await;
         let second = send(&stack, "second", to).await;
         assert_eq!(stack.wait_for(second, TxState::Confirmed).await.nonce, Some(2), "{age}");
-        let left = foreign(&stack, submitter).await;
+        let left = external_nonces(&stack, submitter).await;
         assert_eq!(left.len(), 1, "{left:?}");
         assert_eq!((left[0].0, left[0].1, left[0].2.to_lowercase()), (1, 1, cause.to_owned()), "{age}");
-        // After a collision the chain is asked again, whatever the age.
+        // After a collision the count is fetched again, regardless of its age.
         others_send(submitter, stack.anvil(), 1).await;
         let third = send(&stack, "third", to).await;
         stack.wait_for(third, TxState::Confirmed).await;
@@ -401,7 +409,8 @@ async fn how_old_a_count_may_be_decides_whether_others_are_stepped_over_or_colli
     }
 }
 
-/// A former owner left the word that a nonce is used. Nobody doubts a shared key for that: the lane ends when there is nothing left to do.
+/// A former owner recorded that a nonce is used. A shared key is not suspected for that: the lane ends when nothing
+/// is left to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_of_a_shared_key_ends_although_a_nonce_was_said_to_be_used() {
     let stack = stack().mining(Mining::Manual).set("nonce.strict.enabled", false).up().await;

@@ -1,9 +1,9 @@
-//! Keys that live in another process: they sign, are away, come back, refuse and lie.
+//! Remote signers: they sign, are unreachable, recover, reject and return wrong signatures.
 
 use std::time::Duration;
 
 use gapless_tests::{
-    Address, Manner, Mining, Node, Service, SigningService, Stack, Submitter, TxId, TxState, U256,
+    Address, Behaviour, Mining, Node, Service, SigningService, Stack, Submitter, TxId, TxState, U256,
     eventually, payload,
 };
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::stack;
 
 const TOKEN: &str = "a-token-of-the-tests";
 
-/// An anvil that only signs. The chain of the stack is another.
+/// An anvil that only signs. The chain of the stack is another one.
 async fn signing_node(stack: &Stack) -> Node {
     let log = stack.dir().join("signer.log");
     Node::with_accounts(1, stack.anvil().chain_id(), Mining::Manual, &log).await
@@ -24,7 +24,7 @@ async fn anvils_submitter(stack: &Stack) -> Submitter {
     submitter
 }
 
-/// A worker that knows the signer and no key.
+/// A worker with the signer and no local key.
 async fn worker_with(stack: &Stack, kind: &str, signer: Value) -> Service {
     let key = format!("signer.{kind}");
     stack.worker().only_keys(&[]).set(&key, json!([signer])).start().await
@@ -54,7 +54,7 @@ pub(crate) async fn wait_for_signer(stack: &Stack, tx_id: TxId) {
     assert!(stack.attempts(tx_id).await.is_empty());
 }
 
-/// A key that only `eth_signTransaction` reaches, found by `eth_accounts`: every type of transaction is on chain.
+/// A key behind `eth_signTransaction`, discovered by `eth_accounts`: every type of transaction is mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_behind_json_rpc_is_found_and_signs_every_type() {
     let stack = stack().start().await;
@@ -89,7 +89,8 @@ async fn a_key_behind_json_rpc_is_found_and_signs_every_type() {
     stack.finish().await;
 }
 
-/// Scenario 11, with a signer that is really gone: work waits without a nonce, others go on, and it goes on by itself.
+/// Scenario 11, with an unreachable signer: work waits without a nonce, other submitters continue, and it continues
+/// by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_remote_signer_that_dies_delays_and_burns_no_nonce() {
     let stack = stack().start().await;
@@ -114,7 +115,7 @@ async fn a_remote_signer_that_dies_delays_and_burns_no_nonce() {
     stack.finish().await;
 }
 
-/// A signer that is not there at the start: what the configuration lists is announced, what must be asked for comes
+/// A signer that is unreachable at the start: configured addresses are announced, addresses that must be queried come
 /// later, and other keys do not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
@@ -123,7 +124,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     let (local, listed, asked) = (stack.submitter(0), stack.submitter(1), stack.submitter(2));
     let services = [SigningService::start(listed, TOKEN).await, SigningService::start(asked, TOKEN).await];
     for service in &services {
-        service.behave(Manner::Away);
+        service.set_behaviour(Behaviour::Away);
     }
     let config = json!([
         { "url": services[0].url(), "addresses": [listed.text()], "token_env": "SIGNING_TOKEN" },
@@ -136,11 +137,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     stack.wait_for(by_local, TxState::Confirmed).await;
     let by_listed = stack.create(listed, "listed", &payload(to, 1)).await;
     wait_for_signer(&stack, by_listed).await;
-    assert_eq!(
-        stack.client().post(asked, "asked", &payload(to, 1)).await.status,
-        404,
-        "nobody signs for it yet"
-    );
+    assert_eq!(stack.client().post(asked, "asked", &payload(to, 1)).await.status, 404, "no signer yet");
     eventually("both signers are reported", async || {
         let (status, body) = worker.readiness().await;
         assert_eq!(status, 200, "{body}");
@@ -150,7 +147,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     .await;
 
     for service in &services {
-        service.behave(Manner::Honest);
+        service.set_behaviour(Behaviour::Honest);
     }
     assert_eq!(wait_known(&stack, asked).await["signer"], "http");
     let by_asked = stack.create(asked, "asked", &payload(to, 1)).await;
@@ -164,7 +161,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     stack.finish().await;
 }
 
-/// A signing service that returns other transactions than it was asked for: refused, loudly, without a nonce.
+/// A signing service that returns other transactions than requested: rejected with an error log, without a nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lying_signing_service_costs_an_intent_and_no_nonce() {
     let stack = stack().start().await;
@@ -181,37 +178,37 @@ async fn a_lying_signing_service_costs_an_intent_and_no_nonce() {
 
     let thief = Address::repeat_byte(0x66);
     let lies = [
-        ("to", Manner::Lying("to", json!(thief))),
-        ("value", Manner::Lying("value", json!("0xde0b6b3a7640000"))),
-        ("data", Manner::Lying("data", json!("0xdeadbeef"))),
-        ("nonce", Manner::Lying("nonce", json!("0x7"))),
-        ("gas", Manner::Lying("gas", json!("0xffffff"))),
-        ("maxFeePerGas", Manner::Lying("maxFeePerGas", json!("0xffffffffffff"))),
-        ("chainId", Manner::Lying("chainId", json!("0x1"))),
-        ("from", Manner::WithKeyOf(Submitter::random())),
+        ("to", Behaviour::Lying("to", json!(thief))),
+        ("value", Behaviour::Lying("value", json!("0xde0b6b3a7640000"))),
+        ("data", Behaviour::Lying("data", json!("0xdeadbeef"))),
+        ("nonce", Behaviour::Lying("nonce", json!("0x7"))),
+        ("gas", Behaviour::Lying("gas", json!("0xffffff"))),
+        ("maxFeePerGas", Behaviour::Lying("maxFeePerGas", json!("0xffffffffffff"))),
+        ("chainId", Behaviour::Lying("chainId", json!("0x1"))),
+        ("from", Behaviour::WithKeyOf(Submitter::random())),
     ];
     let count = lies.len();
     for (field, manner) in lies {
-        service.behave(manner);
+        service.set_behaviour(manner);
         let doomed = stack.create(submitter, &format!("doomed-{field}"), &payload(to, 1)).await;
         let row = stack.wait_for(doomed, TxState::Failed).await;
         assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("signer_refused")), "{field}");
         assert!(row.last_error.is_some_and(|error| error.contains(&format!("`{field}`"))), "{field}");
         assert!(stack.attempts(doomed).await.is_empty());
     }
-    service.behave(Manner::Refusing("over the daily limit"));
+    service.set_behaviour(Behaviour::Refusing("over the daily limit"));
     let over = stack.create(submitter, "over", &payload(to, 1)).await;
     let row = stack.wait_for(over, TxState::Failed).await;
     assert!(row.last_error.is_some_and(|error| error.contains("over the daily limit")));
 
-    service.behave(Manner::Honest);
+    service.set_behaviour(Behaviour::Honest);
     let next = stack.create(submitter, "next", &payload(to, 1)).await;
     assert_eq!(stack.wait_for(next, TxState::Confirmed).await.nonce, Some(1), "none of them used a nonce");
     assert_eq!(stack.anvil().balance(thief).await, U256::zero());
     let complaints: Vec<Value> = worker
         .log_lines()
         .into_iter()
-        .filter(|line| line["message"].as_str().is_some_and(|text| text.contains("another transaction")))
+        .filter(|line| line["message"].as_str().is_some_and(|text| text.contains("different transaction")))
         .collect();
     assert_eq!(complaints.len(), count, "{complaints:?}");
     assert!(complaints.iter().all(|line| line["level"] == "ERROR" && line["submitter"] == submitter.text()));
@@ -221,15 +218,15 @@ async fn a_lying_signing_service_costs_an_intent_and_no_nonce() {
     stack.finish().await;
 }
 
-/// A signer that takes the request and never answers: no transaction is open meanwhile, others go on, and a stop does
-/// not wait for it.
+/// A signer that accepts the request and never responds: no database transaction is open meanwhile, other submitters
+/// continue, and a shutdown does not wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_signer_holds_no_database_transaction_and_no_lease() {
     let stack = stack().submitters(2).start().await;
     stack.start_api().await;
     let (remote, local, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0xa5));
     let service = SigningService::start(remote, TOKEN).await;
-    service.behave(Manner::Silent);
+    service.set_behaviour(Behaviour::Silent);
     let signer = json!([
         { "url": service.url(), "addresses": [remote.text()], "token_env": "SIGNING_TOKEN", "timeout": "10m" },
     ]);
@@ -237,7 +234,7 @@ async fn a_silent_signer_holds_no_database_transaction_and_no_lease() {
         || stack.worker().only_keys(&[1]).set("signer.http", signer.clone()).env("SIGNING_TOKEN", TOKEN);
     let first = worker().start().await;
     let held = stack.create(remote, "held", &payload(to, 1)).await;
-    service.wait_asked("POST /sign").await;
+    service.wait_for_request("POST /sign").await;
     let free = stack.create(local, "free", &payload(to, 1)).await;
     stack.wait_for(free, TxState::Confirmed).await;
     stack.wait_no_open_transaction().await;
@@ -246,7 +243,7 @@ async fn a_silent_signer_holds_no_database_transaction_and_no_lease() {
     let took = first.stop_sigterm().await;
     assert!(took < Duration::from_secs(3), "{took:?}");
 
-    service.behave(Manner::Honest);
+    service.set_behaviour(Behaviour::Honest);
     worker().start().await;
     assert_eq!(stack.wait_for(held, TxState::Confirmed).await.nonce, Some(0));
     stack.finish().await;

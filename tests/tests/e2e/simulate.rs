@@ -1,4 +1,4 @@
-//! Trying a transaction without sending it.
+//! Simulation of a transaction without sending it.
 
 use gapless_tests::{Address, Stack, TxState, U256, payload};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn a_simulation_tells_gas_and_fees_and_stores_nothing() {
 
     assert_eq!(stored(&stack).await, 0);
     assert_eq!(stack.anvil().balance(to).await, 0.into());
-    // What was simulated can be sent, and uses the first nonce.
+    // A simulated transaction can be sent, and uses the first nonce.
     let tx_id = stack.create(stack.submitter(0), "real", &payload(to, 7)).await;
     assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(0));
     stack.finish().await;
@@ -58,7 +58,7 @@ async fn a_simulation_tells_why_a_transaction_would_not_succeed() {
     let answer = simulate(json!({ "to": format!("{contract:#x}") })).await;
     assert_eq!((answer.status, &answer.body["outcome"]), (200, &json!("reverted")), "{}", answer.body);
     assert!(answer.body["reason"].as_str().unwrap().to_lowercase().contains("overflow"), "{}", answer.body);
-    // Also when the limit is given, which a worker would not estimate.
+    // Also with a gas limit, which a worker would not estimate.
     let answer = simulate(json!({ "to": format!("{contract:#x}"), "gasLimit": "100000" })).await;
     assert_eq!(answer.body["outcome"], "reverted", "{}", answer.body);
 
@@ -69,12 +69,12 @@ async fn a_simulation_tells_why_a_transaction_would_not_succeed() {
     let answer = simulate(cheap).await;
     assert_eq!(answer.body["outcome"], "underpriced", "{}", answer.body);
 
-    // What a create would refuse is refused.
+    // What a create would reject is rejected.
     let answer = simulate(json!({ "to": "0x12" })).await;
     assert_eq!((answer.status, answer.code()), (422, "invalid_payload"), "{}", answer.body);
-    let stranger =
+    let unknown =
         json!({ "submitter": format!("{contract:#x}"), "payload": {"to": format!("{contract:#x}")} });
-    let answer = stack.client().post_to(ROUTE, &stranger).await;
+    let answer = stack.client().post_to(ROUTE, &unknown).await;
     assert_eq!((answer.status, answer.code()), (404, "unknown_submitter"), "{}", answer.body);
     assert_eq!(stored(&stack).await, 0);
     stack.finish().await;
@@ -93,7 +93,7 @@ async fn an_api_without_a_node_says_so_and_goes_on_with_the_rest() {
     let answer = none.client().post_to(ROUTE, &body).await;
     assert_eq!((answer.status, answer.code()), (409, "simulation_disabled"), "{}", answer.body);
     let answer = none.client().post(stack.submitter(0), "r", &payload(to, 1)).await;
-    stack.note(&answer);
+    stack.record_accepted(&answer);
     stack.wait_for(answer.tx_id().parse().unwrap(), TxState::Confirmed).await;
     stack.finish().await;
 }
@@ -102,13 +102,13 @@ async fn an_api_without_a_node_says_so_and_goes_on_with_the_rest() {
 async fn the_command_line_simulates() {
     let stack = stack().up().await;
     let (from, to) = (stack.submitter(0).text(), format!("{:#x}", Address::repeat_byte(0xe4)));
-    let said = stack.cli(&["submit", "--from", &from, "--to", &to, "--value", "5", "--simulate"]).await;
-    assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.stdout.contains("success") && said.stdout.contains("21000"), "{said:?}");
+    let output = stack.cli(&["submit", "--from", &from, "--to", &to, "--value", "5", "--simulate"]).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    assert!(output.stdout.contains("success") && output.stdout.contains("21000"), "{output:?}");
     stack.anvil().set_code(Address::repeat_byte(0xe4), "0x60006000fd").await;
-    let said = stack.cli(&["submit", "--from", &from, "--to", &to, "--simulate"]).await;
-    assert_eq!(said.code, 1, "{said:?}");
-    assert!(said.stdout.contains("reverted"), "{said:?}");
+    let output = stack.cli(&["submit", "--from", &from, "--to", &to, "--simulate"]).await;
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stdout.contains("reverted"), "{output:?}");
     assert_eq!(stored(&stack).await, 0);
     stack.finish().await;
 }

@@ -1,5 +1,5 @@
-//! Clients that ask and do not read. Everybody else is answered all the same, workers notice nothing, and those who keep a place for
-//! nothing lose it.
+//! Clients that do not read their responses. Other clients and workers are not affected, and slow readers are
+//! disconnected.
 
 use std::time::{Duration, Instant};
 
@@ -13,25 +13,25 @@ use crate::stack;
 
 /// Connections of each API.
 const PLACES: usize = 240;
-/// What is posted at a time, and as many rows as a page of a list can have.
+/// Requests per batch, and rows per page.
 const POSTS: usize = 200;
-/// Submitters that share them.
+/// Submitters of these requests.
 const BUSY: usize = 8;
-/// Long polls that begin together.
+/// Long polls that start together.
 const AT_ONCE: usize = 10;
-/// What the API itself may keep for one who does not read, on average. The system's own buffers come on top.
+/// Average memory of the API per slow reader. The system's own buffers come on top.
 const KEPT_FOR_EACH_KB: u64 = 512;
 
-/// How many do what.
+/// Number of clients by behaviour.
 #[derive(Clone, Copy)]
 struct Crowd {
-    /// Wait for what does not end.
+    /// Long-poll an intent that does not end.
     waiting: usize,
-    /// Ask for one page after the other and read nothing.
+    /// Request page after page without reading.
     listing: usize,
-    /// The same, and read a byte a second.
+    /// The same, reading a byte per second.
     slow: usize,
-    /// Those who wait may wait as long as they like.
+    /// Long polls may wait as long as they like.
     stays: bool,
 }
 
@@ -41,7 +41,7 @@ impl Crowd {
     }
 }
 
-/// They sit there as long as this lives.
+/// The connections stay open as long as this lives.
 struct Readers {
     _waiting: Vec<TcpStream>,
     _tasks: JoinSet<()>,
@@ -55,7 +55,7 @@ impl Readers {
             let request = format!("GET /api/v1/tx/{endless}?wait=1h HTTP/1.1\r\nhost: here\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             waiting.push(stream);
-            // Each reads its row first, over the few sessions that there are: on a busy machine all at once would be refused.
+            // Each first reads its row over the few sessions: on a busy machine, all at once would be rejected.
             if crowd.stays && waiting.len().is_multiple_of(AT_ONCE) {
                 wait_polls(api, waiting.len()).await;
             }
@@ -85,7 +85,7 @@ impl Readers {
     }
 }
 
-/// Until those who ask for pages get no more of them: nobody has room for another.
+/// Waits until the page requests get no more responses, because all buffers are full.
 async fn wait_stalled(api: &Service) {
     let (mut last, mut since) = (0.0, Instant::now());
     eventually("those who do not read are stalled", async || {
@@ -100,12 +100,12 @@ async fn wait_stalled(api: &Service) {
 
 async fn connect(api: &Service) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
-    // As little as the system allows: it shall not read in the client's place.
+    // As small as the system allows: its buffers shall not hide the slow reader.
     socket.set_recv_buffer_size(1).unwrap();
     socket.connect(api.url().trim_start_matches("http://").parse().unwrap()).await.unwrap()
 }
 
-/// Until so many long polls wait.
+/// Waits until this many long polls are waiting.
 async fn wait_polls(api: &Service, count: usize) {
     eventually(&format!("{count} wait"), async || {
         let waiting = api.metric("gapless_long_polls", &[]).await;
@@ -114,7 +114,7 @@ async fn wait_polls(api: &Service, count: usize) {
     .await;
 }
 
-/// Posts to every busy submitter in turn, some at once. Answers how long it took.
+/// Posts to all busy submitters in turn, some concurrently. Returns how long it took.
 async fn post_all(stack: &Stack, client: &Client, round: &str) -> Duration {
     let transfer = payload(Address::repeat_byte(0x58), 1);
     let began = Instant::now();
@@ -126,12 +126,12 @@ async fn post_all(stack: &Stack, client: &Client, round: &str) -> Duration {
     let took = began.elapsed();
     for answer in &answers {
         assert_eq!(answer.status, 202, "{answer:?}");
-        stack.note(answer);
+        stack.record_accepted(answer);
     }
     took
 }
 
-/// Until everything that the busy ones were asked for is CONFIRMED.
+/// Waits until all requests of the busy submitters are CONFIRMED.
 async fn wait_confirmed(stack: &Stack, count: usize) {
     eventually(&format!("{count} are CONFIRMED"), async || {
         let confirmed: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE state = 'CONFIRMED'")
@@ -143,7 +143,7 @@ async fn wait_confirmed(stack: &Stack, count: usize) {
     .await;
 }
 
-/// Until every session of the APIs is at rest, although the readers still sit there.
+/// Waits until all database sessions of the APIs are idle, although the slow readers are still connected.
 async fn wait_sessions_rest(stack: &Stack) {
     eventually("no session of an API does anything", async || {
         let busy: Vec<(String, String)> = sqlx::query_as(
@@ -164,10 +164,10 @@ fn resident_kb(service: &Service) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Scenario 58, as far as clients are the consumers: readers who stall keep nobody else from submitting.
+/// Scenario 58, for clients as consumers: slow readers do not keep other clients from submitting.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
-    // So few sessions for reads that one held for a reader would be missed at once.
+    // So few read sessions that a single blocked one would be noticed.
     let stack = stack().submitters(BUSY + 1).set("api.max_connections", PLACES as u64);
     let stack = stack.set("database.max_connections", 2).start().await;
     stack.start_worker().await;
@@ -176,12 +176,12 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     let client = patient.client();
     stack.wait_announced(&client).await;
     let idle = stack.submitter(BUSY);
-    assert_eq!(stack.operate(idle, "pause", "so that nothing leaves the queue").await.status, 200);
+    assert_eq!(stack.submitter_action(idle, "pause", "so that nothing leaves the queue").await.status, 200);
     let endless = stack.create(idle, "endless", &payload(Address::repeat_byte(0x59), 1)).await;
     let alone = post_all(&stack, &client, "alone").await;
     wait_confirmed(&stack, POSTS).await;
 
-    // With all of them there, and for good: as quick, as far, and with no session and little memory for them.
+    // With all slow readers, permanently: as fast, as far, and with no session and little memory for them.
     let before = resident_kb(&patient);
     let crowd = Crowd { waiting: 170, listing: 20, slow: 20, stays: true };
     let readers = Readers::sit_down(&patient, endless, crowd).await;
@@ -193,28 +193,28 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     let grown = resident_kb(&patient).saturating_sub(before);
     assert!(grown < crowd.all() as u64 * KEPT_FOR_EACH_KB, "{grown} kB for {} readers", crowd.all());
 
-    // Where they have less time they are cut off: who comes when every place is taken by them gets one.
+    // With a shorter timeout they are disconnected: a new client gets a connection although all were in use.
     let quick = stack.api().set("api.send_timeout", "1s").set("api.header_timeout", "2s");
     let quick = quick.set("api.max_wait", "200ms").start().await;
     let everywhere = Crowd { waiting: PLACES - 40, listing: 20, slow: 20, stays: false };
     let cut_off = Readers::sit_down(&quick, endless, everywhere).await;
-    // Pages are still being made for those who will not read them, over the two sessions that reads have.
+    // Pages are still produced for clients that will not read them, over the two read sessions.
     post_all(&stack, &quick.client(), "after").await;
     eventually("those who did not read are gone", async || {
-        // The one that asks has a place, too.
+        // The metrics request has a connection, too.
         let open = quick.metric("gapless_api_connections", &[]).await;
         if open == 1.0 { Ok(()) } else { Err(open) }
     })
     .await;
     wait_confirmed(&stack, 3 * POSTS).await;
-    // The control: it is the time-out that cuts them off.
+    // The control: the timeout disconnects them.
     let open = patient.metric("gapless_api_connections", &[]).await;
     assert!(open > crowd.all() as f64, "{open} connections of those who may stay");
     let waiting = patient.metric("gapless_long_polls", &[]).await;
     assert_eq!(waiting, crowd.waiting as f64, "they still wait");
 
     drop((readers, cut_off));
-    assert_eq!(stack.operate(idle, "resume", "go on").await.status, 200);
+    assert_eq!(stack.submitter_action(idle, "resume", "go on").await.status, 200);
     stack.wait_all_terminal().await;
     stack.finish().await;
 }

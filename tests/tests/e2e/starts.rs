@@ -1,4 +1,4 @@
-//! Starts that must fail with a reason, and one that must not: a key that cannot be opened.
+//! Starts that must fail with a reason, and one that must not: a keystore that cannot be decrypted.
 
 use gapless::config::Secret;
 use gapless::signer::keystore;
@@ -9,7 +9,7 @@ use sqlx::Connection;
 
 use crate::stack;
 
-/// Ends with a failure and says why; answers what it said.
+/// The process exits with a failure and a reason; returns its log.
 async fn refuses_to_start(service: Service) -> String {
     let status = service.wait_exit().await;
     assert!(!status.success(), "{} ended with {status}", service.name());
@@ -80,7 +80,7 @@ async fn a_keystore_file_that_cannot_be_opened_is_named_and_the_rest_goes_on() {
     let worker =
         stack.worker().set("signer.keystore", keys.to_str().unwrap()).set("signer.password_env", "KEYS");
     let worker = worker.env("KEYS", "secret").start().await;
-    let line = worker.wait_for_log("a key could not be loaded").await;
+    let line = worker.wait_for_log("could not load a key").await;
     assert!(line.contains(locked.to_str().unwrap()), "{line}");
     let (status, body) = worker.readiness().await;
     assert_eq!(status, 200, "{body}");
@@ -93,7 +93,7 @@ async fn a_keystore_file_that_cannot_be_opened_is_named_and_the_rest_goes_on() {
     let body = json!({ "submitter": format!("{good:#x}"), "requestId": "kept", "payload": payload(to, 1) });
     let answer = stack.client().post_raw(&body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
-    stack.note(&answer);
+    stack.record_accepted(&answer);
     let beside = stack.create(stack.submitter(0), "beside", &payload(to, 1)).await;
     stack.wait_confirmed(&[answer.tx_id().parse().unwrap(), beside]).await;
     assert!(!worker.log().contains("another password") && !worker.log().contains("secret"));

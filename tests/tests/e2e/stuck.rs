@@ -1,6 +1,6 @@
-//! What stays unmined: the alarm, the policy, the operator, and the profile that allows nothing but patience.
+//! Unmined transactions: the alarm, the policy, the operator, and the profile that only resends.
 
-use gapless_tests::{Address, Fault, Manner, Mining, SigningService, TxState, eventually, payload};
+use gapless_tests::{Address, Behaviour, Fault, Mining, SigningService, TxState, eventually, payload};
 use serde_json::json;
 
 use crate::signers::wait_known;
@@ -27,7 +27,8 @@ async fn a_policy_raises_the_price_of_what_is_stuck() {
     stack.finish().await;
 }
 
-/// What the policy wanted is wanted by the next owner as well: the signer was away, and the worker was killed meanwhile.
+/// The decision of the policy survives a change of owner: the signer was unreachable, and the worker was killed
+/// meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_higher_price_that_the_policy_wanted_survives_kill_9() {
     let stack = stack().short_lease().mining(Mining::Manual).set("stuck.after", "4s");
@@ -44,11 +45,11 @@ async fn a_higher_price_that_the_policy_wanted_survives_kill_9() {
     wait_known(&stack, submitter).await;
     let tx_id = stack.create(submitter, "slow", &payload(to, 1)).await;
     stack.wait_attempts(tx_id, 1).await;
-    service.behave(Manner::Away);
+    service.set_behaviour(Behaviour::Away);
     stack.wait_for(tx_id, TxState::Stuck).await;
     first.kill9();
-    assert_eq!(stack.attempts(tx_id).await.len(), 1, "nobody could sign another");
-    service.behave(Manner::Honest);
+    assert_eq!(stack.attempts(tx_id).await.len(), 1, "no other could be signed");
+    service.set_behaviour(Behaviour::Honest);
     worker().start().await;
     let attempts = stack.wait_attempts(tx_id, 2).await;
     assert_eq!(attempts[1].kind, "REPLACEMENT");
@@ -87,7 +88,7 @@ async fn an_operator_finds_what_is_stuck_and_resolves_it() {
     stack.finish().await;
 }
 
-/// The bytes that were signed first, and no others.
+/// Only the bytes that were signed first.
 #[tokio::test(flavor = "multi_thread")]
 async fn stability_first_makes_neither_replacement_nor_placeholder() {
     let stack = stack()

@@ -1,4 +1,4 @@
-//! The rest of what clients and operators can do: idempotency keys, lists, long polls, admin routes.
+//! Other features of the API: idempotency keys, lists, long polls, admin routes.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ async fn the_idempotency_key_header_is_a_request_id() {
     };
     let first = post(Some("k-1"), &body(None)).await;
     assert_eq!(first.status, 202, "{first:?}");
-    stack.note(&first);
+    stack.record_accepted(&first);
     assert_eq!(first.headers["location"], format!("/api/v1/tx/{}", first.tx_id()));
     for (key, request_id) in [(Some("k-1"), None), (None, Some("k-1")), (Some("k-1"), Some("k-1"))] {
         let again = post(key, &body(request_id)).await;
@@ -61,7 +61,7 @@ async fn lists_are_filtered_and_read_page_by_page() {
     let of_two = stack.create(two, "r0", &payload(Address::repeat_byte(0x03), 1)).await.to_string();
     stack.wait_all_terminal().await;
 
-    // Newest first, every one once, whatever the page size.
+    // Newest first, every item once, for all page sizes.
     let mut seen = Vec::new();
     let mut path = "/api/v1/tx?limit=3".to_owned();
     loop {
@@ -123,7 +123,7 @@ async fn a_long_poll_ends_when_the_transaction_is_final_or_the_time_is_up() {
     let polls: Vec<_> = polls.collect();
     let api = stack.services().remove(0);
     let early = client.get(&format!("/api/v1/tx/{tx_id}?wait=300ms")).await;
-    assert_eq!(early.body["state"], "SUBMITTED", "the time was up");
+    assert_eq!(early.body["state"], "SUBMITTED", "the limit was reached");
     assert!(polls.iter().all(|poll| !poll.is_finished()));
     stack.anvil().mine(1).await;
     for poll in polls {
@@ -135,22 +135,22 @@ async fn a_long_poll_ends_when_the_transaction_is_final_or_the_time_is_up() {
     let bad = client.get(&format!("/api/v1/tx/{tx_id}?wait=soon")).await;
     assert_eq!((bad.status, bad.code()), (400, "invalid_request"));
 
-    // A server that stops does not wait for those who wait.
+    // A shutdown does not wait for long polls.
     let open = stack.create(stack.submitter(0), "open", &payload(Address::repeat_byte(0x04), 1)).await;
     stack.wait_for(open, TxState::Submitted).await;
     let path = format!("/api/v1/tx/{open}?wait=50s");
     let (answer, stopped) = tokio::join!(client.get(&path), async {
-        // Whoever asks after it can be answered only once the server has taken both.
+        // A later request is answered only after the server has accepted both.
         let other = stack.client().get(&format!("/api/v1/tx/{open}?wait=500ms")).await;
         assert_eq!(other.body["state"], "SUBMITTED");
         api.stop_sigterm().await
     });
-    assert_eq!((answer.status, &answer.body["state"]), (200, &json!("SUBMITTED")), "told how it stands");
+    assert_eq!((answer.status, &answer.body["state"]), (200, &json!("SUBMITTED")), "the current state");
     assert!(stopped < Duration::from_secs(8), "{stopped:?}");
     stack.finish().await;
 }
 
-/// The API has a connection on which it hears workers.
+/// The API has a LISTEN connection.
 async fn wait_listening(stack: &Stack) {
     eventually("the API to listen", async || {
         let listening: i64 = sqlx::query_scalar(
@@ -166,14 +166,14 @@ async fn wait_listening(stack: &Stack) {
     .await;
 }
 
-/// From the request to the answer of a long poll whose transaction the test itself ends while it waits.
-async fn polled_until_ended_by_hand(stack: &Stack, request_id: &str, word: bool) -> Duration {
+/// Time from the request to the response of a long poll whose transaction the test ends meanwhile.
+async fn poll_until_ended_by_test(stack: &Stack, request_id: &str, word: bool) -> Duration {
     let tx_id = stack.create(stack.submitter(0), request_id, &payload(Address::repeat_byte(0x04), 1)).await;
     let begun = Instant::now();
     let client = stack.client();
     let poll = tokio::spawn(async move { client.get(&format!("/api/v1/tx/{tx_id}?wait=50s")).await });
     let api = stack.services().remove(0);
-    eventually("somebody to wait", async || {
+    eventually("a long poll waits", async || {
         let polls = api.metric("gapless_long_polls", &[]).await;
         (polls == 1.0).then_some(()).ok_or(polls)
     })
@@ -193,14 +193,14 @@ async fn polled_until_ended_by_hand(stack: &Stack, request_id: &str, word: bool)
     begun.elapsed()
 }
 
-/// What the clock alone would need, at the least, while the API listens.
+/// Minimum time of polling alone, while the API listens.
 const BY_THE_CLOCK: Duration = Duration::from_millis(500);
 
-/// Rounds until one is quicker than the clock alone can be. On a busy machine that takes some; without words it never comes.
+/// Rounds until one is faster than polling alone. On a busy machine that takes some; without NOTIFY it never happens.
 async fn quickest_of_some(stack: &Stack, name: &str) -> Duration {
     let mut quickest = Duration::MAX;
     for round in 0..100 {
-        quickest = quickest.min(polled_until_ended_by_hand(stack, &format!("{name}-{round}"), true).await);
+        quickest = quickest.min(poll_until_ended_by_test(stack, &format!("{name}-{round}"), true).await);
         if quickest < BY_THE_CLOCK {
             break;
         }
@@ -208,7 +208,7 @@ async fn quickest_of_some(stack: &Stack, name: &str) -> Duration {
     quickest
 }
 
-/// A worker's word makes a long poll short. A word that is lost costs the time until the next look, and no more.
+/// A notification of a worker ends a long poll early. A lost notification costs at most the time until the next poll.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
     let stack = stack().up().await;
@@ -225,17 +225,17 @@ async fn a_long_poll_is_answered_at_a_word_and_without_one_by_the_clock() {
     }
 
     assert!(quickest_of_some(&stack, "word").await < BY_THE_CLOCK);
-    let silent = polled_until_ended_by_hand(&stack, "silent", false).await;
+    let silent = poll_until_ended_by_test(&stack, "silent", false).await;
     assert!((BY_THE_CLOCK..Duration::from_secs(40)).contains(&silent), "{silent:?}");
 
-    // The connection is lost, and found again.
+    // The connection is lost, and re-established.
     stack
         .sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
             WHERE datname = current_database() AND application_name LIKE 'gapless-api-notify%'",
         )
         .await;
-    let deaf = polled_until_ended_by_hand(&stack, "deaf", false).await;
+    let deaf = poll_until_ended_by_test(&stack, "deaf", false).await;
     assert!(deaf < Duration::from_secs(40), "{deaf:?}");
     wait_listening(&stack).await;
     assert!(quickest_of_some(&stack, "again").await < BY_THE_CLOCK);
@@ -278,23 +278,27 @@ async fn admin_routes_want_the_token_and_only_admins_see_a_nonce() {
     assert_eq!(guess.status, 401, "a wrong token is refused rather than ignored");
 
     for (reason, status) in [("", 400), ("  ", 400), (&"x".repeat(1001) as &str, 400)] {
-        assert_eq!(stack.operate(submitter, "pause", reason).await.status, status, "a reason is needed");
+        assert_eq!(
+            stack.submitter_action(submitter, "pause", reason).await.status,
+            status,
+            "a reason is needed"
+        );
     }
     let unknown = gapless_tests::Submitter::random();
-    let refused = stack.operate(&unknown, "pause", "because").await;
+    let refused = stack.submitter_action(&unknown, "pause", "because").await;
     assert_eq!((refused.status, refused.code()), (404, "unknown_submitter"));
-    let refused = stack.operate(submitter, "release", "because").await;
+    let refused = stack.submitter_action(submitter, "release", "because").await;
     assert_eq!((refused.status, refused.code()), (409, "not_protected"));
 
-    // Without a token in the configuration there are no admins at all.
+    // Without a configured token there are no admin routes.
     let closed = stack.api().set("api.admin_token", "").start().await.client();
-    let refused = closed.operate(submitter, "pause", "because").await;
+    let refused = closed.submitter_action(submitter, "pause", "because").await;
     assert_eq!((refused.status, refused.code()), (403, "admin_disabled"), "{refused:?}");
     assert!(closed.admin_get(&path).await.body["nextNonce"].is_null());
     stack.finish().await;
 }
 
-/// Until every worker has asked the database twice: what was there before, its lanes have been told by then.
+/// Waits until every worker has polled twice, so that its lanes have everything that was stored before.
 async fn workers_have_looked(stack: &Stack) {
     for _ in 0..2 {
         let now: (f64,) = sqlx::query_as("SELECT extract(epoch FROM clock_timestamp())::FLOAT8")
@@ -321,7 +325,7 @@ async fn a_paused_submitter_finishes_what_is_open_and_sends_nothing_new_until_re
     let (paused, other, to) = (stack.submitter(0), stack.submitter(1), Address::repeat_byte(0x06));
     let open = stack.create(paused, "open", &payload(to, 1)).await;
     stack.wait_for(open, TxState::Submitted).await;
-    let answer = stack.operate(paused, "pause", "maintenance of the vault").await;
+    let answer = stack.submitter_action(paused, "pause", "maintenance of the vault").await;
     assert_eq!((answer.status, &answer.body["status"]), (200, &json!("applied")), "{answer:?}");
     let waiting = stack.create(paused, "waiting", &payload(to, 1)).await;
     let seen = stack.client().get(&format!("/api/v1/submitters/{}", paused.text())).await.body;
@@ -333,12 +337,12 @@ async fn a_paused_submitter_finishes_what_is_open_and_sends_nothing_new_until_re
     workers_have_looked(&stack).await;
     stack.anvil().mine(1).await;
     stack.wait_for(open, TxState::Confirmed).await;
-    // Another submitter of the same worker goes all the way meanwhile.
+    // Another submitter of the same worker is processed completely meanwhile.
     let free = stack.create(other, "free", &payload(to, 1)).await;
     stack.wait_for(free, TxState::Submitted).await;
     stack.anvil().mine(1).await;
     stack.wait_for(free, TxState::Confirmed).await;
-    eventually("nobody owns a paused submitter without open work", async || {
+    eventually("a paused submitter without open work has no owner", async || {
         let lease = stack.lease(paused).await;
         if lease.as_ref().is_some_and(|lease| !lease.live) { Ok(()) } else { Err(lease) }
     })
@@ -347,7 +351,7 @@ async fn a_paused_submitter_finishes_what_is_open_and_sends_nothing_new_until_re
     assert_eq!((row.state, row.nonce), (TxState::Queued, None), "nothing new was sent");
     assert_eq!(stack.anvil().count(paused.address(), "pending").await, 1);
 
-    let answer = stack.operate(paused, "resume", "done").await;
+    let answer = stack.submitter_action(paused, "resume", "done").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     stack.wait_for(waiting, TxState::Submitted).await;
     stack.anvil().mine(1).await;

@@ -1,4 +1,4 @@
-//! Connections that nobody can listen to, and servers that must prove who they are: PostgreSQL, nodes, and the API itself.
+//! TLS: encrypted connections with verified servers for PostgreSQL, nodes, and the API itself.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::stack;
 
 const PASSWORD: &str = "a-password-of-the-tests";
 
-/// A PostgreSQL that takes nobody without TLS and is called `localhost`, and who vouches for it.
+/// A PostgreSQL named `localhost` that requires TLS, and its certificate authority.
 async fn secured() -> (TlsPostgres, Authority, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new(dir.path(), "authority");
@@ -50,7 +50,7 @@ async fn refused(service: Service) -> String {
     service.log()
 }
 
-/// API, worker and command line, over connections that are all encrypted and verified. One worker proves itself by
+/// API, worker and CLI over encrypted and verified connections. One worker authenticates with a client
 /// certificate and has no password.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_connection_to_the_database_is_encrypted_and_verified() {
@@ -63,7 +63,7 @@ async fn every_connection_to_the_database_is_encrypted_and_verified() {
     let first = stack.create(stack.submitter(0), "first", &payload(Address::repeat_byte(0x71), 1)).await;
     stack.wait_confirmed(&[first]).await;
     let seen = sessions(&stack).await;
-    // The API, what it hears and tells, and the worker's pools: the pool that listens is among them.
+    // The API with its LISTEN and NOTIFY connections, and the worker's pools, including the listener.
     for part in ["gapless-api", "gapless-api-notify", "gapless-worker fleet", "gapless-worker writer"] {
         assert!(seen.iter().any(|(name, _)| name == part), "{part}: {seen:?}");
     }
@@ -90,7 +90,7 @@ async fn every_connection_to_the_database_is_encrypted_and_verified() {
     stack.finish().await;
 }
 
-/// A server of another name, and one that nobody known vouches for. `sslmode=require` would have taken both.
+/// A server with another name, and one of an unknown authority. `sslmode=require` would have accepted both.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_server_that_is_somebody_else_is_refused_with_the_cause() {
     let (database, authority, dir) = secured().await;
@@ -108,18 +108,18 @@ async fn a_database_server_that_is_somebody_else_is_refused_with_the_cause() {
         let output = stack.cli_with(&[("DATABASE_URL", url)], &["migrate"]).await;
         assert!(output.code != 0 && output.stderr.contains(cause), "{output:?}");
     }
-    // Negative control: nothing but the verification keeps them out.
+    // Negative control: without verification they are accepted.
     let trusting = database.url("localhost", "sslmode=require");
     let output = stack.cli_with(&[("DATABASE_URL", &trusting)], &["migrate"]).await;
     assert_eq!(output.code, 0, "{output:?}");
     stack.finish().await;
 }
 
-/// Nobody has said how the way to another machine is secured; and somebody has said that it is not.
+/// A remote host without a TLS setting, and one with TLS explicitly disabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_elsewhere_needs_a_word_about_tls() {
     let stack = stack().start().await;
-    // An address for documentation: nobody has it. The word is asked for before the first packet.
+    // An address reserved for documentation. The setting is required before the first packet.
     let elsewhere = "postgres://u:hunter22@192.0.2.1/d";
     for part in [stack.api(), stack.worker()] {
         let log = refused(part.set("database.url", elsewhere).without_waiting().start().await).await;
@@ -141,15 +141,15 @@ async fn a_database_elsewhere_needs_a_word_about_tls() {
     stack.finish().await;
 }
 
-/// A node of one's own behind TLS, vouched for by one's own authority: worker and audit ask it, and nobody is told what its URL
-/// hides.
+/// A node behind TLS with a private CA: worker and audit connect to it, and no output shows the secret parts of its
+/// URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_behind_tls_is_asked_if_its_authority_is_known() {
     let stack = stack().start().await;
     let authority = Authority::new(stack.dir(), "authority");
     let other = Authority::new(stack.dir(), "other");
     let node = Terminator::start(stack.anvil().url(), &authority.issue(&["localhost"])).await;
-    // anvil knows one path alone.
+    // anvil serves one path only.
     let secret = "/?key=the-key-of-the-node";
     let (right, wrong_name) = (node.url("localhost", secret), node.url("127.0.0.1", secret));
     stack.start_api().await;
@@ -176,7 +176,7 @@ async fn a_node_behind_tls_is_asked_if_its_authority_is_known() {
         assert!(output.code != 0 && output.stderr.contains("invalid peer certificate"), "{output:?}");
         assert!(!output.stderr.contains("the-key-of-the-node"), "{output:?}");
     }
-    assert_eq!(node.handshakes(), 0, "nothing was said to whom nobody trusts");
+    assert_eq!(node.handshakes(), 0, "no handshake with an untrusted server");
 
     let worker = stack.worker().rpc(&[&right]).set(ca_file, authority.file()).start().await;
     let tx_id = stack.create(stack.submitter(0), "first", &payload(Address::repeat_byte(0x72), 1)).await;
@@ -198,7 +198,7 @@ async fn a_node_behind_tls_is_asked_if_its_authority_is_known() {
 
 fn trusting(authority: &Authority) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).unwrap();
-    // Each request has a connection of its own, and so the certificate of its moment.
+    // Each request has its own connection, and so the current certificate.
     reqwest::Client::builder().tls_certs_only([root]).pool_max_idle_per_host(0).build().unwrap()
 }
 
@@ -223,7 +223,7 @@ async fn create(
     client.post(format!("{}/api/v1/tx", api.url())).json(&body).send().await?.json().await
 }
 
-/// The API's own TLS: a request over it is confirmed, the command line speaks it, plain HTTP gets nowhere.
+/// The API's TLS: a request is confirmed, the CLI works with it, plain HTTP is rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_speaks_tls_and_takes_up_a_new_certificate() {
     let stack = stack().start().await;
@@ -250,10 +250,10 @@ async fn the_api_speaks_tls_and_takes_up_a_new_certificate() {
     let plain = reqwest::get(api.url().replace("https", "http")).await;
     assert!(plain.is_err(), "{plain:?}");
 
-    // A key that does not fit changes nothing; the pair does, without a restart.
+    // A key that does not match changes nothing; a matching pair is loaded without a restart.
     let renewed = next.issue(&["localhost", "127.0.0.1"]);
     std::fs::write(stack.dir().join("api.crt"), &renewed.certificate).unwrap();
-    api.wait_for_log("the API's new certificate cannot be used").await;
+    api.wait_for_log("the API's new certificate is unusable").await;
     assert!(create(&client, &api, &stack, "over-tls").await.is_ok());
     write(&renewed, stack.dir());
     let renewed = trusting(&next);
@@ -264,7 +264,7 @@ async fn the_api_speaks_tls_and_takes_up_a_new_certificate() {
     stack.finish().await;
 }
 
-/// Two connections are all there are, and both are held by clients that never finish their handshake.
+/// The limit is two connections, and both are used by clients that never finish their handshake.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
     let stack = stack().start().await;
@@ -274,19 +274,19 @@ async fn a_client_that_never_finishes_its_handshake_is_cut_off() {
     let address = api.url().replace("https://", "");
     let mut silent = TcpStream::connect(&address).await.unwrap();
     let mut slow = TcpStream::connect(&address).await.unwrap();
-    // The beginning of a ClientHello that is never finished.
+    // The start of a ClientHello that is never completed.
     slow.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).await.unwrap();
     let client = trusting(&authority);
     let ready = client.get(format!("{}/healthz", api.url())).timeout(Duration::from_secs(60)).send().await;
-    assert_eq!(ready.unwrap().status(), 200, "a place is free again");
+    assert_eq!(ready.unwrap().status(), 200, "a slot is free again");
     for stream in [&mut silent, &mut slow] {
         let mut rest = Vec::new();
-        // An end or a reset; before the time-out it would be neither.
+        // Closed or reset; before the timeout it would be neither.
         let _ = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut rest))
             .await
             .expect("it is over");
     }
-    api.wait_for_log("a TLS handshake took too long").await;
+    api.wait_for_log("TLS handshake timed out").await;
     stack.finish().await;
 }
 

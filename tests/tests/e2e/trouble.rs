@@ -1,5 +1,5 @@
-//! Nodes in trouble fail nothing: what they say of themselves, what they compute on an old state, and what they lose is
-//! waited for, visibly, and made up for as soon as they are well.
+//! Node errors fail no transaction: temporary errors, results of an old state and lost transactions are waited for,
+//! visibly, and repaired as soon as the nodes recover.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::stack;
 
-/// Far less than `resubmit.interval`, which stays at its default of a minute, and enough for a busy machine.
+/// Far less than `resubmit.interval`, which has its default of a minute, and enough for a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Until the row says so.
+/// Waits until the row shows it.
 async fn wait_sub_state(stack: &Stack, tx_id: TxId, sub_state: &str) -> TxRow {
     eventually(&format!("{tx_id} is {sub_state}"), async || match stack.row(tx_id).await {
         row if row.sub_state.as_deref() == Some(sub_state) => Ok(row),
@@ -23,7 +23,7 @@ async fn wait_sub_state(stack: &Stack, tx_id: TxId, sub_state: &str) -> TxRow {
     .await
 }
 
-/// What is asked of a node on the way of one transaction, and in which state it then waits.
+/// Calls to a node in the life of one transaction, and the state in which it then waits.
 const QUESTIONS: [(&str, TxState); 8] = [
     ("eth_getTransactionCount", TxState::Queued),
     ("eth_estimateGas", TxState::Queued),
@@ -35,12 +35,12 @@ const QUESTIONS: [(&str, TxState); 8] = [
     ("*", TxState::Queued),
 ];
 
-/// One question after the other meets the same trouble, each on the way of a submitter of its own.
+/// One call after the other gets the same error, each for another submitter.
 async fn no_question_fails_anything(code: i64, message: &str) {
     let stack = stack().submitters(QUESTIONS.len()).proxied().up().await;
     let (proxy, to) = (stack.proxy(), Address::repeat_byte(0x71));
     for ((method, state), submitter) in QUESTIONS.into_iter().zip(stack.submitters()) {
-        // At a new head prices are asked for anew.
+        // At a new head prices are fetched again.
         stack.anvil().mine(1).await;
         proxy.always(method, Fault::Error { code, message: message.into() });
         let tx_id = stack.create(submitter, "troubled", &payload(to, 1)).await;
@@ -53,7 +53,7 @@ async fn no_question_fails_anything(code: i64, message: &str) {
         let row = stack.wait_for_within(SOON, tx_id, TxState::Confirmed).await;
         assert_eq!((row.sub_state, row.last_error), (None, None), "{method}");
     }
-    // Asked only by those who look after nodes, or never twice: they stop nothing.
+    // Only used by health checks, or never twice: their failure blocks nothing.
     for method in
         ["eth_chainId", "eth_blockNumber", "eth_getCode", "eth_getBlockReceipts", "eth_getTransactionByHash"]
     {
@@ -90,7 +90,7 @@ async fn a_missing_trie_node_fails_nothing_whatever_was_asked() {
     no_question_fails_anything(-32000, "missing trie node 8d4c (path ) state 0x8d4c is not available").await;
 }
 
-/// Scenario 63, longer than any limit there ever was: the trouble itself, and words that nobody knows.
+/// Scenario 63, longer than any former limit: the error itself, and an unknown error message.
 #[tokio::test(flavor = "multi_thread")]
 async fn ninety_seconds_of_refused_estimates_fail_nothing() {
     let (one, other) =
@@ -100,7 +100,7 @@ async fn ninety_seconds_of_refused_estimates_fail_nothing() {
         stack.proxy().always("eth_estimateGas", Fault::Error { code, message: message.into() });
         let tx_id = stack.create(stack.submitter(0), "refused", &payload(to, 1)).await;
         wait_sub_state(&stack, tx_id, "waiting_node").await;
-        // With a limit of its own nothing is estimated.
+        // With a gas limit nothing is estimated.
         let own = json!({ "to": format!("{to:#x}"), "value": "1", "gasLimit": "21000" });
         let own = stack.create(stack.submitter(1), "own-limit", &own).await;
         stack.wait_for(own, TxState::Confirmed).await;
@@ -126,7 +126,7 @@ async fn ninety_seconds_of_refused_estimates_fail_nothing() {
     );
 }
 
-/// A cap on the gas of executions is a setting of the node. One that is as large as a block is not.
+/// A gas cap of the node for executions is a setting of that node. One as large as a block is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_of_the_node_on_executions_is_waited_for_and_that_of_the_block_is_an_end() {
     let stack = stack().submitters(2).proxied().up().await;
@@ -144,7 +144,8 @@ async fn a_cap_of_the_node_on_executions_is_waited_for_and_that_of_the_block_is_
     stack.finish().await;
 }
 
-/// With a value it stores 1 in slot 0. Without, it reverts while that slot is 0: an approval, and what needs it.
+/// With a value it stores 1 in slot 0. Without, it reverts while that slot is 0: an approval, and a call that needs
+/// it.
 const NEEDS_APPROVAL: &str = "0x34601057600054600e57600080fd5b005b600160005500";
 
 async fn approve(stack: &Stack, submitter: &Submitter, contract: Address) -> TxRow {
@@ -157,7 +158,7 @@ fn needs_it(contract: Address) -> Value {
     json!({ "to": format!("{contract:#x}"), "value": "0" })
 }
 
-/// Scenario 65. The first of two nodes has not seen the approval yet, and is asked first.
+/// Scenario 65. The first of two nodes has not seen the approval yet, and is called first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revert_computed_by_a_node_one_block_behind_is_no_revert() {
     let stack = stack().start().await;
@@ -186,7 +187,7 @@ async fn a_revert_computed_by_a_node_one_block_behind_is_no_revert() {
     stack.finish().await;
 }
 
-/// Scenario 65. The only node is behind, and the worker that saw the approval is gone: the rows know of it.
+/// Scenario 65. The only node lags, and the worker that saw the approval is gone: it is stored in the rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revert_on_a_state_before_the_submitter_s_own_last_block_is_no_revert() {
     let stack = stack().proxied().start().await;
@@ -217,7 +218,7 @@ async fn a_revert_on_a_state_before_the_submitter_s_own_last_block_is_no_revert(
     stack.finish().await;
 }
 
-/// Scenario 65. The block of the first look is replaced: the second look is a first one.
+/// Scenario 65. The block of the first check is reorged: the second check counts as the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_between_two_looks_at_a_revert_starts_over() {
     let stack = stack().proxied().mining(Mining::Manual).up().await;
@@ -250,7 +251,8 @@ async fn a_reorg_between_two_looks_at_a_revert_starts_over() {
     stack.finish().await;
 }
 
-/// Scenario 65. What is true is said twice and ends: at the next head, or after three seconds where none comes.
+/// Scenario 65. A real revert is confirmed by two checks and ends: at the next head, or after three seconds without
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_true_revert_fails_at_the_next_head_or_after_three_seconds_without_one() {
     for mining in [Mining::Manual, Mining::Interval(1.0)] {
@@ -267,7 +269,7 @@ async fn a_true_revert_fails_at_the_next_head_or_after_three_seconds_without_one
     }
 }
 
-/// Until so many transactions wait in the mempool, long before the timer would have sent them.
+/// Waits until this many transactions are in the mempool, long before the timer would have resent them.
 async fn pending_soon(stack: &Stack, count: u64) {
     eventually_within(SOON, &format!("{count} are in the pool again"), async || {
         match stack.anvil().pending().await {
@@ -301,7 +303,7 @@ async fn a_node_that_restarts_with_an_empty_pool_has_everything_again_at_once() 
     stack.finish().await;
 }
 
-/// Scenario 116. Nothing but the pool is lost, and no request failed.
+/// Scenario 116. Only the mempool is lost, and no call failed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_was_emptied_without_a_word_is_filled_again_within_two_block_times() {
     let stack = stack().window(2).mining(Mining::Manual).up().await;
@@ -318,7 +320,7 @@ async fn a_pool_that_was_emptied_without_a_word_is_filled_again_within_two_block
     stack.finish().await;
 }
 
-/// Scenario 116. The node was away for long, and every wait had grown.
+/// Scenario 116. The node was unreachable for long, and all backoffs are at their maximum.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_refused_while_a_node_was_away_is_sent_as_soon_as_it_is_back() {
     let stack = stack().submitters(2).proxied().up().await;
@@ -339,7 +341,7 @@ async fn what_was_refused_while_a_node_was_away_is_sent_as_soon_as_it_is_back() 
     stack.finish().await;
 }
 
-/// Scenario 116. Blocks are rolled back and what was in them is nowhere; the chain makes blocks by the clock.
+/// Scenario 116. Blocks are rolled back and their transactions are lost; the chain mines at an interval.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_rollback_took_is_mined_again_at_once_where_blocks_come_by_the_clock() {
     let stack = stack().mining(Mining::Interval(1.0)).confirmations(6).up().await;
@@ -353,7 +355,7 @@ async fn what_a_rollback_took_is_mined_again_at_once_where_blocks_come_by_the_cl
     stack.finish().await;
 }
 
-/// Scenario 116. The same where a block comes only for what is sent: nothing but the bytes themselves brings one.
+/// Scenario 116. The same on a chain that mines only for transactions: only a resend leads to a block.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_rollback_took_is_mined_again_at_once_where_blocks_come_with_transactions() {
     let stack = stack().confirmations(3).up().await;
@@ -375,7 +377,8 @@ async fn what_a_rollback_took_is_mined_again_at_once_where_blocks_come_with_tran
     stack.finish().await;
 }
 
-/// Scenario 116. One of two nodes restarts; the other one, which has nothing of ours, is there all the time.
+/// Scenario 116. One of two nodes restarts; the other one, which has no transaction of ours, is available all the
+/// time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_among_several_that_comes_back_has_everything_again_at_once() {
     let stack = stack().mining(Mining::Manual).set("rpc.broadcast", "first").start().await;
@@ -385,7 +388,7 @@ async fn a_node_among_several_that_comes_back_has_everything_again_at_once() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x7d));
     let tx_id = stack.create(submitter, "kept", &payload(to, 1)).await;
     stack.wait_for(tx_id, TxState::Submitted).await;
-    // It says that it has what it lost, whoever asks, so that nothing but its coming back tells.
+    // It claims to have what it lost, so only its recovery is a sign.
     for proxy in [&one, &two] {
         proxy.always("eth_getTransactionByHash", Fault::Result(json!({})));
     }

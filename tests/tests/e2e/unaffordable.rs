@@ -1,4 +1,4 @@
-//! Replacements that cannot be paid: they are not made, and where funds fell after one was made, older bytes that can be paid go out.
+//! Unaffordable replacements are not made; if funds fell after one was made, an older affordable attempt is sent.
 
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// What the attempts of an intent may cost at the most, the oldest first.
+/// Maximum cost of each attempt of an intent, the oldest first.
 async fn costs(stack: &Stack, tx_id: TxId) -> Vec<U256> {
     let costs: Vec<String> = sqlx::query_scalar(
         "SELECT gas_params ->> 'maxCost' FROM tx_attempt WHERE tx_id = $1 ORDER BY ordinal",
@@ -19,7 +19,7 @@ async fn costs(stack: &Stack, tx_id: TxId) -> Vec<U256> {
     costs.iter().map(|cost| U256::from_str_radix(cost.trim_start_matches("0x"), 16).unwrap()).collect()
 }
 
-/// Until the transaction says why it has no higher price.
+/// Waits until the transaction shows why it has no higher price.
 async fn wait_not_replaced(stack: &Stack, tx_id: TxId, code: &str) {
     eventually(&format!("it says {code}"), async || {
         let (row, shown) = (stack.row(tx_id).await, stack.get(tx_id).await);
@@ -29,7 +29,7 @@ async fn wait_not_replaced(stack: &Stack, tx_id: TxId, code: &str) {
     .await;
 }
 
-/// Scenario 64. A sweep: the balance is what the first attempt may cost, to the wei.
+/// Scenario 64. A sweep: the balance equals the maximum cost of the first attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replacement_that_cannot_be_paid_is_not_made_and_the_request_says_why() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "10m").up().await;
@@ -45,12 +45,12 @@ async fn a_replacement_that_cannot_be_paid_is_not_made_and_the_request_says_why(
     assert_eq!(stack.attempts(tx_id).await.len(), 1, "nothing was signed");
     assert_eq!(stack.proxy().sent().len(), 1, "and nothing was sent");
 
-    // The control: a wei of room for each wei of the raise, and it is made.
+    // The control: with enough balance for the increase it is made.
     stack.anvil().set_balance(submitter.address(), U256::exp10(18)).await;
     let made = stack.client().admin_post(&path, &json!({ "reason": "a customer waits" })).await;
     assert_eq!(made.status, 200, "{made:?}");
     let attempts = stack.attempts(tx_id).await;
-    assert_eq!(attempts.len(), 2, "on disk when the request is answered");
+    assert_eq!(attempts.len(), 2, "stored before the response");
     stack.wait_pooled(attempts[1].tx_hash).await;
     stack.anvil().mine(1).await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
@@ -59,7 +59,7 @@ async fn a_replacement_that_cannot_be_paid_is_not_made_and_the_request_says_why(
     stack.finish().await;
 }
 
-/// Scenario 64, by itself: gas bump makes nothing that cannot be paid, says so, and the first bytes are mined.
+/// Scenario 64, automatic: gas bump makes no unaffordable replacement, reports it, and the first attempt is mined.
 #[tokio::test(flavor = "multi_thread")]
 async fn gas_bump_makes_nothing_that_cannot_be_paid() {
     let stack = stack().mining(Mining::Manual).set("gasbump.enabled", true).set("gasbump.min_interval", "3s");
@@ -83,8 +83,8 @@ async fn gas_bump_makes_nothing_that_cannot_be_paid() {
     stack.finish().await;
 }
 
-/// An intent whose replacement is on disk and was sent by nobody, whose first bytes are gone from the pool, and whose funds cover those
-/// alone.
+/// An intent whose replacement is stored and was never sent, whose first attempt is not in the mempool, and whose
+/// funds cover only that one.
 async fn funds_fell(stack: &Stack, to: Address) -> TxId {
     let submitter = stack.submitter(0);
     let tx_id = stack.create(submitter, "sweep", &payload(to, 5)).await;
@@ -121,7 +121,7 @@ async fn where_funds_fell_the_older_bytes_that_can_be_paid_go_out_and_are_mined(
     stack.finish().await;
 }
 
-/// The same after a crash: the next owner knows no more than the rows say.
+/// The same after a crash: the next owner only has the rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_owner_sends_the_older_bytes_as_well() {
     let stack = stack().proxied().short_lease().mining(Mining::Manual).set("resubmit.interval", "500ms");
@@ -140,7 +140,7 @@ async fn the_next_owner_sends_the_older_bytes_as_well() {
     stack.finish().await;
 }
 
-/// A limit of the node's own: the older price passes it, and no still higher one is made.
+/// A limit of the node: the older price is below it, and no higher one is made.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_above_the_fee_cap_of_the_node_leaves_the_older_bytes_on_their_way() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "10m").up().await;
@@ -165,7 +165,8 @@ async fn what_is_above_the_fee_cap_of_the_node_leaves_the_older_bytes_on_their_w
     stack.finish().await;
 }
 
-/// `rebroadcast` sends every attempt that could still be mined until a node takes one, whatever the newest was refused for.
+/// `rebroadcast` sends every attempt that could still be mined until a node accepts one, whatever the reason of the
+/// rejections.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebroadcast_sends_older_attempts_when_the_newest_is_refused() {
     let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "10m").up().await;

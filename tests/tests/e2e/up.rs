@@ -1,4 +1,4 @@
-//! `gapless up` again and again on the same data, also after its parts were killed. Scenario 115.
+//! `gapless up` repeatedly on the same data, also after its processes were killed. Scenario 115.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,13 +8,13 @@ use gapless_tests::LIMIT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A start that takes longer would look like one that hangs. Idle machines need four seconds.
+/// A longer start would look like a hang. Idle machines need four seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// What every start says that cannot go on with the data it found.
+/// The message of every start that cannot continue with the existing data.
 const START_OVER: &str = "run `make clean-data";
 
-/// A data directory and the programs to run on it, as they lie beside each other when they are installed.
-struct Bench {
+/// A data directory and the programs, installed side by side.
+struct Installation {
     dir: tempfile::TempDir,
 }
 
@@ -22,23 +22,23 @@ struct Bench {
 #[derive(Debug)]
 struct Ended {
     success: bool,
-    said: String,
+    output: String,
     took: Duration,
 }
 
 impl Ended {
     fn confirmed(&self) -> bool {
-        self.success && self.said.contains("CONFIRMED  3/3 confirmations")
+        self.success && self.output.contains("CONFIRMED  3/3 confirmations")
     }
 
-    /// One sentence, at the end, that says what to do.
-    fn told_to_start_over(&self) -> bool {
-        !self.success && self.said.trim_end().lines().last().is_some_and(|line| line.contains(START_OVER))
+    /// Whether the last sentence gives the instruction to start over.
+    fn advises_to_start_over(&self) -> bool {
+        !self.success && self.output.trim_end().lines().last().is_some_and(|line| line.contains(START_OVER))
     }
 }
 
-impl Bench {
-    fn new() -> Bench {
+impl Installation {
+    fn new() -> Installation {
         // Beside the built programs: they are large, and a hard link needs the same file system.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let stack = env!("CARGO_BIN_EXE_gapless-stack");
@@ -48,7 +48,7 @@ impl Bench {
             std::fs::write(&program, format!("#!/bin/sh\nexec '{stack}' {part} \"$@\"\n")).unwrap();
             std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         }
-        Bench { dir }
+        Installation { dir }
     }
 
     fn data(&self) -> PathBuf {
@@ -60,10 +60,10 @@ impl Bench {
     }
 
     fn log(&self) -> PathBuf {
-        self.dir.path().join("said")
+        self.dir.path().join("output")
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap()
     }
 
@@ -75,30 +75,30 @@ impl Bench {
         command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
         command.env_remove("DATABASE_URL").stdin(Stdio::null());
         let child = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
-        Run { bench: self, child, begun: Instant::now() }
+        Run { installation: self, child, begun: Instant::now() }
     }
 
     fn once(&self) -> Ended {
         self.start(true).end()
     }
 
-    /// The number of a process that the run has started.
+    /// The process id of a process that the run has started.
     fn child(&self, name: &str) -> i32 {
         let children = std::fs::read_to_string(self.data().join("children")).unwrap();
         let line = children.lines().find(|line| line.ends_with(&format!(" {name}")));
         line.unwrap_or_else(|| panic!("no {name} in {children}")).split(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Runs `up` until it says `words`, and kills a part of it, or all of it, by force.
-    fn kill_at(&self, words: &str, victim: Option<&str>) {
+    /// Runs `up` until it prints `text`, and kills a part of it, or all of it.
+    fn kill_at(&self, text: &str, victim: Option<&str>) {
         let mut run = self.start(false);
-        run.wait_for(words);
+        run.wait_for(text);
         let pid = victim.map_or(run.child.id() as i32, |name| self.child(name));
         kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
         let ended = run.end();
         assert!(!ended.success, "{ended:?}");
         if let Some(name) = victim {
-            assert!(ended.said.contains(&format!("{name} ended (signal: 9")), "{}", ended.said);
+            assert!(ended.output.contains(&format!("{name} exited (signal: 9")), "{}", ended.output);
         }
     }
 
@@ -112,24 +112,24 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for Installation {
     fn drop(&mut self) {
         self.clean();
     }
 }
 
 struct Run<'a> {
-    bench: &'a Bench,
+    installation: &'a Installation,
     child: Child,
     begun: Instant,
 }
 
 impl Run<'_> {
-    fn wait_for(&mut self, words: &str) {
+    fn wait_for(&mut self, text: &str) {
         let deadline = Instant::now() + START_LIMIT;
-        while !self.bench.said().contains(words) {
-            assert!(self.child.try_wait().unwrap().is_none(), "it ended:\n{}", self.bench.said());
-            assert!(Instant::now() < deadline, "it does not say `{words}`:\n{}", self.bench.said());
+        while !self.installation.output().contains(text) {
+            assert!(self.child.try_wait().unwrap().is_none(), "it exited:\n{}", self.installation.output());
+            assert!(Instant::now() < deadline, "no `{text}` in its output:\n{}", self.installation.output());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -138,10 +138,10 @@ impl Run<'_> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                let said = self.bench.said();
-                return Ended { success: status.success(), said, took: self.begun.elapsed() };
+                let output = self.installation.output();
+                return Ended { success: status.success(), output, took: self.begun.elapsed() };
             }
-            assert!(Instant::now() < deadline, "it still runs:\n{}", self.bench.said());
+            assert!(Instant::now() < deadline, "it still runs:\n{}", self.installation.output());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -154,17 +154,18 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Scenario 115. Nothing is killed. Anvil once made a second block 0 at each start, and sooner or later served that one.
+/// Scenario 115. Nothing is killed. A former defect: anvil made a second genesis block at each start, and eventually
+/// served that one.
 #[test]
 fn eight_starts_in_a_row_are_confirmed() {
-    let bench = Bench::new();
+    let installation = Installation::new();
     for start in 1..=8 {
-        let ended = bench.once();
-        assert!(ended.confirmed(), "start {start}: {}", ended.said);
+        let ended = installation.once();
+        assert!(ended.confirmed(), "start {start}: {}", ended.output);
         eprintln!("start {start} took {:?}", ended.took);
     }
-    let times = chain_times(&bench.chain());
-    // A block that comes late may share its second with the next.
+    let times = chain_times(&installation.chain());
+    // A late block may have the same second as the next one.
     assert!(
         times.windows(2).all(|pair| pair[0] <= pair[1]),
         "no block is older than the one before: {times:?}"
@@ -189,73 +190,77 @@ fn chain_times(path: &Path) -> Vec<u64> {
     blocks.into_iter().map(|(_, time)| time).collect()
 }
 
-/// Scenario 115. PostgreSQL loses nothing when it or `up` is killed, so the next start simply works.
+/// Scenario 115. PostgreSQL loses nothing when it or `up` is killed, so the next start works.
 #[test]
 fn a_start_after_a_kill_of_postgres_or_of_up_is_confirmed() {
-    let bench = Bench::new();
-    for (victim, words) in
+    let installation = Installation::new();
+    for (victim, text) in
         [(Some("PostgreSQL"), "TRACKING"), (None, "QUEUED"), (Some("PostgreSQL"), "Ctrl-C"), (None, "Ctrl-C")]
     {
-        bench.kill_at(words, victim);
-        let ended = bench.once();
-        assert!(ended.confirmed(), "after a kill of {victim:?} at {words}: {}", ended.said);
+        installation.kill_at(text, victim);
+        let ended = installation.once();
+        assert!(ended.confirmed(), "after a kill of {victim:?} at {text}: {}", ended.output);
     }
 }
 
-/// Scenario 115. A killed anvil loses its newest blocks, and may have been at its file.
+/// Scenario 115. A killed anvil loses its newest blocks, and may have been writing its file.
 #[test]
 fn a_start_after_a_kill_of_anvil_is_confirmed_or_says_what_to_do() {
-    let bench = Bench::new();
-    for words in ["Ctrl-C", "TRACKING"] {
-        bench.kill_at(words, Some("anvil"));
-        let ended = bench.once();
-        assert!(ended.confirmed() || ended.told_to_start_over(), "after a kill at {words}: {}", ended.said);
+    let installation = Installation::new();
+    for text in ["Ctrl-C", "TRACKING"] {
+        installation.kill_at(text, Some("anvil"));
+        let ended = installation.once();
+        assert!(
+            ended.confirmed() || ended.advises_to_start_over(),
+            "after a kill at {text}: {}",
+            ended.output
+        );
         if !ended.success {
-            bench.clean();
+            installation.clean();
         }
     }
 }
 
-/// Scenario 115. Data that cannot work is called that at once, and stays what it is until somebody removes it.
+/// Scenario 115. Unusable data is reported at once, and stays unchanged until it is removed.
 #[test]
 fn data_that_does_not_fit_together_is_told_in_one_sentence() {
-    let bench = Bench::new();
-    assert!(bench.once().confirmed());
-    let whole = std::fs::read_to_string(bench.chain()).unwrap();
+    let installation = Installation::new();
+    assert!(installation.once().confirmed());
+    let whole = std::fs::read_to_string(installation.chain()).unwrap();
     let half = &whole[..whole.len() / 2];
-    // What earlier versions left behind: block 0 of a later start.
+    // What earlier versions left: the genesis block of a later start.
     let mut twice: serde_json::Value = serde_json::from_str(&whole).unwrap();
     let blocks = twice["blocks"].as_array_mut().unwrap();
     let genesis = blocks.iter().find(|block| block["header"]["number"] == "0x0").unwrap().clone();
     blocks.push(genesis);
-    for (state, words) in [(None, "block 0 of the chain is"), (Some(half), "not written to its end")]
+    for (state, text) in [(None, "block 0 of the chain is"), (Some(half), "state file is truncated")]
         .into_iter()
         .chain([(Some(twice.to_string().as_str()), "2 blocks have the number 0")])
     {
         match state {
-            Some(text) => std::fs::write(bench.chain(), text).unwrap(),
-            None => std::fs::remove_file(bench.chain()).unwrap(),
+            Some(text) => std::fs::write(installation.chain(), text).unwrap(),
+            None => std::fs::remove_file(installation.chain()).unwrap(),
         }
-        let ended = bench.once();
-        assert!(ended.told_to_start_over() && ended.said.contains(words), "{}", ended.said);
-        assert!(!ended.said.contains("QUEUED"), "nothing was tried: {}", ended.said);
+        let ended = installation.once();
+        assert!(ended.advises_to_start_over() && ended.output.contains(text), "{}", ended.output);
+        assert!(!ended.output.contains("QUEUED"), "nothing was tried: {}", ended.output);
     }
-    // It was the data, and nothing else.
-    std::fs::write(bench.chain(), whole).unwrap();
-    assert!(bench.once().confirmed());
+    // The control: the data was the cause.
+    std::fs::write(installation.chain(), whole).unwrap();
+    assert!(installation.once().confirmed());
 }
 
-/// Scenario 115. A chain that stops answering is no reason to be silent, nor to give up.
+/// Scenario 115. A chain that stops responding is reported, and waited for.
 #[test]
 fn a_start_that_stands_still_says_why_and_goes_on() {
-    let bench = Bench::new();
-    let mut run = bench.start(true);
-    run.wait_for("a first transaction");
-    let anvil = Pid::from_raw(bench.child("anvil"));
+    let installation = Installation::new();
+    let mut run = installation.start(true);
+    run.wait_for("test transaction");
+    let anvil = Pid::from_raw(installation.child("anvil"));
     kill(anvil, Signal::SIGSTOP).unwrap();
-    run.wait_for("nothing has changed for");
+    run.wait_for("no progress for");
     run.wait_for("the worker reports");
     kill(anvil, Signal::SIGCONT).unwrap();
     let ended = run.end();
-    assert!(ended.confirmed(), "{}", ended.said);
+    assert!(ended.confirmed(), "{}", ended.output);
 }

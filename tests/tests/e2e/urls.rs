@@ -1,4 +1,4 @@
-//! Several URLs for one chain: nodes that disagree, lag, are dead, come and go, or serve another chain.
+//! Several URLs for one chain: nodes that disagree, lag, are unreachable, come and go, or serve another chain.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::stack;
 
 const SEND: &str = "eth_sendRawTransaction";
 
-/// Two ways to the same node, and a worker that believes them to be two.
+/// Two proxies of the same node, which a worker treats as two nodes.
 async fn two_urls(stack: &Stack) -> (Proxy, Proxy, Service) {
     let (one, two) = (Proxy::start(stack.anvil().url()).await, Proxy::start(stack.anvil().url()).await);
     let worker = stack.worker().rpc(&[one.url(), two.url()]).start().await;
@@ -33,8 +33,8 @@ async fn wait_health(worker: &Service, url: &str, healthy: bool) {
     .await;
 }
 
-async fn wait_told(proxy: &Proxy, raw: &str) {
-    eventually("the node was told the same bytes", async || {
+async fn wait_received(proxy: &Proxy, raw: &str) {
+    eventually("the node received the same bytes", async || {
         let sent = proxy.sent();
         if sent.iter().any(|told| told == raw) { Ok(()) } else { Err(sent) }
     })
@@ -49,7 +49,7 @@ async fn confirm(stack: &Stack, name: &str, to: Address, count: usize) {
     }
 }
 
-/// Scenario 34. Every kind of refusal at the first URL while the second one takes it.
+/// Scenario 34. Every kind of rejection by the first URL while the second one accepts.
 #[tokio::test(flavor = "multi_thread")]
 async fn success_at_one_node_and_an_error_at_another_is_success() {
     let refusals = [
@@ -70,7 +70,7 @@ async fn success_at_one_node_and_an_error_at_another_is_success() {
         let row = stack.wait_for(tx_id, TxState::Submitted).await;
         assert_eq!(row.last_error, None, "{refusal:?}");
         let raw = two.sent().last().cloned().unwrap();
-        wait_told(&one, &raw).await;
+        wait_received(&one, &raw).await;
         stack.anvil().mine(1).await;
         stack.wait_for(tx_id, TxState::Confirmed).await;
         assert_eq!(stack.attempts(tx_id).await.len(), 1);
@@ -86,7 +86,7 @@ async fn success_at_one_node_and_an_error_at_another_is_success() {
     stack.finish().await;
 }
 
-/// Scenario 34. What a node says of a transaction says nothing about the node.
+/// Scenario 34. An error about a transaction is not a sign of an unhealthy node.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonce_too_low_at_one_node_does_not_mark_it_bad() {
     let stack = stack().start().await;
@@ -95,7 +95,7 @@ async fn nonce_too_low_at_one_node_does_not_mark_it_bad() {
     one.always(SEND, Fault::Error { code: -32000, message: "nonce too low".into() });
     let to = Address::repeat_byte(0xb1);
     confirm(&stack, "low", to, 5).await;
-    wait_told(&one, two.sent().last().unwrap()).await;
+    wait_received(&one, two.sent().last().unwrap()).await;
     let asked = (one.calls("eth_estimateGas"), two.calls("eth_estimateGas"));
     assert!(asked.0 > asked.1, "reads stay with the first: {asked:?}");
     wait_health(&worker, one.url(), true).await;
@@ -103,7 +103,7 @@ async fn nonce_too_low_at_one_node_does_not_mark_it_bad() {
     stack.finish().await;
 }
 
-/// The answer comes from the quick one; the other one gets its copy when it can.
+/// The response comes from the fast one; the other one gets its copy later.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_does_not_wait_for_a_node_that_hangs() {
     let stack = stack().set("rpc.timeout", "1m").start().await;
@@ -114,7 +114,7 @@ async fn a_send_does_not_wait_for_a_node_that_hangs() {
     let begun = std::time::Instant::now();
     confirm(&stack, "quick", to, 2).await;
     assert!(begun.elapsed() < Duration::from_secs(30), "the time-out of a request is a minute");
-    wait_told(&one, &two.sent()[0]).await;
+    wait_received(&one, &two.sent()[0]).await;
     stack.finish().await;
 }
 
@@ -133,8 +133,8 @@ async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
     assert_eq!(gauge(&worker, "gapless_rpc_node_lag_blocks", one.url()).await, 3.0);
     let asked = one.calls("eth_estimateGas");
     confirm(&stack, "lagging", to, 3).await;
-    assert_eq!(one.calls("eth_estimateGas"), asked, "it is not asked");
-    wait_told(&one, two.sent().last().unwrap()).await;
+    assert_eq!(one.calls("eth_estimateGas"), asked, "no call to this node");
+    wait_received(&one, two.sent().last().unwrap()).await;
     one.thaw();
     wait_health(&worker, one.url(), true).await;
     let asked = two.calls("eth_estimateGas");
@@ -146,7 +146,7 @@ async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
     stack.finish().await;
 }
 
-/// Scenario 37, beside a right one: the wrong one gets nothing, and nothing stops.
+/// Scenario 37, with a correct second URL: the wrong one gets nothing, and nothing stops.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_another_chain_among_several_is_not_used_and_stops_nothing() {
     let stack = stack().start().await;
@@ -157,24 +157,24 @@ async fn a_node_of_another_chain_among_several_is_not_used_and_stops_nothing() {
     let worker = stack.worker().rpc(&[one.url(), two.url()]).start().await;
     let to = Address::repeat_byte(0xb4);
     confirm(&stack, "beside", to, 3).await;
-    let line = worker.wait_for_log("a node serves another chain: it is not used").await;
+    let line = worker.wait_for_log("node serves another chain; not used").await;
     assert!(line.contains("the node serves chain 99"), "{line}");
     assert_eq!(worker.readiness().await.0, 200);
     assert_eq!(one.sent().len(), 0, "it gets no transaction");
-    assert_eq!(one.calls("eth_estimateGas") + one.calls("eth_feeHistory"), 0, "and no question");
+    assert_eq!(one.calls("eth_estimateGas") + one.calls("eth_feeHistory"), 0, "no call to the node");
     assert_eq!(gauge(&worker, "gapless_rpc_node_healthy", one.url()).await, 0.0);
     assert!(!worker.log().contains("chain halted"));
 
     one.point_at(stack.anvil().url());
     wait_health(&worker, one.url(), true).await;
     confirm(&stack, "matching", to, 1).await;
-    wait_told(&one, two.sent().last().unwrap()).await;
+    wait_received(&one, two.sent().last().unwrap()).await;
     assert_eq!(stack.anvil().balance(to).await, 4.into());
     assert_eq!(other.head().await, 40, "the other chain got nothing");
     stack.finish().await;
 }
 
-/// Scenario 37. The one in use becomes another chain while it is used.
+/// Scenario 37. The one in use becomes another chain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_turns_into_another_chain_is_left_for_the_right_one() {
     let stack = stack().start().await;
@@ -195,7 +195,7 @@ async fn a_node_that_turns_into_another_chain_is_left_for_the_right_one() {
     stack.finish().await;
 }
 
-/// Scenario 37. Both URLs become another chain: only then does the chain halt, until one is right again.
+/// Scenario 37. Both URLs become another chain: only then the chain halts, until one is correct again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_chain_halts_when_no_node_serves_it() {
     let stack = stack().start().await;
@@ -219,7 +219,7 @@ async fn the_chain_halts_when_no_node_serves_it() {
     stack.finish().await;
 }
 
-/// A URL that was never there, in either place.
+/// An unreachable URL, in either position.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_url_costs_nothing_but_a_gauge() {
     let stack = stack().start().await;
@@ -236,7 +236,7 @@ async fn a_dead_url_costs_nothing_but_a_gauge() {
     stack.finish().await;
 }
 
-/// Both URLs come and go in turn; whichever is there does the work.
+/// Both URLs come and go in turn; the available one is used.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_flap_lose_and_repeat_nothing() {
     let stack = stack().window(4).set("resubmit.interval", "500ms").set("rpc.timeout", "1s").start().await;

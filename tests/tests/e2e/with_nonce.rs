@@ -1,5 +1,5 @@
-//! Code of one's own that gets a nonce: whatever it does with it, the nonce is consumed, and its transaction has its effect
-//! once or not at all.
+//! `with_nonce`: whatever the handler does, the nonce is consumed, and its transaction has its effect once or not
+//! at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use gapless::config::{Secret, Signer as SignerConfig};
 use gapless::domain::{Fees, RequestedTx, ReservationState, TxKind};
-use gapless::embed::{Accepted, EmbedError, Failure, NonceContext, Wanted, WithNonceError};
+use gapless::embed::{Accepted, EmbedError, Failure, HandlerTx, NonceContext, WithNonceError};
 use gapless::signer::{SignerSet, keystore};
 use gapless_tests::{Address, Stack, TxId, TxState, U256, payload};
 use serde_json::json;
@@ -16,24 +16,25 @@ use serde_json::json;
 use crate::stack;
 
 /// Longer than a loaded machine needs.
-const PATIENT: Duration = Duration::from_secs(300);
+const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A transfer, as a handler returns it.
 pub(crate) fn transfer(to: Address, value: u64) -> RequestedTx {
     RequestedTx { to: Some(format!("{to:#x}")), value: Some(value.to_string()), ..RequestedTx::default() }
 }
 
-/// A handler that wants a transfer.
+/// A handler that returns a transfer.
 pub(crate) async fn send(
     stack: &Stack,
     index: usize,
     tx: RequestedTx,
 ) -> Result<Accepted, WithNonceError<String>> {
     let gapless = stack.gapless().await;
-    gapless.call(stack.key(index)).hold(PATIENT).wait(PATIENT * 2).run(async |_: NonceContext| Ok(tx)).await
+    let call = gapless.call(stack.key(index)).reserve_for(LONG_TIMEOUT).wait(LONG_TIMEOUT * 2);
+    call.run(async |_: NonceContext| Ok(tx)).await
 }
 
-/// Ends as FAILED, its nonce consumed by its placeholder and nothing else sent.
+/// Ends as FAILED, its nonce consumed by its placeholder, and nothing else sent.
 pub(crate) async fn failed_by_placeholder(stack: &Stack, tx_id: TxId, reason: &str) {
     let row = stack.wait_for(tx_id, TxState::Failed).await;
     let attempts = stack.attempts(tx_id).await;
@@ -83,7 +84,7 @@ async fn a_handler_sees_its_nonce_and_what_it_returns_is_sent_at_it_in_its_turn(
     assert_eq!((&shown["payload"]["value"], shown.get("nonce")), (&json!("20"), None));
     assert_eq!(stack.wait_for(after, TxState::Confirmed).await.nonce, Some(2));
     assert_eq!(stack.anvil().balance(to).await, 321.into());
-    stack.wait_told(accepted.tx_id, "tx.confirmed").await;
+    stack.wait_for_event(accepted.tx_id, "tx.confirmed").await;
     stack.finish().await;
 }
 
@@ -129,22 +130,22 @@ async fn a_handler_that_panics_leaves_a_placeholder() {
     stack.finish().await;
 }
 
-/// Scenario 12: it answers nothing as long as it holds the nonce.
+/// Scenario 12: it does not return before its reservation ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_hangs_leaves_a_placeholder_when_its_hold_ends() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
-    let call = gapless.call(stack.key(0)).hold(Duration::from_secs(6));
+    let call = gapless.call(stack.key(0)).reserve_for(Duration::from_secs(6));
     let hung = call.run(async |_: NonceContext| std::future::pending::<Result<RequestedTx, String>>().await);
     let hung = hung.await.unwrap_err();
-    let WithNonceError::HoldEnded { tx_id } = hung else { panic!("{hung:?}") };
+    let WithNonceError::ReservationExpired { tx_id } = hung else { panic!("{hung:?}") };
     failed_by_placeholder(&stack, tx_id, "").await;
     let next = send(&stack, 0, transfer(Address::repeat_byte(0xa3), 1)).await.unwrap();
     assert_eq!(stack.wait_for(next.tx_id, TxState::Confirmed).await.nonce, Some(1));
     stack.finish().await;
 }
 
-/// Scenario 12: what it wants can never be sent. Some of it is seen at once, the rest by the worker.
+/// Scenario 12: its transaction can never be sent. Some errors are detected at once, the others by the worker.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_wants_nonsense_leaves_a_placeholder() {
     let stack = stack().up().await;
@@ -160,7 +161,7 @@ async fn a_handler_that_wants_nonsense_leaves_a_placeholder() {
         let WithNonceError::Refused { tx_id, .. } = refused else { panic!("{refused:?}") };
         failed_by_placeholder(&stack, tx_id, reason).await;
     }
-    // Signed for another nonce than the one it was shown.
+    // Signed for another nonce than the reserved one.
     let submitter = stack.submitter(0).clone();
     let chain_id = stack.anvil().chain_id();
     let refused = gapless
@@ -176,7 +177,7 @@ async fn a_handler_that_wants_nonsense_leaves_a_placeholder() {
 
     let reverts = transfer(contract, 1);
     let too_much_gas = RequestedTx { gas_limit: Some("1000000000000".into()), ..transfer(contract, 1) };
-    for (wanted, reason) in [(reverts, "would revert"), (too_much_gas, "exceeds the block's")] {
+    for (wanted, reason) in [(reverts, "would revert"), (too_much_gas, "exceeds the block gas limit")] {
         let accepted = send(&stack, 0, wanted).await.unwrap();
         failed_by_placeholder(&stack, accepted.tx_id, reason).await;
     }
@@ -213,7 +214,7 @@ async fn a_handler_may_sign_by_itself() {
     let shown = stack.get(accepted.tx_id).await;
     assert_eq!((&shown["payload"]["value"], &shown["payload"]["gasLimit"]), (&json!("7"), &json!("21000")));
 
-    // A process without keys has to be asked for unsigned transactions.
+    // A process without keys must return unsigned transactions.
     let no_key = stack.gapless().await;
     let refused = no_key
         .with_nonce(stack.key(0), async |context: NonceContext| {
@@ -259,7 +260,7 @@ async fn a_request_id_runs_its_handler_once_and_is_shared_with_the_api() {
     stack.finish().await;
 }
 
-/// What the handler wants is, byte by byte, what its placeholder is.
+/// The handler's transaction is identical to its placeholder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_may_want_exactly_what_the_placeholder_does() {
     let stack = stack().up().await;
@@ -273,7 +274,7 @@ async fn a_handler_may_want_exactly_what_the_placeholder_does() {
     stack.finish().await;
 }
 
-/// Scenario 12, on a chain from before EIP-1559: the placeholder is of a kind that every chain takes.
+/// Scenario 12, on a chain without EIP-1559: the placeholder is a legacy transaction, which every chain accepts.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_a_chain_without_eip_1559_a_held_nonce_is_consumed_too() {
     let stack = stack().anvil_args(&["--hardfork", "berlin"]).set("fees.policy", "gas_price").up().await;
@@ -311,11 +312,11 @@ async fn an_answer_that_cannot_be_paid_for_waits_at_its_nonce_until_it_can() {
     stack.finish().await;
 }
 
-/// Scenario 70. It waited for ever, and no alarm said so.
+/// Scenario 70. A former defect: it waited forever without an alarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_paid_for_becomes_stuck_and_goes_on_once_it_can() {
     let stack = stack().short_lease().balance(10u64.pow(17)).set("stuck.after", "3s");
-    // No bytes of it exist that a higher price could replace.
+    // It has no attempt that a higher price could replace.
     let stack = stack.set("stuck.policy", "bump").set("events.mode", "log").start().await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
@@ -324,11 +325,11 @@ async fn an_answer_that_cannot_be_paid_for_becomes_stuck_and_goes_on_once_it_can
     let row = stack.wait_for(accepted.tx_id, TxState::Stuck).await;
     assert_eq!(row.nonce, Some(0));
     assert!(row.last_error.is_some_and(|error| error.contains("needs up to")), "it says what is missing");
-    stack.wait_told(accepted.tx_id, "tx.stuck").await;
+    stack.wait_for_event(accepted.tx_id, "tx.stuck").await;
     let stuck = stack.client().admin_get("/api/v1/stuck").await;
     assert!(stuck.body.to_string().contains(&accepted.tx_id.to_string()), "{}", stuck.body);
 
-    // The next owner finds it so, and works on it.
+    // The next owner reads it from the rows, and continues.
     worker.kill9();
     stack.start_worker().await;
     gapless_tests::eventually("the next owner says what is missing", async || {
@@ -338,14 +339,15 @@ async fn an_answer_that_cannot_be_paid_for_becomes_stuck_and_goes_on_once_it_can
     })
     .await;
     assert_eq!(stack.anvil().count(submitter.address(), "pending").await, 0);
-    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 1, "the placeholder, which nobody sent");
+    assert_eq!(stack.attempts(accepted.tx_id).await.len(), 1, "the placeholder, not sent");
     stack.anvil().set_balance(submitter.address(), U256::exp10(20)).await;
     assert_eq!(stack.wait_for(accepted.tx_id, TxState::Confirmed).await.nonce, Some(0));
     assert_eq!(stack.anvil().balance(to).await, 10u64.pow(18).into());
     stack.finish().await;
 }
 
-/// The policy may give it up: its placeholder takes the nonce. A hold without an answer is no matter of the alarm.
+/// The policy may give it up: its placeholder consumes the nonce. The alarm does not apply to a reservation without
+/// an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_cannot_be_paid_for_is_given_up_where_the_policy_says_so() {
     let stack =
@@ -383,12 +385,12 @@ async fn many_callers_and_requests_share_one_gapless_sequence() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa8));
     let gapless = stack.gapless().await;
     let calls = join_all((0..12u64).map(|number| {
-        gapless.call(stack.key(0)).hold(PATIENT).wait(PATIENT * 2).run(async move |_: NonceContext| {
-            match number % 3 {
+        gapless.call(stack.key(0)).reserve_for(LONG_TIMEOUT).wait(LONG_TIMEOUT * 2).run(
+            async move |_: NonceContext| match number % 3 {
                 0 => Err("not this one".to_owned()),
-                _ => Ok(Wanted::from(transfer(to, 1))),
-            }
-        })
+                _ => Ok(HandlerTx::from(transfer(to, 1))),
+            },
+        )
     }));
     let requests = join_all((0..6).map(|number| {
         let (stack, request_id) = (&stack, format!("r{number}"));
@@ -402,14 +404,15 @@ async fn many_callers_and_requests_share_one_gapless_sequence() {
     stack.finish().await;
 }
 
-/// The handler fails twice for now: its nonce stays reserved, nothing is sent, and the third run's transaction is sent at it.
+/// The handler fails twice with a retryable error: its nonce stays reserved, nothing is sent, and the third run's
+/// transaction is sent at it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_asks_to_run_again_keeps_its_nonce() {
     let stack = stack().up().await;
     let to = Address::repeat_byte(0xb1);
     let gapless = stack.gapless().await;
     let runs = AtomicU32::new(0);
-    let call = gapless.call(stack.key(0)).hold(PATIENT);
+    let call = gapless.call(stack.key(0)).reserve_for(LONG_TIMEOUT);
     let accepted = call
         .run_retrying(3, async |context: NonceContext| {
             assert_eq!(context.nonce.0, 0);
@@ -427,14 +430,14 @@ async fn a_handler_that_asks_to_run_again_keeps_its_nonce() {
     stack.finish().await;
 }
 
-/// The number of tries bounds it, and a failure for good does at once.
+/// The number of tries is limited, and a permanent failure ends it at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_asks_to_run_again_too_often_leaves_a_placeholder() {
     let stack = stack().up().await;
     let gapless = stack.gapless().await;
     for (tries, first, runs) in [(2, Failure::Retry("not yet"), 2), (9, Failure::GiveUp("never"), 1)] {
         let seen = AtomicU32::new(0);
-        let call = gapless.call(stack.key(0)).hold(PATIENT);
+        let call = gapless.call(stack.key(0)).reserve_for(LONG_TIMEOUT);
         let ended = call
             .run_retrying(tries, async |_: NonceContext| {
                 seen.fetch_add(1, SeqCst);

@@ -1,10 +1,10 @@
-//! A worker with adapters of its own: a connector for a chain without gas prices, and policies for what stays unmined.
+//! A worker with custom adapters: a connector for a chain without gas prices, and policies for unmined transactions.
 //!
 //! ```sh
 //! cargo run -p gapless-worker --example custom_worker -- --config my.toml
 //! ```
 //!
-//! The chain's table in the configuration names what it uses:
+//! The chain's table in the configuration selects the adapters:
 //!
 //! ```toml
 //! [chain.consortium.adapters]

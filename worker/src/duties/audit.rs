@@ -1,5 +1,5 @@
-//! Compares the chain's count with our sequence, for submitters that nobody owns at the moment. Lanes watch their
-//! own; this finds a key that was used outside while nothing was asked of it.
+//! Compares the chain's transaction count with the stored sequence, for submitters without a lane. Lanes check their
+//! own submitters; this duty finds a key that was used externally while it had no work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use gapless::store::Store;
 use crate::chains::Chain;
 use crate::fleet::Fleet;
 
-/// Look-ups under way at once; the chain client makes batches of them.
+/// Concurrent requests; the chain client batches them.
 const AT_ONCE: usize = 100;
 
 pub(super) async fn run(
@@ -27,9 +27,9 @@ pub(super) async fn run(
             let chain = chains.get(&idle.key.chain_id)?;
             let count = async |tag| chain.connector.transaction_count(idle.key.address, tag).await.ok();
             let (latest, pending) = tokio::join!(count(BlockTag::Latest), count(BlockTag::Pending));
-            // Not every node has a count of its pool. Where it has one, it may show what is about to be mined.
+            // Not every node supports the pending count. If it does, the count may include what is about to be mined.
             let used = latest.max(pending).filter(|_| latest.is_some())? > idle.next.0;
-            // Used elsewhere, or stopped although it fits: a lane looks into both.
+            // Used externally, or protected although the counts match: a lane checks both cases.
             (used != idle.stopped).then_some(idle.key)
         }));
         suspects.extend(counts.await.into_iter().flatten());
@@ -39,9 +39,9 @@ pub(super) async fn run(
     }
     tracing::warn!(
         submitters = suspects.len(),
-        "sequences that nobody watches do not fit the chain; looking into them"
+        "nonce mismatch on idle submitters; starting lanes to check them"
     );
-    // A lane reads the rows, looks twice and stops the submitter behind the fence.
-    fleet.look_into(suspects).await?;
+    // The lane loads the submitter, checks again and protects it with a fenced write.
+    fleet.claim_for_check(suspects).await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Queue depth, what is unmined and what is not final, oldest ages, protected submitters and blocked queues, as gauges. Every worker shows them: they are facts of the
-//! database, not of a process.
+//! Gauges read from the database: queue depth, unmined and unfinalised transactions with their oldest age, protected
+//! submitters, blocked queues. Every worker exports the same values.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ pub(super) async fn run(store: Store, chains: Vec<ChainId>, stop: CancellationTo
             Ok(chains) => {
                 chains.iter().for_each(show_backlog);
             }
-            Err(error) => tracing::debug!(error = %error, "the backlog could not be counted"),
+            Err(error) => tracing::debug!(error = %error, "could not read the backlog"),
         }
         match store.longest_blocked().await {
             Ok(blocked) => show_blocked(&chains, &blocked),
-            Err(error) => tracing::debug!(error = %error, "blocked queues could not be read"),
+            Err(error) => tracing::debug!(error = %error, "could not read blocked queues"),
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -45,7 +45,7 @@ fn show_backlog(backlog: &Backlog) {
     show(m::TRACKING_OLDEST_AGE_SECONDS, backlog.tracking.oldest_age);
 }
 
-/// Every reason of every chain, so that one that is over is shown as 0.
+/// Sets every reason of every chain, so that one that has ended is exported as 0.
 fn show_blocked(chains: &[ChainId], blocked: &[(ChainId, BlockedReason, f64)]) {
     for chain in chains {
         for reason in BlockedReason::ALL {

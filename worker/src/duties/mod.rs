@@ -1,4 +1,4 @@
-//! Work by the clock: cron expressions from the configuration, one holder per duty in the whole fleet.
+//! Scheduled duties: cron expressions from the configuration; each duty is run by one worker of the fleet at a time.
 
 mod audit;
 mod balances;
@@ -23,20 +23,20 @@ use tokio_util::sync::CancellationToken;
 use crate::chains::Chain;
 use crate::fleet::Fleet;
 
-/// What a duty needs.
+/// A scheduled duty.
 #[derive(Clone, Debug)]
 struct Duty {
-    /// As metrics show it.
+    /// Metric label.
     name: &'static str,
-    /// As leased: duties that need keys have one holder per set of chains and keys.
+    /// Name of its lease: duties that need keys have one holder per set of chains and keys.
     lease: String,
     store: Store,
     worker_id: WorkerId,
-    /// How long the holder keeps the duty between two signs of life.
-    hold: Duration,
+    /// Duration of the duty's lease.
+    lease_duration: Duration,
 }
 
-/// How soon to ask again when the database is away.
+/// Retry pause while the database is unreachable.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) fn start(
@@ -52,7 +52,7 @@ pub(crate) fn start(
         lease,
         store: store.clone(),
         worker_id: worker_id.clone(),
-        hold: config.lease.duration,
+        lease_duration: config.lease.duration,
     };
     let chain_ids = chains.keys().copied().collect();
     let chains = Arc::new(chains);
@@ -85,7 +85,7 @@ fn schedule(expression: &str) -> Option<Schedule> {
 }
 
 impl Duty {
-    /// At every scheduled time: whoever holds the duty runs it, once.
+    /// At every scheduled time the holder of the duty's lease runs it once.
     async fn run<F, R>(self, schedule: Schedule, stop: CancellationToken, act: F)
     where
         F: Fn() -> R,
@@ -96,7 +96,7 @@ impl Duty {
                 Ok(Some(next)) => next,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!(duty = self.name, error = %error, "the database's clock could not be read");
+                    tracing::debug!(duty = self.name, error = %error, "could not read the database clock");
                     (None, RETRY)
                 }
             };
@@ -105,7 +105,7 @@ impl Duty {
                 () = tokio::time::sleep(wait) => {}
             }
             let Some(next) = next else { continue };
-            let result = match self.turn_is_ours(next).await {
+            let result = match self.claim_run(next).await {
                 Ok(false) => continue,
                 Ok(true) => act().await,
                 Err(error) => Err(error.into()),
@@ -116,13 +116,14 @@ impl Duty {
                 tracing::warn!(
                     duty = self.name,
                     error = format!("{error:#}"),
-                    "a duty failed; next time again"
+                    "duty failed; it runs again at its next scheduled time"
                 );
             }
         }
     }
 
-    /// The next scheduled time and how far it is, by the database's clock. `None`: the schedule is over.
+    /// The next scheduled time and the time until then, by the database clock. `None`: the schedule has no further
+    /// time.
     async fn next_time(
         &self,
         schedule: &Schedule,
@@ -132,8 +133,8 @@ impl Duty {
         Ok(next.map(|next| (Some(next), (next - now).to_std().unwrap_or_default())))
     }
 
-    async fn turn_is_ours(&self, scheduled: DateTime<Utc>) -> Result<bool, StoreError> {
-        Ok(self.store.hold_duty(&self.lease, &self.worker_id, self.hold).await?
+    async fn claim_run(&self, scheduled: DateTime<Utc>) -> Result<bool, StoreError> {
+        Ok(self.store.hold_duty(&self.lease, &self.worker_id, self.lease_duration).await?
             && self.store.take_run(&self.lease, &self.worker_id, scheduled).await?)
     }
 }

@@ -1,19 +1,19 @@
-//! Removes finished intents, with their attempts, once they are older than the retention; and what was left to others then.
+//! Removes finished intents with their attempts, and external nonces, once they are older than the retention.
 
 use std::time::Duration;
 
 use chrono::Utc;
 use gapless::store::Store;
 
-/// Clocks of two machines differ by less.
+/// Largest accepted difference between the clocks of the database and of this worker.
 const MAX_CLOCK_DIFFERENCE_S: i64 = 3600;
 
 pub(super) async fn run(store: Store, retention: Duration) -> anyhow::Result<()> {
-    // What is removed is gone, and so is the answer to a repeated request: one wrong clock alone must not do that.
+    // Pruning also removes idempotency keys and cannot be undone: a single wrong clock must not cause it.
     let off_by_s = (store.now().await? - Utc::now()).num_seconds();
     anyhow::ensure!(
         off_by_s.abs() <= MAX_CLOCK_DIFFERENCE_S,
-        "nothing is removed: the clocks of the database and of this worker differ by {off_by_s} s"
+        "nothing removed: the clocks of the database and of this worker differ by {off_by_s} s"
     );
     let (mut removed, mut after) = (0, None);
     loop {
@@ -21,7 +21,7 @@ pub(super) async fn run(store: Store, retention: Duration) -> anyhow::Result<()>
         removed += step.removed;
         match (step.removed, step.upto) {
             (_, None) => break,
-            // Some of these submitters may have more.
+            // These submitters may have more to remove.
             (1.., Some(_)) => {}
             (0, upto) => after = upto,
         }

@@ -1,4 +1,4 @@
-//! How much waits in the queues inside this process, as a gauge. Looked at by the clock, so that a queue that stands still shows.
+//! Depth of the internal queues of this process, as a gauge. Sampled periodically, so that a stalled queue is visible.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Looks at the balances of submitters that could not pay and have no lane, all of a chain together, and has those that got
-//! something looked at. The others are looked at when their pause is over.
+//! Polls the balances of submitters that are blocked by missing funds and have no lane, in batches, and makes those
+//! whose balance rose claimable. The others become claimable when their pause ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::chains::Chain;
 use crate::fleet::Fleet;
 
 const EVERY: Duration = Duration::from_secs(2);
-/// One holder for each set of keys; a holder that is gone is followed after this.
-const HOLD: Duration = Duration::from_secs(10);
+/// Duration of the duty's lease; there is one holder per set of keys.
+const LEASE: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 100;
 
-/// Balances as they were seen last. Forgotten with the process: the pause of at most a minute remains.
+/// Last seen balances. Not persisted: after a restart the pause of at most a minute applies.
 type Seen = HashMap<SubmitterKey, U256>;
 
 pub(super) async fn run(
@@ -29,8 +29,8 @@ pub(super) async fn run(
 ) {
     let mut seen = Seen::new();
     loop {
-        if let Err(error) = look(&store, &worker_id, &fleet, &chains, &mut seen).await {
-            tracing::debug!(error = %error, "blocked submitters could not be read");
+        if let Err(error) = wake_funded(&store, &worker_id, &fleet, &chains, &mut seen).await {
+            tracing::debug!(error = %error, "could not read blocked submitters");
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -39,7 +39,7 @@ pub(super) async fn run(
     }
 }
 
-async fn look(
+async fn wake_funded(
     store: &Store,
     worker_id: &WorkerId,
     fleet: &Fleet,
@@ -48,7 +48,7 @@ async fn look(
 ) -> Result<(), StoreError> {
     let mut waiting = store.waiting_for_funds().await?;
     waiting.retain(|key| fleet.can_serve(key));
-    if waiting.is_empty() || !store.hold_duty(&format!("wake:{}", fleet.serves()), worker_id, HOLD).await? {
+    if waiting.is_empty() || !store.hold_duty(&format!("wake:{}", fleet.serves()), worker_id, LEASE).await? {
         seen.clear();
         return Ok(());
     }
@@ -57,7 +57,7 @@ async fn look(
         let read = group.iter().filter_map(|key| chains.get(&key.chain_id).map(|chain| (key, chain)));
         let read = read.map(async |(key, chain)| (*key, chain.connector.balance(key.address).await));
         for (key, balance) in futures::future::join_all(read).await {
-            // A node that does not answer says nothing: what was seen last stays.
+            // If the request failed, the last seen balance stays.
             if let Some(balance) = balance.ok().or_else(|| seen.get(&key).copied()) {
                 now.insert(key, balance);
             }
@@ -69,7 +69,8 @@ async fn look(
     *seen = now;
     if !funded.is_empty() {
         store.wake_submitters(&funded).await?;
-        tracing::info!(worker.id = %worker_id, submitters = funded.len(), "funded: looked at again");
+        tracing::info!(worker.id = %worker_id, submitters = funded.len(),
+            "balance increased; retrying blocked submitters");
         store.notify_work().await?;
         fleet.wake.notify_one();
     }

@@ -1,5 +1,5 @@
-//! Events of what lasts: that no nonces are given because one is not explained, and that what is on its way waits for a node. Each is told
-//! in the commit that makes it true, and so is its end: what the rows say is what was told, and the next owner knows it.
+//! Domain events for lasting conditions: the submitter is SUSPECT, or an open intent waits for a node. Start and end
+//! are each reported with the commit that stores them, so the rows also show the next owner what was reported.
 
 use gapless::domain::{ErrorCode, EventKind, TxError};
 use gapless::store::OpenIntent;
@@ -10,48 +10,48 @@ use crate::steps;
 use crate::steps::recover::WAITING_NODE;
 
 impl Lane {
-    /// Before a commit: what it changes is told with it.
-    pub(super) fn tell_alarms(&mut self) {
-        self.tell_suspicion();
-        self.tell_waiting_for_node();
+    /// Called before a commit: adds the events for the conditions it changes.
+    pub(super) fn report_alarms(&mut self) {
+        self.report_suspicion();
+        self.report_waiting_for_node();
     }
 
-    fn tell_suspicion(&mut self) {
+    fn report_suspicion(&mut self) {
         if !self.evidence_changed() {
             return;
         }
         match (&self.stored_evidence.suspicion, self.key.evidence.suspicion.clone()) {
-            (None, Some(reason)) => self.tell(None, EventKind::Suspect { reason }),
+            (None, Some(reason)) => self.emit_event(None, EventKind::Suspect { reason }),
             (Some(_), None) => {
                 let reason = "every consumed nonce is explained".to_owned();
-                self.tell(None, EventKind::SuspectCleared { reason });
+                self.emit_event(None, EventKind::SuspectCleared { reason });
             }
             _ => {}
         }
     }
 
-    fn tell_waiting_for_node(&mut self) {
+    fn report_waiting_for_node(&mut self) {
         let waits = self.first_waiting_for_node();
         let now = waits.map(|tx| tx.intent.tx_id);
         let reason = waits.and_then(|tx| tx.intent.last_error.as_ref()).map(|error| error.message.clone());
-        if now == self.told_waiting {
+        if now == self.reported_waiting {
             return;
         }
-        if let Some(over) = self.told_waiting {
-            let reason = "it waits for no node any more".to_owned();
-            self.tell(Some(over), EventKind::Unblocked { reason });
+        if let Some(over) = self.reported_waiting {
+            let reason = "no longer waiting for a node".to_owned();
+            self.emit_event(Some(over), EventKind::Unblocked { reason });
         }
         if let Some(tx_id) = now {
             let code = ErrorCode::NodeUnavailable;
             let reason = reason.unwrap_or_default();
-            self.tell(Some(tx_id), EventKind::Blocked { waits_for: "node", code, reason });
+            self.emit_event(Some(tx_id), EventKind::Blocked { waits_for: "node", code, reason });
         }
-        self.told_waiting = now;
+        self.reported_waiting = now;
     }
 
-    /// The rows were read: they say what was told.
-    pub(super) fn recall_alarms(&mut self) {
-        self.told_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
+    /// After loading: derives from the rows what was already reported.
+    pub(super) fn restore_alarms(&mut self) {
+        self.reported_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
     }
 
     fn first_waiting_for_node(&self) -> Option<&OpenTx> {
@@ -59,7 +59,8 @@ impl Lane {
         self.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
     }
 
-    /// A turn ended before the rows were read: whatever there is says why it does not move.
+    /// A step failed before the rows were loaded: stores the wait reason of the oldest open intent and of the queue
+    /// head.
     pub(super) async fn show_unread_waiting(&mut self, cause: &str) -> Result<(), StepError> {
         let rows = self.context.reader.lane(self.lease.key()).await?;
         if rows.paused || rows.cursor.is_some_and(|cursor| cursor.protect.is_some()) {
@@ -69,8 +70,8 @@ impl Lane {
         steps::prepare::show_waiting_for_node(self, cause).await
     }
 
-    /// There is no room for another nonce, so that the queue has nothing to say: the oldest that is on its way says why it does not move.
-    /// Read anew, because memory was forgotten.
+    /// The window is full, so the queue head waits for the window: stores the wait reason of the oldest open intent.
+    /// Reloads the rows, because the state in memory was cleared.
     pub(super) async fn show_open_waiting(&mut self, cause: &str) -> Result<(), StepError> {
         let rows = self.context.reader.lane(self.lease.key()).await?;
         self.show_oldest_waiting(rows.open, cause).await
@@ -79,13 +80,13 @@ impl Lane {
     async fn show_oldest_waiting(&mut self, open: Vec<OpenIntent>, cause: &str) -> Result<(), StepError> {
         let now = Instant::now();
         self.open = open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
-        self.recall_alarms();
+        self.restore_alarms();
         let oldest = self.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_reserved());
         if let Some(oldest) = oldest.filter(|tx| tx.intent.sub_state.is_none()) {
-            oldest.complain(Some(WAITING_NODE), Some(TxError::new(ErrorCode::NodeUnavailable, cause)));
+            oldest.set_wait_reason(Some(WAITING_NODE), Some(TxError::new(ErrorCode::NodeUnavailable, cause)));
             self.flush().await?;
         }
-        self.forget_everything();
+        self.clear_state();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Why a step ended early. The decision rides with the cause.
+//! Why a step failed; each variant determines how the lane continues.
 
 use std::time::Duration;
 
@@ -9,35 +9,35 @@ use crate::writer::WriteError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// The lane ends: the submitter is someone else's, or the process stops.
+    /// The lane ends: the lease is lost, or the process stops.
     #[error("the lane ends: {0}")]
     Stop(&'static str),
-    /// Read the rows again after a while and go on from what they say.
+    /// Reload the rows after a pause and continue.
     #[error("{cause}")]
     Retry { after: Duration, cause: String },
-    /// A node could not be asked: as above, and what cannot be prepared without it says so.
+    /// A node request failed: as `Retry`, and affected intents get the wait reason `waiting_node`.
     #[error("{cause}")]
     Node { cause: String },
-    /// Nobody knows whether a write was committed: read the rows again, once that is decided.
+    /// The outcome of a commit is unknown: reload the rows once it is decided.
     #[error("{cause}")]
-    Unsure { cause: String },
-    /// Something is wrong that waiting may not mend: read again, but rarely, and say so loudly.
+    UnknownCommit { cause: String },
+    /// An error that retrying may not fix: logged as an error, reloaded at long intervals.
     #[error("{cause}")]
     Park { after: Duration, cause: String },
 }
 
-/// Long enough for a database or a node to come back, short enough to be prompt when it does.
-pub(super) const SOON: Duration = Duration::from_millis(500);
-/// A parked lane looks again this often: the cause may have been mended by hand.
-const RARELY: Duration = Duration::from_secs(15);
+/// First pause after a database or node error.
+pub(super) const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Retry interval of a parked lane: an operator may have fixed the cause.
+const PARK_FOR: Duration = Duration::from_secs(15);
 
 impl From<WriteError> for StepError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::LeaseLost => StepError::Stop("the lease is lost"),
             WriteError::Stopping => StepError::Stop("the worker is stopping"),
-            WriteError::Unknown(cause) => StepError::Unsure { cause: cause.to_string() },
-            WriteError::Refused(cause) => StepError::Park { after: RARELY, cause: cause.to_string() },
+            WriteError::Unknown(cause) => StepError::UnknownCommit { cause: cause.to_string() },
+            WriteError::Refused(cause) => StepError::Park { after: PARK_FOR, cause: cause.to_string() },
         }
     }
 }
@@ -47,9 +47,9 @@ impl From<ReadError> for StepError {
         match error {
             ReadError::Stopping => StepError::Stop("the worker is stopping"),
             ReadError::Store(cause) if cause.is_connection() => {
-                StepError::Retry { after: SOON, cause: cause.to_string() }
+                StepError::Retry { after: RETRY_AFTER, cause: cause.to_string() }
             }
-            ReadError::Store(cause) => StepError::Park { after: RARELY, cause: cause.to_string() },
+            ReadError::Store(cause) => StepError::Park { after: PARK_FOR, cause: cause.to_string() },
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From the lane's memory to one fenced write.
+//! Turns the changes in a lane's memory into one fenced write and commits it.
 
 use gapless::domain::{FencingToken, TxState};
 use gapless::observe::metrics as m;
@@ -12,11 +12,11 @@ use crate::failpoint;
 use crate::steps;
 
 impl Lane {
-    /// Commits everything that differs from the rows. All of it or nothing.
+    /// Commits everything that differs from the rows, atomically.
     pub(crate) async fn flush(&mut self) -> Result<(), StepError> {
-        self.settle_in_flight();
-        steps::replace::refuse_what_is_over(self);
-        self.tell_alarms();
+        self.update_in_flight();
+        steps::replace::refuse_obsolete_requests(self);
+        self.report_alarms();
         let write = self.to_write();
         self.lazy_since = None;
         if write.is_empty() {
@@ -30,14 +30,15 @@ impl Lane {
             failpoint::hit("included");
         }
         let drafted = self.open.iter().any(|tx| tx.draft().is_some());
-        let holds: Vec<ReservationChange> = self.open.iter().filter_map(OpenTx::reservation_change).collect();
+        let reservations: Vec<ReservationChange> =
+            self.open.iter().filter_map(OpenTx::reservation_change).collect();
         let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
         let mut attempts = self.context.writer.commit(write).await?;
         if critical {
             self.log_write(token, operation);
         }
         self.count_ended();
-        self.tell_policy(token);
+        self.log_policy_refusals(token);
         for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
             attempts = others;
@@ -54,9 +55,9 @@ impl Lane {
         self.sharing.found.clear();
         self.publish();
         self.drop_finished();
-        if holds.iter().any(|change| matches!(change, ReservationChange::Reserve(_))) {
+        if reservations.iter().any(|change| matches!(change, ReservationChange::Reserve(_))) {
             failpoint::hit("reserved");
-        } else if holds.iter().any(|change| matches!(change, ReservationChange::Recycle { .. })) {
+        } else if reservations.iter().any(|change| matches!(change, ReservationChange::Recycle { .. })) {
             failpoint::hit("released");
         }
         if drafted {
@@ -69,7 +70,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Commits now what must not wait, and what has waited long enough.
+    /// Commits if there are urgent changes, or if lazy ones have waited for `LAZY`.
     pub(super) async fn flush_if_due(&mut self) -> Result<(), StepError> {
         let urgent = self.open.iter().any(OpenTx::is_urgent)
             || !self.queued_moves.is_empty()
@@ -80,7 +81,7 @@ impl Lane {
         if urgent {
             return self.flush().await;
         }
-        if self.open.iter().any(OpenTx::has_news) || !self.events.is_empty() {
+        if self.open.iter().any(OpenTx::has_changes) || !self.events.is_empty() {
             let since = *self.lazy_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= LAZY {
                 return self.flush().await;
@@ -96,11 +97,11 @@ impl Lane {
     }
 
     fn sequence_changed(&mut self) -> bool {
-        self.settle_in_flight();
+        self.update_in_flight();
         self.sequence != self.stored_sequence
     }
 
-    /// A bound that follows from our own final transactions is found in their rows: it needs no write.
+    /// A bound that follows from this submitter's final transactions is derived from their rows and needs no write.
     pub(super) fn evidence_changed(&self) -> bool {
         let (now, stored) = (&self.key.evidence, &self.stored_evidence);
         let counted = now.bounds.below != stored.bounds.below
@@ -124,11 +125,11 @@ impl Lane {
             }
         }
         self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
-        let told = |note: &&SentNote| self.open.iter().any(|tx| goes_with_move(tx, note));
-        self.sent_notes.iter().filter(|note| !told(note)).for_each(|note| write.sent(note.clone()));
+        let covered = |note: &&SentNote| self.open.iter().any(|tx| goes_with_move(tx, note));
+        self.sent_notes.iter().filter(|note| !covered(note)).for_each(|note| write.sent(note.clone()));
         self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
         self.seen_requests.iter().for_each(|number| write.request_seen(*number));
-        self.sharing.found.iter().for_each(|range| write.foreign(*range));
+        self.sharing.found.iter().for_each(|range| write.external(*range));
         self.policy_notes.iter().for_each(|note| write.policy(note.clone()));
         if self.evidence_changed() {
             write.evidence(self.key.evidence.clone());
@@ -155,26 +156,26 @@ impl Lane {
         write
     }
 
-    /// The send of the bytes that ended it, if it is not noted yet: it needs no row of its own.
+    /// The unrecorded send of the bytes that were mined: stored with the final move, without a row of its own.
     fn mined_send(&self, tx: &OpenTx) -> Option<MinedSend> {
         let note = self.sent_notes.iter().find(|note| goes_with_move(tx, note))?;
         note.outcome.map(|class| MinedSend { class, at: note.at })
     }
 
-    /// Finished intents, and displaced ones that are back in the queue, are no longer ours to follow.
+    /// Drops finished intents and displaced ones that are back in the queue.
     fn drop_finished(&mut self) {
         let (watcher, mailbox) = (&self.chain.watcher, &self.mailbox);
         self.open.retain(|tx| {
-            let over = tx.state().is_terminal() || tx.state() == TxState::Queued;
-            if over {
+            let done = tx.state().is_terminal() || tx.state() == TxState::Queued;
+            if done {
                 watcher.forget(&tx.hashes(), mailbox);
             }
-            !over
+            !done
         });
     }
 
-    /// What the policy decided is on disk: said once, and counted once.
-    fn tell_policy(&mut self, token: FencingToken) {
+    /// Logs and counts policy refusals once they are stored.
+    fn log_policy_refusals(&mut self, token: FencingToken) {
         for note in self.policy_notes.drain(..).filter(|note| note.decision == PolicyDecision::Refused) {
             metrics::counter!(m::POLICY_REFUSED_TOTAL, "rule" => note.rule.as_str()).increment(1);
             tracing::warn!(
@@ -191,7 +192,7 @@ impl Lane {
         }
     }
 
-    /// What is final is on disk: counted once.
+    /// Counts final states once they are stored.
     fn count_ended(&self) {
         let open = self.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state);
         let queued = self.queued_moves.iter().map(|queued| queued.change.to);
@@ -206,7 +207,7 @@ impl Lane {
         }
     }
 
-    /// One line for each intent that changed. Where none did, or the protection of the sequence did, one for the sequence.
+    /// One line per changed intent, and one for the sequence if no intent changed or its protection did.
     fn log_write(&self, token: FencingToken, operation: &'static str) {
         let protection =
             |sequence: &Option<Sequence>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
@@ -264,17 +265,17 @@ impl Lane {
     }
 }
 
-/// The one send of bytes that a node took and that were mined. Anything else has more to say than fits beside the move.
+/// Whether the note is of a single accepted send of the mined bytes. Only such a note fits into the move.
 fn goes_with_move(tx: &OpenTx, note: &SentNote) -> bool {
     note.outcome.is_some() && note.answer.is_none() && note.sends == 1 && tx.ends_by(note.attempt_id)
 }
 
-/// Bytes that are new, and what is new about a held nonce: where both are, they belong together.
+/// Adds new attempts and reservation changes to the write. If an intent has both, they are written together.
 fn record(write: &mut FencedWrite, tx: &OpenTx) {
     let tx_id = tx.intent.tx_id;
     match (tx.draft().cloned(), tx.reservation_change()) {
-        (Some((_, placeholder)), Some(ReservationChange::Reserve(hold))) => {
-            write.reserve(tx_id, placeholder, hold)
+        (Some((_, placeholder)), Some(ReservationChange::Reserve(duration))) => {
+            write.reserve(tx_id, placeholder, duration)
         }
         (Some((_, draft)), Some(ReservationChange::Use)) => {
             write.use_reservation(tx_id, draft, tx.intent.payload.clone())

@@ -1,7 +1,7 @@
-//! A lane: the actor that owns one leased submitter. Ordinary sequential code around one loop.
+//! A lane: the actor that owns one leased submitter. Sequential code around one loop.
 //!
-//! The rows are the program counter. A lane starts by reading them; whenever something goes wrong it reads them
-//! again. There is no recovery mode, and dropping a lane at any await point is safe.
+//! All state is in the database. A lane starts by loading the rows, and reloads them after any error. There is no
+//! recovery mode, and dropping a lane at any await point is safe.
 
 mod alarms;
 mod error;
@@ -42,27 +42,27 @@ pub(crate) struct Lane {
     pub(crate) lease: Lease,
     pub(crate) context: Arc<WorkerContext>,
     pub(crate) chain: Arc<Chain>,
-    /// Behind the policy, where there is one.
+    /// Wrapped in a `PolicySigner` if the submitter has a policy.
     pub(crate) signer: Arc<dyn Signer>,
-    /// What the submitter may do. `None`: anything.
+    /// Signing policy of the submitter. `None`: no restrictions.
     pub(crate) policy: Option<Arc<Policy>>,
     pub(crate) mailbox: Mailbox,
     inbox: Inbox,
     /// In nonce order.
     pub(crate) open: VecDeque<OpenTx>,
-    /// Heads of the queue, read ahead.
+    /// First intents of the queue, read ahead.
     pub(crate) queue: VecDeque<QueuedIntent>,
-    /// Heads that others may overtake.
+    /// Blocked heads that later intents may pass.
     pub(crate) passed: steps::prepare::Passed,
-    /// Whether the database may hold more eligible intents than `queue`.
+    /// Whether the database may have more eligible intents than `queue`.
     pub(crate) more_queued: bool,
     pub(crate) sequence: Option<Sequence>,
-    /// What `sequence` is on disk.
+    /// `sequence` as stored.
     stored_sequence: Option<Sequence>,
     pub(crate) paused: bool,
     own_window: Option<u32>,
     pub(crate) sharing: Sharing,
-    /// When the account's code was last looked at.
+    /// When the account's code was last read.
     pub(crate) code_seen: Option<Instant>,
     pub(crate) actions: Vec<PendingAction>,
     pub(crate) tx_requests: Vec<PendingTxRequest>,
@@ -70,46 +70,46 @@ pub(crate) struct Lane {
     pub(crate) queued_moves: Vec<QueuedMove>,
     pub(crate) sent_notes: Vec<SentNote>,
     pub(crate) done_actions: Vec<DoneAction>,
-    /// Requests that were seen and take longer than one commit.
+    /// Requests that were read and take longer than one commit.
     pub(crate) seen_requests: Vec<i64>,
-    /// What the policy decided since the last commit.
+    /// Policy decisions since the last commit.
     pub(crate) policy_notes: Vec<PolicyNote>,
     events: Vec<Event>,
     pub(crate) funds: Option<Funds>,
-    /// No preparing before this: funds, signer or node are not there.
+    /// Nothing is prepared before this: funds, signer or node are unavailable.
     pub(crate) hold_until: Option<Instant>,
-    /// The caller that waits at the head of the queue and is not heard of, by its intent, and since when.
-    pub(crate) caller_silent: Option<(TxId, Instant)>,
-    /// What would revert, and where that was seen.
+    /// The intent at the head of the queue whose reserving client is inactive, and since when.
+    pub(crate) client_silent: Option<(TxId, Instant)>,
+    /// Intents that would revert, and the block at which that was found.
     pub(crate) reverts: steps::prepare::Reverts,
-    /// Told when a node is well again.
+    /// Changes when a node recovered.
     recovered: watch::Receiver<u64>,
     pub(crate) recovery: steps::recover::Recovery,
     pub(crate) key: steps::protect::KeyState,
-    /// What its evidence is on disk.
+    /// The evidence in `key` as stored.
     stored_evidence: Evidence,
-    pub(crate) looks: steps::diagnose::Looks,
-    /// The look for receipts that follows reading the rows has failed: when it is repeated, and the pause before that.
-    pub(crate) look_again: Option<(Instant, Duration)>,
-    /// An intent moved on in the middle of a turn: another turn may move it further.
+    pub(crate) inspections: steps::diagnose::Inspections,
+    /// The receipt lookup after loading failed: when it is retried, and the pause before that.
+    pub(crate) receipt_retry: Option<(Instant, Duration)>,
+    /// An intent changed state during the step: another step may advance it further.
     pub(crate) moved: bool,
-    /// Pause before the rows are read again after trouble; grows while it lasts.
+    /// Pause before the rows are reloaded after an error; grows while errors last.
     retry_pause: Duration,
     lazy_since: Option<Instant>,
     idle_since: Option<Instant>,
-    /// It has nothing to do. For the fleet: nothing but an early word of new work depends on it.
+    /// The lane has nothing to do. Read by the fleet, which only uses it to post work notifications early.
     pub(crate) idle: Arc<AtomicBool>,
     /// The head of its queue is blocked, and no nonce is open.
-    pub(crate) only_waits: Arc<AtomicBool>,
-    /// What is on its way and waits for a node, as the rows say and as was told.
-    told_waiting: Option<TxId>,
-    /// Since when the chain may not be used.
+    pub(crate) blocked: Arc<AtomicBool>,
+    /// The open intent last reported as waiting for a node.
+    reported_waiting: Option<TxId>,
+    /// Since when the chain is halted.
     halted_since: Option<Instant>,
     reload: bool,
-    /// News was lost: once the rows are read, what they say of blocks is looked at, too.
-    missed_news: bool,
-    /// A write may or may not have been committed.
-    unsure: bool,
+    /// Events were dropped: after the reload, the blocks of all receipts are checked.
+    missed_events: bool,
+    /// The outcome of the last commit is unknown.
+    commit_unknown: bool,
 }
 
 /// What a lane does after a step.
@@ -117,21 +117,22 @@ pub(crate) struct Lane {
 #[cfg_attr(not(feature = "sim-driver"), allow(unreachable_pub))]
 pub enum Next {
     Again,
-    /// Until there is news, or until then.
+    /// Until an event arrives, at most until then.
     Wait(Option<Instant>),
-    /// Something went wrong; the rows are read again after this.
+    /// An error occurred; the rows are reloaded after this pause.
     Pause(Duration),
-    /// There is nothing to do: the lease may go back.
+    /// There is nothing to do: the lease can be released.
     Done,
-    /// The lease is somebody else's.
+    /// The lease is lost.
     Lost,
 }
 
-/// A node or a database that is away for long is not asked more often than this by each lane.
+/// Longest pause between two retries of a lane while a node or the database is unreachable.
 const LONGEST_RETRY: Duration = Duration::from_secs(15);
-/// A chain that may not be used for this long is said to be what its submitters wait for.
+/// After this time a halted chain is stored as the wait reason of its intents.
 const SHOW_HALT_AFTER: Duration = Duration::from_secs(2);
-/// How long a write that can wait waits for company. On most chains it is mined in less, and needs no write of its own.
+/// How long a lazy write is delayed to be combined with others. On most chains the transaction is mined sooner, and
+/// the write is not needed.
 const LAZY: Duration = Duration::from_secs(1);
 
 impl Lane {
@@ -176,54 +177,54 @@ impl Lane {
             events: Vec::new(),
             funds: None,
             hold_until: None,
-            caller_silent: None,
+            client_silent: None,
             reverts: Default::default(),
             recovered,
             recovery: Default::default(),
             key: Default::default(),
             stored_evidence: Evidence::default(),
-            looks: Default::default(),
-            look_again: None,
+            inspections: Default::default(),
+            receipt_retry: None,
             moved: false,
             retry_pause: Duration::ZERO,
             lazy_since: None,
             idle_since: None,
             idle: Arc::default(),
-            only_waits: Arc::default(),
-            told_waiting: None,
+            blocked: Arc::default(),
+            reported_waiting: None,
             halted_since: None,
             reload: true,
-            missed_news: false,
-            unsure: false,
+            missed_events: false,
+            commit_unknown: false,
         };
         (lane, mailbox)
     }
 
-    /// Runs until there is nothing to do, the fleet wants the lease back, or it is lost.
-    pub(crate) async fn run(mut self, mut orders: watch::Receiver<LaneCommand>) -> Ended {
-        let (keep, order) = tokio::select! {
+    /// Runs until there is nothing to do, the fleet requests the lease, or it is lost.
+    pub(crate) async fn run(mut self, mut commands: watch::Receiver<LaneCommand>) -> Ended {
+        let (owned, command) = tokio::select! {
             biased;
-            order = handle_command(&mut orders) => (order != LaneCommand::Abandon, Some(order)),
-            keep = self.work() => (keep, None),
+            command = handle_command(&mut commands) => (command != LaneCommand::Abandon, Some(command)),
+            owned = self.work() => (owned, None),
         };
-        self.forget_everything();
+        self.clear_state();
         let tag = self.lease.tag();
         Ended {
             tag,
-            lease: keep.then_some(self.lease),
-            handed_over: order == Some(LaneCommand::HandOver),
-            gave_way: order == Some(LaneCommand::GiveWay),
+            lease: owned.then_some(self.lease),
+            handed_over: command == Some(LaneCommand::HandOver),
+            was_blocked: command == Some(LaneCommand::ReleaseBlocked),
         }
     }
 
-    /// Ends a lane that no loop drives.
+    /// Ends a lane that runs without its loop.
     #[cfg(feature = "sim-driver")]
     pub(crate) fn into_lease(mut self) -> Lease {
-        self.forget_everything();
+        self.clear_state();
         self.lease
     }
 
-    /// True: the lease is still ours and can be released.
+    /// True: the lease is still owned and can be released.
     async fn work(&mut self) -> bool {
         failpoint::hit("claimed");
         loop {
@@ -237,18 +238,18 @@ impl Lane {
         }
     }
 
-    /// One turn, and what its end means.
+    /// Runs one step and handles its errors.
     pub(crate) async fn step(&mut self) -> Next {
-        let mut turn = self.turn().await;
-        if let Err(StepError::Node { cause }) = &turn
-            && let Err(worse) = self.show_waiting_for_node(&cause.clone()).await
+        let mut result = self.advance().await;
+        if let Err(StepError::Node { cause }) = &result
+            && let Err(second) = self.show_waiting_for_node(&cause.clone()).await
         {
-            turn = Err(worse);
+            result = Err(second);
         }
-        if turn.is_ok() {
+        if result.is_ok() {
             self.retry_pause = Duration::ZERO;
         }
-        match turn {
+        match result {
             Ok(NextStep::Again) => Next::Again,
             Ok(NextStep::Wait(until)) => Next::Wait(until),
             Ok(NextStep::Done) => Next::Done,
@@ -259,19 +260,21 @@ impl Lane {
             }
             Err(StepError::Retry { after, cause }) => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause, "lane reads its rows again");
+                    fencing_token = self.lease.token().0, cause, "step failed; lane reloads its rows");
                 self.start_over(after)
             }
             Err(StepError::Node { cause }) => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause, "a node could not be asked; lane reads its rows again");
-                self.start_over(error::SOON)
+                    fencing_token = self.lease.token().0, cause,
+                    "node request failed; lane reloads its rows");
+                self.start_over(error::RETRY_AFTER)
             }
-            Err(StepError::Unsure { cause }) => {
+            Err(StepError::UnknownCommit { cause }) => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause, "lane reads its rows again");
-                self.unsure = true;
-                self.start_over(error::SOON)
+                    fencing_token = self.lease.token().0, cause,
+                    "outcome of a commit unknown; lane reloads its rows");
+                self.commit_unknown = true;
+                self.start_over(error::RETRY_AFTER)
             }
             Err(StepError::Park { after, cause }) => {
                 tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
@@ -281,11 +284,12 @@ impl Lane {
         }
     }
 
-    /// A turn ended before anything could be prepared. What else is in memory is forgotten first: it may be wrong.
+    /// A node request failed before anything could be prepared: stores that as the wait reason. Clears the state in
+    /// memory first, because it may be wrong.
     async fn show_waiting_for_node(&mut self, cause: &str) -> Result<(), StepError> {
-        let (has_room, stopped) = (self.has_room(), self.paused || self.is_protected());
-        self.forget_everything();
-        match (has_room, stopped) {
+        let (window_has_room, stopped) = (self.window_has_room(), self.paused || self.is_protected());
+        self.clear_state();
+        match (window_has_room, stopped) {
             _ if self.reload => self.show_unread_waiting(cause).await,
             (true, false) => steps::prepare::show_waiting_for_node(self, cause).await,
             (false, false) => self.show_open_waiting(cause).await,
@@ -293,16 +297,16 @@ impl Lane {
         }
     }
 
-    /// What is in memory may be wrong, and must not be written: forget it and read the rows.
+    /// Clears the state in memory, which may be wrong and must not be written, and schedules a reload.
     fn start_over(&mut self, after: Duration) -> Next {
-        self.forget_everything();
+        self.clear_state();
         self.reload = true;
         let pause = after.max(self.retry_pause);
         self.retry_pause = (pause * 2).min(LONGEST_RETRY);
         Next::Pause(pause)
     }
 
-    fn forget_everything(&mut self) {
+    fn clear_state(&mut self) {
         let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
         self.chain.watcher.leave(&hashes, &self.mailbox);
         self.open.clear();
@@ -318,17 +322,17 @@ impl Lane {
         self.sequence = None;
         self.stored_sequence = None;
         self.lazy_since = None;
-        self.look_again = None;
-        self.told_waiting = None;
+        self.receipt_retry = None;
+        self.reported_waiting = None;
     }
 
-    /// One round over everything that could move. Order matters: what is open before what is new.
-    async fn turn(&mut self) -> Result<NextStep, StepError> {
-        self.read_mail();
-        // An error would mean that the watcher is gone, and it is not: the chain holds it.
+    /// One pass over all intents that could advance. Order matters: open intents before queued ones.
+    async fn advance(&mut self) -> Result<NextStep, StepError> {
+        self.drain_inbox();
+        // An error would mean that the watcher was dropped, but the chain owns it.
         if self.recovered.has_changed().unwrap_or(false) {
             self.recovered.mark_unchanged();
-            steps::recover::heard(self);
+            steps::recover::schedule(self);
         }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
@@ -336,21 +340,22 @@ impl Lane {
             if Instant::now() < shown_at {
                 return Ok(NextStep::Wait(Some(shown_at)));
             }
-            // The first check takes a moment at every start. What lasts longer is shown like any other trouble of a node.
+            // The first identity check takes a moment at every start. A longer halt is shown like any node error.
             return Err(StepError::Node { cause: problem });
         }
         self.halted_since = None;
-        if self.unsure {
-            // Whatever was not known to be committed holds the lease's row until it is decided: after the fence it is.
+        if self.commit_unknown {
+            // An undecided transaction holds the lock on the lease row: once this fence has passed, its outcome is
+            // decided.
             self.context.writer.commit(FencedWrite::new(&self.lease)).await?;
-            self.unsure = false;
+            self.commit_unknown = false;
         }
         if self.reload {
             self.flush().await?;
             self.load().await?;
         }
         if steps::operator::carry_out(self).await? {
-            // Requests about intents are judged by the rows as they are now.
+            // Requests about intents are decided by the reloaded rows.
             self.reload = true;
             return Ok(NextStep::Again);
         }
@@ -361,7 +366,7 @@ impl Lane {
         if allowed != Allowed::Nothing {
             steps::stuck::alarm(self);
             if allowed == Allowed::Everything {
-                // What a caller wants at a nonce that is in doubt waits: nothing of it exists yet.
+                // Reservations of a SUSPECT submitter wait: nothing of the client's transaction exists yet.
                 steps::reserve::advance(self).await?;
             }
             steps::replace::advance(self).await?;
@@ -373,7 +378,7 @@ impl Lane {
             }
         }
         steps::diagnose::begin(self);
-        steps::recover::show_trouble(self);
+        steps::recover::show_node_outage(self);
         self.flush_if_due().await?;
         if self.moved {
             return Ok(NextStep::Again);
@@ -381,29 +386,29 @@ impl Lane {
         Ok(self.next_step(allowed))
     }
 
-    /// Reads the submitter as the last owner left it. What was only in memory is forgotten.
+    /// Loads the submitter's rows. State that was only in memory is dropped.
     async fn load(&mut self) -> Result<(), StepError> {
         let rows = self.context.reader.lane(self.lease.key()).await?;
         let now = Instant::now();
-        self.forget_everything();
+        self.clear_state();
         self.more_queued = true;
         self.paused = rows.paused;
         self.own_window = rows.max_in_flight;
-        self.sharing = Sharing { enabled: rows.shared, known: rows.foreign, ..Sharing::default() };
+        self.sharing = Sharing { enabled: rows.shared, known: rows.external, ..Sharing::default() };
         self.code_seen = None;
         self.actions = rows.actions;
         self.tx_requests = rows.tx_requests;
         self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
-        // The time in the row schedules, and no clock that was set back may put a send off for longer than the timer does.
+        // The stored time schedules the send, but a clock that was set back must not delay it beyond the interval.
         let interval = self.chain.config.resubmit.interval;
         self.open.iter_mut().for_each(|tx| tx.due = tx.due.min(now + interval));
-        self.recall_alarms();
+        self.restore_alarms();
         steps::stuck::resume(self);
         self.open.iter_mut().for_each(OpenTx::note_answer);
         let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
         self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
         self.key = std::mem::take(&mut self.key).read_again(self.stored_evidence.clone());
-        // A shared key is never doubted: others may use it.
+        // A used nonce makes only an unshared key SUSPECT: external use of a shared key is expected.
         let used = |tx: &OpenTx| tx.intent.sub_state.as_deref() == Some(steps::submit::NONCE_USED);
         if !self.sharing.enabled && self.open.iter().any(used) {
             self.key.doubted_before();
@@ -417,49 +422,49 @@ impl Lane {
             open_from: cursor.open_from,
             delegated: cursor.delegated,
         });
-        self.settle_in_flight();
+        self.update_in_flight();
         self.stored_sequence = self.sequence.clone();
-        // A bound that lags is mended: it says that there is work.
+        // A stored bound that lags is corrected by the next write: it would report work that does not exist.
         if let (Some(stored), Some(on_disk)) = (&mut self.stored_sequence, open_from) {
             stored.open_from = on_disk;
         }
         self.funds = None;
         self.hold_until = None;
         self.reload = false;
-        // Watched first, looked up second: a block in between is told, one before is found.
+        // Watch before the lookup, so that no block is missed in between.
         for tx in &self.open {
             for hash in tx.hashes() {
                 self.chain.watcher.watch(hash, &self.mailbox);
             }
         }
         steps::track::look_up_all(self).await;
-        if std::mem::take(&mut self.missed_news) {
+        if std::mem::take(&mut self.missed_events) {
             self.handle_event(LaneEvent::Reorged { from: 0 });
         }
         Ok(())
     }
 
-    fn read_mail(&mut self) {
-        while let Some(news) = self.inbox.try_recv() {
-            self.handle_event(news);
+    fn drain_inbox(&mut self) {
+        while let Some(event) = self.inbox.try_recv() {
+            self.handle_event(event);
         }
     }
 
-    fn handle_event(&mut self, news: LaneEvent) {
-        match news {
-            // Only told of submitters that are not paused.
+    fn handle_event(&mut self, event: LaneEvent) {
+        match event {
+            // Posted only for submitters that are not paused.
             LaneEvent::Work => {
                 self.more_queued = true;
                 self.paused = false;
             }
-            LaneEvent::Look => self.more_queued = true,
+            LaneEvent::MaybeWork => self.more_queued = true,
             LaneEvent::Reload => self.reload = true,
             LaneEvent::Paused(paused) => self.paused = paused,
             LaneEvent::Shared(shared) => self.reload |= shared != self.sharing.enabled,
             LaneEvent::Included(receipt) => steps::track::included(self, receipt),
-            LaneEvent::Deep => {
+            LaneEvent::HeightReached => {
                 if self.reverts.is_checking() {
-                    // It is looked at again at the next head.
+                    // It is checked again at the new head.
                     self.hold_until = None;
                 }
             }
@@ -467,16 +472,16 @@ impl Lane {
                 self.reverts.replaced_from(from);
                 steps::track::reorged(self, from);
             }
-            LaneEvent::Diagnosed(found) => steps::diagnose::found(self, found),
-            // Work, pauses and sharing are in the rows, receipts are looked up when these are read, heights are asked for
-            // again by every turn, and replaced blocks are looked for then. A diagnosis is advice: the next look gives another.
+            LaneEvent::Diagnosed(found) => steps::diagnose::apply(self, found),
+            // The reload restores all of it: work, pause and sharing are in the rows, receipts are looked up, blocks
+            // are checked for reorgs, and every step requests heights again. A lost diagnosis is only advice.
             LaneEvent::Missed => {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     worker.id = %self.context.worker_id, fencing_token = self.lease.token().0,
-                    "the lane's mailbox was full; it reads its rows again");
+                    "lane mailbox overflowed; lane reloads its rows");
                 self.reload = true;
-                self.missed_news = true;
-                self.looks = Default::default();
+                self.missed_events = true;
+                self.inspections = Default::default();
             }
         }
     }
@@ -485,13 +490,13 @@ impl Lane {
         self.lease.key().address
     }
 
-    /// The rows may say more than memory does: reads them before the next turn.
-    pub(crate) fn read_again(&mut self) {
+    /// Reloads the rows before the next step: they may be newer than memory.
+    pub(crate) fn request_reload(&mut self) {
         self.reload = true;
         self.moved = true;
     }
 
-    /// Whether other bytes may be made for a given nonce at all.
+    /// Whether the profile allows replacing the transaction of an assigned nonce.
     pub(crate) fn may_replace(&self) -> bool {
         self.chain.config.nonce.profile != Profile::StabilityFirst
     }
@@ -500,8 +505,8 @@ impl Lane {
         self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some())
     }
 
-    /// Notes a domain event; it is published when the commit that makes it true is through.
-    pub(crate) fn tell(&mut self, tx_id: Option<TxId>, kind: EventKind) {
+    /// Adds a domain event; it is published after the commit.
+    pub(crate) fn emit_event(&mut self, tx_id: Option<TxId>, kind: EventKind) {
         let last = self.events.iter_mut().rev().find(|event| event.tx_id == tx_id);
         if last.is_some_and(|event| event.kind.absorb(&kind)) {
             return;
@@ -510,11 +515,11 @@ impl Lane {
     }
 }
 
-/// Returns when the lane has to stop. The lease is still ours unless it has to vanish.
-async fn handle_command(orders: &mut watch::Receiver<LaneCommand>) -> LaneCommand {
-    match orders.wait_for(|order| *order != LaneCommand::Run).await {
-        Ok(order) => *order,
-        // The fleet is gone without a word: keep nothing.
+/// Returns when the lane must stop. The lease is still owned unless the command is `Abandon`.
+async fn handle_command(commands: &mut watch::Receiver<LaneCommand>) -> LaneCommand {
+    match commands.wait_for(|command| *command != LaneCommand::Run).await {
+        Ok(command) => *command,
+        // The fleet was dropped: do not release.
         Err(_) => LaneCommand::Abandon,
     }
 }

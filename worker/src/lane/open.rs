@@ -1,4 +1,4 @@
-//! One open intent as the lane holds it: the stored row, what changed since, and when it is due.
+//! An open intent in the lane's memory: the stored row, changes since, and when it is due.
 
 mod reservation;
 
@@ -15,85 +15,85 @@ use tokio::time::Instant;
 
 pub(crate) use reservation::ReservationChange;
 
-/// Why it waits: other bytes are wanted, and cannot be paid or priced, or the node refuses them for that.
+/// Sub-state: a replacement is needed but cannot be paid or priced, or the node refuses it for that reason.
 pub(crate) const NOT_REPLACED: &str = "not_replaced";
 
-/// First wait after a node did not take the bytes; doubles up to the resubmit interval.
+/// First backoff after a node did not accept the bytes; doubles up to the resubmit interval.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct OpenTx {
-    /// The row as it shall be.
+    /// The row including uncommitted changes.
     pub(crate) intent: OpenIntent,
-    /// The state that is on disk.
+    /// The stored state.
     persisted: TxState,
-    /// Something differs from the row on disk.
+    /// Something differs from the stored row.
     dirty: bool,
-    /// It can wait for company: losing it only resends the same bytes.
+    /// The change may be committed later with others: losing it only resends the same bytes.
     lazy: bool,
-    /// Bytes that are not on disk yet. Cannot be sent.
+    /// Signed bytes that are not stored yet. Cannot be sent.
     draft: Option<(AttemptKind, SignedDraft)>,
-    /// What is new about the nonce that is held for a caller outside.
+    /// Uncommitted change of the nonce reservation.
     reservation_change: Option<ReservationChange>,
-    /// The caller's transaction has to wait: not looked at before this.
+    /// The reserving client's transaction has to wait until this time.
     pub(crate) answer_at: Option<Instant>,
-    /// Sends claimed since the last commit, and the time of the next that goes with them.
+    /// Sends claimed since the last commit, and the resubmit time that is stored with them.
     claimed: u32,
     resubmit_in: Option<Duration>,
-    /// Sends claimed so far, by this owner and those before.
+    /// Sends claimed so far, by this owner and previous ones.
     pub(crate) sends: u32,
-    /// A claim is on disk that no send has used yet.
+    /// A stored claim has not been used by a send yet.
     pub(crate) may_send: bool,
-    /// A node is known to have taken the bytes: the next nonce may follow.
-    pub(crate) is_taken: bool,
+    /// A node is known to have accepted the bytes: the next nonce may be sent.
+    pub(crate) is_accepted: bool,
     /// When the bytes are due (again).
     pub(crate) due: Instant,
     backoff: Duration,
     pub(crate) prepared_at: Instant,
-    /// When the chain last gave reason to believe the receipt.
+    /// When the receipt was last confirmed by the chain.
     pub(crate) receipt_seen: Instant,
-    /// When the last set of bytes was made.
+    /// When the last attempt was signed.
     pub(crate) last_attempt_at: Instant,
-    /// No other attempt is made before this: the last try to make one failed, or the pool wants more.
+    /// No replacement is made before this: the last try failed, or the mempool requires a higher price.
     pub(crate) replace_at: Option<Instant>,
-    /// Somebody asked for a higher price.
+    /// A speed-up was requested.
     pub(crate) speed_up: bool,
-    /// Numbers of the requests that asked for it. They are finished in the commit of the attempt, or with the reason why there is
+    /// Ids of the speed-up requests. They are finished in the commit of the attempt, or with the reason why there is
     /// none.
-    pub(crate) asked: Vec<i64>,
-    /// Why other bytes that are wanted cannot be made.
+    pub(crate) speed_up_requests: Vec<i64>,
+    /// Why a needed replacement cannot be made.
     pub(crate) unaffordable: Option<TxError>,
-    /// The policy does not let its bytes be replaced, and that was noted.
+    /// The policy forbids replacing its bytes, and that was recorded.
     pub(crate) refused_by_policy: bool,
-    /// The node refused the last price outright.
+    /// The node rejected the last price as too low.
     pub(crate) underpriced: bool,
-    /// The same bytes were asked for, whatever the timer says.
+    /// A resend of the same bytes was requested, regardless of the timer.
     pub(crate) resend: bool,
-    /// Older attempts as well, until a node takes one.
+    /// Also resend older attempts, until a node accepts one.
     pub(crate) resend_older: bool,
-    /// Since when, and with how many sends before, it has been unmined without a break.
+    /// Since when it has been unmined without interruption, and how many sends there were before.
     pub(crate) unmined_since: Instant,
     pub(crate) sends_before: u32,
-    /// The confirming blocks that consumers of events were told of by this lane.
-    pub(crate) told_blocks: Vec<Confirmation>,
-    /// What made it final; written with the state.
+    /// The confirming blocks that this lane has reported in events.
+    pub(crate) reported_blocks: Vec<Confirmation>,
+    /// The confirmations that made it final; written with the state.
     pub(crate) counted: Option<FinalConfirmations>,
-    /// When its nonce was first seen consumed by none of our hashes.
+    /// When its nonce was first found consumed by none of its own hashes.
     pub(crate) suspected: Option<Instant>,
-    /// Refused while it was not the oldest, and sent at once when it became so.
+    /// Refused while it was not the oldest, and resent immediately when it became the oldest.
     pub(crate) was_first: bool,
-    /// It says that it waits for a node because none shows the head, not because of a send.
-    pub(crate) shows_trouble: bool,
-    /// Where it seemed to be at the last look.
+    /// Its wait reason `waiting_node` is due to an unreadable head, not to a failed send.
+    pub(crate) shows_outage: bool,
+    /// The last mempool diagnosis.
     diagnosis: Option<Diagnosis>,
-    /// That is not on disk.
+    /// The diagnosis is not stored yet.
     diagnosis_unwritten: bool,
 }
 
 impl OpenTx {
-    /// From a row: everything is on disk, and whoever owned it before may or may not have sent it.
+    /// From a stored row. The previous owner may or may not have sent its bytes.
     pub(crate) fn loaded(intent: OpenIntent, now: Instant) -> Self {
-        // The newest bytes may never have been sent, or nobody knows: send now.
+        // The newest bytes may never have been sent: send now.
         let unsent = intent.state == TxState::InFlight || !intent.last_attempt_sent;
         let due = if unsent { now } else { now + intent.resubmit_in };
         OpenTx {
@@ -107,7 +107,7 @@ impl OpenTx {
             resubmit_in: None,
             sends: intent.sends,
             may_send: false,
-            is_taken: !unsent
+            is_accepted: !unsent
                 && matches!(intent.state, TxState::Submitted | TxState::Tracking | TxState::Stuck),
             due,
             backoff: FIRST_BACKOFF,
@@ -116,7 +116,7 @@ impl OpenTx {
             last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
             replace_at: None,
             speed_up: false,
-            asked: Vec::new(),
+            speed_up_requests: Vec::new(),
             unaffordable: None,
             refused_by_policy: false,
             underpriced: false,
@@ -124,18 +124,18 @@ impl OpenTx {
             resend_older: false,
             unmined_since: now.checked_sub(intent.age).unwrap_or(now),
             sends_before: 0,
-            told_blocks: Vec::new(),
+            reported_blocks: Vec::new(),
             counted: None,
             suspected: None,
             was_first: false,
-            shows_trouble: matches!(intent.state, TxState::Submitted | TxState::Tracking),
+            shows_outage: matches!(intent.state, TxState::Submitted | TxState::Tracking),
             diagnosis: None,
             diagnosis_unwritten: false,
             intent,
         }
     }
 
-    /// Freshly signed: QUEUED on disk, IN_FLIGHT once committed. The commit claims the first send.
+    /// Newly signed: stored as QUEUED, IN_FLIGHT once committed. The commit claims the first send.
     pub(crate) fn prepared(
         intent: OpenIntent,
         draft: SignedDraft,
@@ -149,7 +149,7 @@ impl OpenTx {
         tx
     }
 
-    /// Other bytes for the same nonce. The commit claims their first send; every earlier hash stays watched.
+    /// A new attempt for the same nonce. The commit claims its first send; all earlier hashes stay watched.
     pub(crate) fn redraft(
         &mut self,
         kind: AttemptKind,
@@ -170,7 +170,7 @@ impl OpenTx {
         self.claim(resubmit_in);
     }
 
-    /// It shall not happen: a placeholder is to take its nonce.
+    /// Abandons the intent: a placeholder is to consume its nonce.
     pub(crate) fn give_up(&mut self, ending: Ending) {
         if self.intent.ending.is_none() {
             self.intent.ending = Some(ending);
@@ -179,19 +179,19 @@ impl OpenTx {
         }
     }
 
-    /// Gas of the intent's own bytes, where that is known: what was noted last may be a placeholder's.
+    /// Gas limit of the intent's own transaction, if known: the newest attempt may be a placeholder.
     pub(crate) fn gas_limit(&self) -> Option<U256> {
-        let noted = self.intent.gas_params.as_ref().filter(|_| !self.is_placeholder());
-        let noted = noted.and_then(|params| params.get("gasLimit")).cloned();
-        noted.and_then(|gas| serde_json::from_value(gas).ok()).or(self.intent.payload.gas_limit)
+        let stored = self.intent.gas_params.as_ref().filter(|_| !self.is_placeholder());
+        let stored = stored.and_then(|params| params.get("gasLimit")).cloned();
+        stored.and_then(|gas| serde_json::from_value(gas).ok()).or(self.intent.payload.gas_limit)
     }
 
-    /// Why the bytes with this hash exist.
+    /// Kind of the attempt with this hash.
     pub(crate) fn kind_of(&self, hash: H256) -> Option<AttemptKind> {
         self.intent.attempts.iter().find(|attempt| attempt.tx_hash() == hash).map(Attempt::kind)
     }
 
-    /// The bytes that are sent are a placeholder's.
+    /// The newest attempt is a placeholder.
     pub(crate) fn is_placeholder(&self) -> bool {
         self.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder)
     }
@@ -200,20 +200,20 @@ impl OpenTx {
         self.intent.state
     }
 
-    /// A transaction from outside consumed its nonce.
-    pub(crate) fn lose_nonce(&mut self, words: &str, now: Instant) {
+    /// An external transaction consumed its nonce.
+    pub(crate) fn lose_nonce(&mut self, reason: &str, now: Instant) {
         self.enter(TxState::Protect);
         self.lose_reservation(now);
-        self.complain(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, words)));
+        self.set_wait_reason(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, reason)));
     }
 
-    /// Has bytes, and is in no block.
+    /// Has signed bytes and is in no block.
     pub(crate) fn is_unmined(&self) -> bool {
         matches!(self.state(), TxState::InFlight | TxState::Submitted | TxState::Stuck)
     }
 
-    /// The same, and no caller holds its nonce.
-    pub(crate) fn is_on_its_way(&self) -> bool {
+    /// Unmined, and its nonce is not reserved for a client.
+    pub(crate) fn is_pending(&self) -> bool {
         self.is_unmined() && !self.is_reserved()
     }
 
@@ -221,30 +221,30 @@ impl OpenTx {
         self.intent.attempts.iter().map(Attempt::tx_hash).collect()
     }
 
-    /// The bytes to send: the latest attempt, once it is on disk.
+    /// The bytes to send: the newest stored attempt.
     pub(crate) fn attempt(&self) -> Option<&Attempt> {
         self.intent.attempts.last()
     }
 
-    /// What may be sent, the newest first: all attempts that mean the same as the newest. Once there is a placeholder, the
-    /// intent itself is not sent again; and the placeholder of a nonce that was held is not sent beside the caller's transaction.
+    /// Attempts that may be sent, newest first: only placeholders if the newest is one, otherwise none of them. So an
+    /// intent is not sent again after its placeholder, nor a reservation's placeholder after the client's transaction.
     pub(crate) fn sendable_attempts(&self) -> Vec<Attempt> {
         let placeholder = self.is_placeholder();
         let same = |attempt: &&Attempt| (attempt.kind() == AttemptKind::Placeholder) == placeholder;
         self.intent.attempts.iter().rev().filter(same).cloned().collect()
     }
 
-    /// Keeps how a node answered a send.
+    /// Records a node's answer to a send.
     pub(crate) fn note_outcome(&mut self, attempt: AttemptId, outcome: &str) {
         let sent = self.intent.attempts.iter_mut().find(|own| own.id() == attempt);
-        sent.into_iter().for_each(|own| own.answered(outcome));
+        sent.into_iter().for_each(|own| own.set_last_outcome(outcome));
     }
 
     pub(crate) fn draft(&self) -> Option<&(AttemptKind, SignedDraft)> {
         self.draft.as_ref()
     }
 
-    /// Whether it is final by these bytes: that they were sent needs no row of its own any more.
+    /// Whether this attempt was mined and made the intent final: its send then needs no row of its own.
     pub(crate) fn ends_by(&self, attempt: AttemptId) -> bool {
         let mined = self.intent.receipt.as_ref().filter(|_| self.state().is_terminal());
         mined.is_some_and(|receipt| {
@@ -252,7 +252,7 @@ impl OpenTx {
         })
     }
 
-    /// Whether it still counts against the window.
+    /// Whether it occupies the window.
     pub(crate) fn holds_window(&self, release_at: ReleaseAt) -> bool {
         match release_at {
             ReleaseAt::Confirmed => self.state().is_open(),
@@ -260,13 +260,13 @@ impl OpenTx {
         }
     }
 
-    /// Moves on in memory; the next commit writes it.
+    /// Changes the state in memory; the next commit writes it.
     pub(crate) fn enter(&mut self, state: TxState) {
         debug_assert!(self.state().may_become(state), "{} -> {state}", self.state());
         self.intent.state = state;
         self.intent.sub_state = None;
         self.dirty = true;
-        // Only "a node took it" may be lost: the next owner would merely send the same bytes again.
+        // Only "a node accepted it" may be lost: the next owner would merely send the same bytes again.
         self.lazy &= state == TxState::Submitted && self.persisted == TxState::InFlight;
     }
 
@@ -279,52 +279,52 @@ impl OpenTx {
         self.enter(TxState::Tracking);
     }
 
-    /// The block is gone: the same bytes are due again.
+    /// Its block was replaced: the same bytes are due again.
     pub(crate) fn unmined(&mut self, now: Instant) {
         self.intent.receipt = None;
-        self.is_taken = false;
+        self.is_accepted = false;
         self.due = now;
         self.start_waiting(now);
         self.enter(TxState::Submitted);
     }
 
-    /// From now on it counts as unmined: what was before does not make it stuck.
+    /// Restarts the unmined period: earlier time and sends do not make it stuck.
     pub(crate) fn start_waiting(&mut self, now: Instant) {
         self.unmined_since = now;
         self.sends_before = self.sends;
     }
 
-    /// The same bytes, as soon as they are claimed.
+    /// Makes the same bytes due now; they are sent once the send is claimed.
     pub(crate) fn send_now(&mut self, now: Instant) {
         self.resend = true;
         self.due = now;
     }
 
-    /// The same, and older attempts too if no node takes the newest.
+    /// As `send_now`, and also older attempts if no node accepts the newest.
     pub(crate) fn send_all_now(&mut self, now: Instant) {
         self.send_now(now);
         self.resend_older = true;
     }
 
-    /// Other bytes are wanted and cannot be made: says so while that lasts. Numbers in the words change all the time; only
-    /// another reason is news.
+    /// Sets the wait reason while a needed replacement cannot be made. The amounts in the message change often, so
+    /// only a different code counts as a change.
     pub(crate) fn cannot_replace(&mut self, error: TxError) {
         if self.unaffordable.as_ref().is_none_or(|known| known.code != error.code) {
             self.unaffordable = Some(error);
         }
         let error = self.unaffordable.clone();
         let stuck = self.state() == TxState::Stuck;
-        self.complain(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
+        self.set_wait_reason(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
     }
 
-    /// The same after trouble: what the waits had grown to says nothing any more.
+    /// As `send_now` after a recovery: also resets the backoff.
     pub(crate) fn send_again(&mut self, now: Instant) {
         self.backoff = FIRST_BACKOFF;
         self.send_now(now);
     }
 
-    /// Notes why it waits, if that is news.
-    pub(crate) fn complain(&mut self, sub_state: Option<&str>, error: Option<TxError>) {
+    /// Sets why it waits; a change is written with the next commit.
+    pub(crate) fn set_wait_reason(&mut self, sub_state: Option<&str>, error: Option<TxError>) {
         if self.intent.sub_state.as_deref() != sub_state || self.intent.last_error != error {
             self.intent.sub_state = sub_state.map(str::to_owned);
             self.intent.last_error = error;
@@ -332,19 +332,19 @@ impl OpenTx {
         }
     }
 
-    /// Keeps what a look into the nodes' pools has shown; true if it differs from the look before.
+    /// Records a mempool diagnosis; true if it differs from the previous one.
     pub(crate) fn diagnosed(&mut self, diagnosis: Diagnosis) -> bool {
         self.diagnosis_unwritten = true;
         self.diagnosis.replace(diagnosis) != self.diagnosis
     }
 
-    /// To be written, unless it is mined meanwhile.
+    /// The diagnosis to store, unless the transaction was mined meanwhile.
     pub(crate) fn unwritten_diagnosis(&self) -> Option<&Diagnosis> {
         self.diagnosis.as_ref().filter(|_| self.diagnosis_unwritten && self.is_unmined())
     }
 
-    /// Something is to be written, at once or with company.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Something has to be written, urgent or lazy.
+    pub(crate) fn has_changes(&self) -> bool {
         self.dirty || self.unwritten_diagnosis().is_some()
     }
 
@@ -352,7 +352,7 @@ impl OpenTx {
         self.diagnosis_unwritten = false;
     }
 
-    /// Claims one send; it may happen only after the commit.
+    /// Claims one send, which is allowed only after the commit.
     pub(crate) fn claim(&mut self, resubmit_in: Duration) {
         self.claimed += 1;
         self.resend = false;
@@ -362,27 +362,27 @@ impl OpenTx {
         self.lazy = false;
     }
 
-    /// The node took the bytes: the next send is due by the timer.
-    pub(crate) fn taken(&mut self, interval: Duration, now: Instant) {
-        self.is_taken = true;
+    /// The node accepted the bytes: the next send is due after the interval.
+    pub(crate) fn accepted(&mut self, interval: Duration, now: Instant) {
+        self.is_accepted = true;
         self.underpriced = false;
         self.backoff = FIRST_BACKOFF;
         self.suspected = None;
         self.due = now + interval;
     }
 
-    /// The node did not take them: again after a growing wait.
-    pub(crate) fn put_off(&mut self, longest: Duration, now: Instant) {
+    /// The node did not accept them: due again after an exponential backoff.
+    pub(crate) fn back_off(&mut self, longest: Duration, now: Instant) {
         self.due = now + self.backoff.min(longest);
         self.backoff = (self.backoff * 2).min(longest.max(FIRST_BACKOFF));
     }
 
-    /// The state as it is on disk.
+    /// The stored state.
     pub(crate) fn state_on_disk(&self) -> TxState {
         self.persisted
     }
 
-    /// PROTECT on disk, and found to be ours since.
+    /// Stored as PROTECT, and since found to be the submitter's own transaction.
     pub(crate) fn leaves_protect(&self) -> bool {
         self.persisted == TxState::Protect && self.state() != TxState::Protect
     }
@@ -421,7 +421,7 @@ impl OpenTx {
         self.kind_of(mined).filter(|kind| *kind != AttemptKind::Original).map(|_| mined)
     }
 
-    /// The commit is through: memory and disk agree, and bytes that were drafts are attempts.
+    /// Called after a commit: memory and database agree, and drafts are stored attempts.
     pub(crate) fn committed(&mut self, attempts: impl Iterator<Item = Attempt>) {
         self.persisted = self.state();
         self.dirty = false;

@@ -1,4 +1,4 @@
-//! What a lane is made of, and what it exchanges with the fleet.
+//! Types of a lane: its shared context, its commands and result, and its state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +21,32 @@ pub(crate) struct WorkerContext {
     pub(crate) linger: Duration,
 }
 
-/// What the fleet tells a lane.
+/// Commands of the fleet to a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LaneCommand {
     Run,
-    /// Stop where you are and give the lease back.
+    /// Stop and release the lease.
     HandOver,
-    /// As `HandOver`: its queue is blocked, and others want the slot.
-    GiveWay,
-    /// The lease is someone else's. Stop where you are.
+    /// As `HandOver`: the lane's queue is blocked, and other submitters need the slot.
+    ReleaseBlocked,
+    /// The lease is lost: stop without releasing it.
     Abandon,
 }
 
 /// How a lane ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Which lease it had.
+    /// The lease it had.
     pub(crate) tag: LeaseTag,
     /// To be released; `None` when it is lost.
     pub(crate) lease: Option<Lease>,
-    /// There is work left for whoever takes it.
+    /// The submitter may have work left for the next owner.
     pub(crate) handed_over: bool,
-    /// It could only wait.
-    pub(crate) gave_way: bool,
+    /// Ended by `ReleaseBlocked`.
+    pub(crate) was_blocked: bool,
 }
 
-/// The sequence as the lane holds it.
+/// The nonce sequence of the submitter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sequence {
     pub(crate) start: Nonce,
@@ -56,34 +56,34 @@ pub(crate) struct Sequence {
     pub(crate) in_flight: Option<(TxId, Nonce)>,
     /// No intent below it is open; `next` if none is.
     pub(crate) open_from: Nonce,
-    /// The account has delegated code (EIP-7702): nodes take one transaction at a time.
+    /// The account has delegated code (EIP-7702): nodes accept one pending transaction at a time.
     pub(crate) delegated: bool,
 }
 
-/// What the lane of a shared key knows of the others.
+/// State of the lane of a shared key about its other users.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Others use the key as well. Everything below is for that case alone.
+    /// The key is shared. Everything below applies only then.
     pub(crate) enabled: bool,
-    /// Nonces that were left to others: the newest that are on disk, and those found since.
+    /// External nonces: the newest stored ones, and those found since.
     pub(crate) known: Vec<ExternalNonces>,
-    /// Found, and not on disk yet.
+    /// Found and not stored yet.
     pub(crate) found: Vec<ExternalNonces>,
-    /// When the chain's counts were last asked for before a nonce was given, and believed.
+    /// When the chain's transaction counts were last read and accepted before a nonce was assigned.
     pub(crate) counted_at: Option<Instant>,
     /// A count far beyond the sequence, and when it was first seen.
     pub(crate) far: Option<(u64, Instant)>,
-    /// A nonce of others that the node knows nothing of, and since when.
+    /// An external nonce for which the node has no transaction, and since when.
     pub(crate) vacant: Option<(Nonce, Instant)>,
-    /// It stayed vacant: the next intent takes it, or all that is behind it waits for ever.
+    /// A nonce that stayed vacant: the next intent takes it, because all later nonces wait for it.
     pub(crate) free: Option<Nonce>,
-    /// When what is unmined is held against the chain's counts again.
-    pub(crate) look_at: Option<Instant>,
-    /// The head at the last such look.
-    pub(crate) looked_at_head: Option<u64>,
-    /// When intents that lost their nonce are judged again; the pause grows.
-    pub(crate) judge_at: Option<Instant>,
-    pub(crate) judge_pause: Duration,
+    /// When unmined intents are compared with the chain's counts again.
+    pub(crate) check_at: Option<Instant>,
+    /// The head at the last such check.
+    pub(crate) checked_at_head: Option<u64>,
+    /// When intents that lost their nonce are checked again; the pause grows.
+    pub(crate) lost_check_at: Option<Instant>,
+    pub(crate) lost_check_pause: Duration,
 }
 
 /// A change of an intent that has no nonce, and the trace it belongs to.
@@ -93,7 +93,7 @@ pub(crate) struct QueuedMove {
     pub(crate) trace: Option<String>,
 }
 
-/// What the sender can still spend, as last read and counted down since.
+/// Balance of the sender as last read, minus the cost of attempts since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Funds {
     pub(crate) left: U256,

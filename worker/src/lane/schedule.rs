@@ -1,4 +1,4 @@
-//! Between two turns: until when a lane waits, for what, and when it has nothing to do any more.
+//! Between two steps: how long a lane waits, for what, and when it is idle.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{LAZY, Lane};
 use crate::steps;
 use crate::steps::protect::Allowed;
 
-/// What comes after a turn.
+/// What follows a successful step.
 #[derive(Debug)]
 pub(super) enum NextStep {
     Again,
@@ -21,26 +21,26 @@ impl Lane {
     pub(super) async fn wait(&mut self, until: Option<Instant>) {
         let halted = self.chain.halted().is_some();
         tokio::select! {
-            news = self.inbox.recv() => if let Some(news) = news { self.handle_event(news) },
+            event = self.inbox.recv() => if let Some(event) = event { self.handle_event(event) },
             () = sleep_until(until) => {}
             () = self.chain.usable(), if halted => {}
-            // Its sender lives as long as the chain.
-            _ = self.recovered.changed() => steps::recover::heard(self),
+            // The sender lives as long as the chain.
+            _ = self.recovered.changed() => steps::recover::schedule(self),
         }
     }
 
-    /// Before the rows are read again; a node that is well again may be what it waits for.
+    /// Waits before the rows are reloaded; ends early when a node recovers.
     pub(super) async fn pause(&mut self, pause: Duration) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             _ = self.recovered.changed() => {
-                steps::recover::heard(self);
+                steps::recover::schedule(self);
                 self.retry_pause = Duration::ZERO;
             }
         }
     }
 
-    /// When to look again if nothing is heard.
+    /// When the next step is due if no event arrives.
     pub(super) fn next_step(&mut self, allowed: Allowed) -> NextStep {
         let now = Instant::now();
         let free = allowed != Allowed::Nothing;
@@ -48,21 +48,22 @@ impl Lane {
         let due = steps::submit::next_due(self).filter(|_| free);
         let replace = steps::replace::next_time(self).filter(|_| free);
         let alarm = steps::stuck::next_time(self).filter(|_| free);
-        let held = steps::reserve::next_time(self).filter(|_| free);
+        let reserved = steps::reserve::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
-        let gives_nonces = allowed == Allowed::Everything;
-        let hold = self.hold_until.filter(|_| gives_nonces && !self.paused && !self.queue.is_empty());
-        let passed = self.passed.next_time().filter(|_| gives_nonces && !self.paused);
+        let may_assign = allowed == Allowed::Everything;
+        let hold = self.hold_until.filter(|_| may_assign && !self.paused && !self.queue.is_empty());
+        let passed = self.passed.next_time().filter(|_| may_assign && !self.paused);
         let others = steps::shared_key::next_time(self);
-        let look = steps::diagnose::next_time(self);
-        let again = self.look_again.map(|(at, _)| at);
+        let diagnose = steps::diagnose::next_time(self);
+        let retry = self.receipt_retry.map(|(at, _)| at);
         let recover = steps::recover::next_time(self).filter(|_| free);
         let key = self.key.recheck_at();
-        let next = [lazy, due, replace, alarm, held, stale, hold, passed, others, look, again, recover, key];
+        let next =
+            [lazy, due, replace, alarm, reserved, stale, hold, passed, others, diagnose, retry, recover, key];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
         self.idle.store(idle, Ordering::Relaxed);
-        self.only_waits.store(self.is_blocked(), Ordering::Relaxed);
+        self.blocked.store(self.is_blocked(), Ordering::Relaxed);
         if !idle {
             self.idle_since = None;
             return NextStep::Wait(next);
@@ -75,7 +76,7 @@ impl Lane {
         }
     }
 
-    /// Nothing is open, and the head of the queue waits for something that may not come for long.
+    /// Nothing is open, and the head of the queue is blocked.
     fn is_blocked(&self) -> bool {
         let head = self.queue.front();
         let blocked = head.map_or(!self.passed.is_empty(), |head| head.blocked.is_some());
@@ -83,7 +84,7 @@ impl Lane {
         alone && blocked && !self.paused && !self.is_protected() && !self.key.is_doubted()
     }
 
-    /// Nothing to follow, nothing to send, nothing to watch over.
+    /// Nothing is open, queued, protected or in doubt.
     fn is_idle(&self) -> bool {
         let queued = !self.queue.is_empty() || !self.passed.is_empty();
         let waiting = queued && !self.paused;

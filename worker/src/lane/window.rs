@@ -1,23 +1,23 @@
-//! How far a lane may go: its window, what is in it, and which nonce comes next.
+//! The in-flight window of a lane: its size, its use, and the next nonce.
 
 use gapless::domain::Nonce;
 
 use super::Lane;
 
 impl Lane {
-    /// The window in force for this submitter. Nodes take one transaction of a delegated account at a time.
+    /// The effective window of this submitter. Nodes accept one pending transaction of a delegated account.
     pub(crate) fn window(&self) -> u32 {
         let delegated = self.sequence.as_ref().is_some_and(|sequence| sequence.delegated);
-        if delegated { 1 } else { self.set_window() }
+        if delegated { 1 } else { self.configured_window() }
     }
 
-    /// The window as it was set, whatever the account is.
-    pub(crate) fn set_window(&self) -> u32 {
+    /// The window as configured, ignoring delegation.
+    pub(crate) fn configured_window(&self) -> u32 {
         self.own_window.unwrap_or(self.chain.config.nonce.max_in_flight)
     }
 
-    /// Nonces from the oldest that holds the window up to the next: what the database counts, too. Of a shared key only
-    /// our own count.
+    /// Nonces from the oldest that occupies the window up to the next, as the database counts them. For a shared key,
+    /// only this submitter's own intents count.
     pub(crate) fn in_window(&self) -> u64 {
         let release_at = self.chain.config.nonce.release_at;
         let mut holding = self.open.iter().filter(|tx| tx.holds_window(release_at));
@@ -30,19 +30,19 @@ impl Lane {
         }
     }
 
-    /// Whether another nonce may be given. One that everything else waits for may always be.
-    pub(crate) fn has_room(&self) -> bool {
+    /// Whether another nonce may be assigned. A vacant nonce that blocks later ones may always be.
+    pub(crate) fn window_has_room(&self) -> bool {
         self.in_window() < u64::from(self.window()) || self.sharing.free.is_some()
     }
 
-    /// The nonce that is given next.
+    /// The nonce that is assigned next.
     pub(crate) fn next_nonce(&self) -> Nonce {
         let next = self.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
         self.sharing.free.unwrap_or(next)
     }
 
-    /// Makes the sequence agree with what is open: the oldest nonce that holds the window, and the oldest of all.
-    pub(crate) fn settle_in_flight(&mut self) {
+    /// Updates the sequence from the open intents: the oldest nonce that occupies the window, and the oldest open one.
+    pub(crate) fn update_in_flight(&mut self) {
         let release_at = self.chain.config.nonce.release_at;
         let Some(sequence) = &mut self.sequence else { return };
         let holding = self.open.iter().find(|tx| tx.holds_window(release_at));

@@ -1,6 +1,6 @@
-//! Where what stays unmined seems to be: the nodes' pools are looked into beside the lane's work, and what they show is
-//! kept for people. Where `mempool.diagnose.act` is on it brings forward what would be done later anyway. It never ends anything,
-//! and nothing waits for it.
+//! Mempool diagnosis of unmined intents: queries the nodes' mempools in a background task and stores the result for
+//! operators. With `mempool.diagnose.act` it also triggers a resend, a gas bump or a key check earlier than
+//! scheduled. It never ends an intent, and nothing waits for it.
 
 use gapless::domain::mempool::{Diagnosis, Verdict, diagnose};
 use gapless::domain::{H256, Nonce, TxId};
@@ -11,64 +11,65 @@ use super::replace;
 use crate::lane::{Lane, OpenTx};
 use crate::watcher::LaneEvent;
 
-/// Intents in one look, the oldest first: what is behind them waits for them anyway.
-const MOST: usize = 16;
+/// Intents per inspection, oldest first: later nonces wait for them anyway.
+const MAX_INTENTS: usize = 16;
 
-/// Looks of one lane.
+/// Schedule of one lane's inspections.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    /// One at a time: a node that hangs gathers no more than one for each lane.
-    under_way: bool,
-    /// When the last one began; before the first, when the lane began to count.
+pub(crate) struct Inspections {
+    /// At most one per lane, even if a node hangs.
+    running: bool,
+    /// Start of the last inspection; before the first one, start of the waiting time.
     last: Option<Instant>,
 }
 
-/// An intent that is looked for.
-struct Sought {
+/// An intent to look for.
+struct Target {
     tx_id: TxId,
     nonce: Nonce,
     hashes: Vec<H256>,
 }
 
-/// Starts a look when it is time. The answer comes by mail.
+/// Starts an inspection when it is due. The result arrives as `LaneEvent::Diagnosed`.
 pub(crate) fn begin(lane: &mut Lane) {
     let Some(inspector) = lane.chain.inspector.clone() else { return };
     let now = Instant::now();
-    // What a lane finds in its rows is about to be looked up and sent again: the picture settles first.
-    lane.looks.last.get_or_insert(now);
+    // After loading its rows, a lane looks up receipts and resends first: one interval passes before the first
+    // inspection.
+    lane.inspections.last.get_or_insert(now);
     if next_time(lane).is_none_or(|at| at > now) {
         return;
     }
     let interval = lane.chain.config.mempool.diagnose.interval;
-    let due = lane.open.iter().filter(|tx| tx.is_on_its_way() && tx.unmined_since + interval <= now);
-    let sought: Vec<Sought> = due
-        .take(MOST)
-        .map(|tx| Sought { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
+    let due = lane.open.iter().filter(|tx| tx.is_pending() && tx.unmined_since + interval <= now);
+    let targets: Vec<Target> = due
+        .take(MAX_INTENTS)
+        .map(|tx| Target { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
         .collect();
-    lane.looks = Looks { under_way: true, last: Some(now) };
+    lane.inspections = Inspections { running: true, last: Some(now) };
     let (sender, mailbox) = (lane.address(), lane.mailbox.clone());
     tokio::spawn(async move {
-        let hashes: Vec<H256> = sought.iter().flat_map(|one| one.hashes.iter().copied()).collect();
+        let hashes: Vec<H256> = targets.iter().flat_map(|one| one.hashes.iter().copied()).collect();
         let survey = inspector.inspect(sender, &hashes).await;
-        let found = sought.iter().map(|one| (one.tx_id, diagnose(one.nonce, &one.hashes, &survey)));
+        let found = targets.iter().map(|one| (one.tx_id, diagnose(one.nonce, &one.hashes, &survey)));
         mailbox.post(LaneEvent::Diagnosed(found.collect()));
     });
 }
 
-/// When the next look is due; `None` while one is under way, or where there are none.
+/// When the next inspection is due; `None` while one is running, or if diagnosis is off.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    lane.chain.inspector.as_ref().filter(|_| !lane.looks.under_way)?;
-    let since = lane.open.iter().filter(|tx| tx.is_on_its_way()).map(|tx| tx.unmined_since).min()?;
-    Some(since.max(lane.looks.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
+    lane.chain.inspector.as_ref().filter(|_| !lane.inspections.running)?;
+    let since = lane.open.iter().filter(|tx| tx.is_pending()).map(|tx| tx.unmined_since).min()?;
+    Some(since.max(lane.inspections.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
 }
 
-/// What a look has shown of those that are still unmined.
-pub(crate) fn found(lane: &mut Lane, found: Vec<(TxId, Diagnosis)>) {
-    lane.looks.under_way = false;
-    for (tx_id, diagnosis) in found {
+/// Applies the result of an inspection to the intents that are still unmined.
+pub(crate) fn apply(lane: &mut Lane, diagnoses: Vec<(TxId, Diagnosis)>) {
+    lane.inspections.running = false;
+    for (tx_id, diagnosis) in diagnoses {
         metrics::counter!(m::MEMPOOL_DIAGNOSES_TOTAL, "verdict" => diagnosis.verdict.as_str()).increment(1);
-        let sought = |tx: &OpenTx| tx.is_unmined() && tx.intent.tx_id == tx_id;
-        let Some(index) = lane.open.iter().position(sought) else { continue };
+        let is_target = |tx: &OpenTx| tx.is_unmined() && tx.intent.tx_id == tx_id;
+        let Some(index) = lane.open.iter().position(is_target) else { continue };
         act(lane, index, diagnosis.verdict);
         let tx = &mut lane.open[index];
         if tx.diagnosed(diagnosis.clone()) {
@@ -79,27 +80,27 @@ pub(crate) fn found(lane: &mut Lane, found: Vec<(TxId, Diagnosis)>) {
     }
 }
 
-/// What the picture brings forward, where that is wanted. Nodes may be blind or lie: each of these is harmless if the verdict is wrong.
+/// Acts on a diagnosis, if enabled. Nodes may be wrong or malicious: each action is harmless if the verdict is wrong.
 fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
-    if !lane.chain.config.mempool.diagnose.act || !lane.open[index].is_on_its_way() {
+    if !lane.chain.config.mempool.diagnose.act || !lane.open[index].is_pending() {
         return;
     }
     let action = match verdict {
-        // The same bytes cannot be mined before the base fee falls, and pools drop them: sending them again helps nobody.
+        // The same bytes cannot be mined before the base fee falls, and pools drop them: a resend would not help.
         Verdict::InMempool | Verdict::ProbablyLost
             if may_raise(lane, index) && is_below_base_fee(lane, index) =>
         {
             lane.open[index].speed_up = true;
             "bump"
         }
-        // The same bytes again, before the timer.
+        // Resends the same bytes before the timer does.
         Verdict::ProbablyLost => {
             lane.open[index].send_all_now(Instant::now());
             "resend"
         }
-        // The chain's count and its blocks decide, as always; they are only asked now. A shared key is watched anyway.
+        // Only triggers the key check; transaction counts and blocks decide. Shared keys are checked regularly anyway.
         Verdict::ProbablyReplaced if !lane.key.is_doubted() => {
-            lane.key.look_anew();
+            lane.key.reset_check();
             "look_up"
         }
         _ => return,
@@ -114,7 +115,7 @@ fn may_raise(lane: &Lane, index: usize) -> bool {
     lane.may_replace() && lane.open[index].intent.ending.is_none() && replace::may_bump(lane, index)
 }
 
-/// Whether the highest price that was offered is below the base fee of the head.
+/// Whether the highest fee cap offered so far is below the base fee of the head.
 fn is_below_base_fee(lane: &Lane, index: usize) -> bool {
     let tx = &lane.open[index];
     let offered = tx.intent.attempts.iter().map(|attempt| attempt.fees().cap()).max();

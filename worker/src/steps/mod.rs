@@ -1,17 +1,18 @@
-//! The steps. Every state has exactly one that moves it on:
+//! The steps of a lane. Each state has exactly one step that advances it:
 //!
 //! | state | step |
 //! |---|---|
 //! | QUEUED | `prepare` |
-//! | IN_FLIGHT, SUBMITTED, STUCK | `submit` (bytes to the node; `replace` makes others), until `track` hears of a block |
-//! | IN_FLIGHT, held by a caller outside | `reserve`, until there is an answer or the hold ends |
+//! | IN_FLIGHT, SUBMITTED, STUCK | `submit` (sends the bytes; `replace` makes new ones), until `track` finds a receipt |
+//! | IN_FLIGHT, nonce reserved by a client | `reserve`, until the client answers or the reservation expires |
 //! | TRACKING | `track` |
 //! | PROTECT | `protect` (watches), `operator` (releases) |
 //!
-//! `attribution` finds out who consumed a nonce, `pending_use` whether somebody is about to. `policy` says what may be signed at all. `shared_key` does for a key that others use as well what `protect` does for one that is
-//! ours alone; `delegated` knows of accounts that may have one transaction on its way. `stuck` raises the alarm for what
-//! stays unmined, and `diagnose` asks where it is. `recover` has what is open sent again after trouble with a node. `request` carries out what is asked about an intent: cancel it, speed it
-//! up, send it again.
+//! `attribution` finds the transaction that consumed a nonce; `pending_use` detects an unmined external transaction.
+//! `policy` decides what may be signed. `shared_key` replaces `protect` for keys that are also used externally.
+//! `delegated` handles accounts that may have only one pending transaction. `stuck` raises the alarm for unmined
+//! intents, and `diagnose` looks for them in the mempools. `recover` resends open intents after a node failure.
+//! `request` executes client requests: cancel, speed up, rebroadcast.
 
 pub(crate) mod attribution;
 pub(crate) mod delegated;

@@ -1,5 +1,5 @@
-//! What an operator asked for, carried out by the owner of the lease: release a protected submitter as it is, or
-//! adopt the chain's count as the truth.
+//! Executes operator requests as the owner of the lease: release a submitter from PROTECT with its sequence
+//! unchanged, or adopt the chain's transaction count.
 
 use gapless::chain::{BlockId, BlockTag, MinedTx};
 use gapless::domain::{EventKind, Nonce, TxState};
@@ -9,35 +9,35 @@ use tokio::time::Instant;
 use super::{attribution, protect, shared_key, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
-/// What it led to, or why nothing was changed.
+/// What was done, or why nothing was changed.
 type Outcome = Result<String, String>;
 
-/// True: something was asked.
+/// Returns whether there was any request.
 pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
-    let asked = !lane.actions.is_empty();
+    let any = !lane.actions.is_empty();
     while let Some(action) = lane.actions.first().cloned() {
         let outcome = match action.action {
             OperatorAction::Release => release(lane),
             OperatorAction::Adopt => adopt(lane, action.taken_by).await?,
         };
         if outcome.is_ok() {
-            lane.tell(None, EventKind::Released { reason: action.reason.clone() });
+            lane.emit_event(None, EventKind::Released { reason: action.reason.clone() });
         }
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, action = ?action.action, reason = action.reason, outcome = ?outcome,
-            "operator's request carried out");
+            "operator request executed");
         lane.done_actions.push(DoneAction { asked_by: AskedBy::Audit(action.audit_id), outcome });
         lane.actions.remove(0);
         lane.flush().await?;
         lane.more_queued = true;
     }
-    Ok(asked)
+    Ok(any)
 }
 
-/// Go on as if nothing had happened. If the key really was used outside, the next look stops the lane again.
+/// Continues with the sequence unchanged. If the key really was used externally, the next check enters PROTECT again.
 fn release(lane: &mut Lane) -> Outcome {
     let Some(sequence) = lane.sequence.as_mut().filter(|sequence| sequence.protect.is_some()) else {
-        return Err("not protected: there is nothing to release".to_owned());
+        return Err("not in PROTECT: nothing to release".to_owned());
     };
     sequence.protect = None;
     let next = sequence.next;
@@ -48,17 +48,17 @@ fn release(lane: &mut Lane) -> Outcome {
         tx.start_waiting(now);
         tx.due = now;
     }
-    lane.key.look_anew();
+    lane.key.reset_check();
     Ok(format!("released; the sequence continues at {next}"))
 }
 
-/// The chain's count becomes the next nonce. Intents whose nonce is finally someone else's go back to the head of the
-/// queue: their bytes are dead, so their effect can still happen once. While one of them is not explained nothing is adopted:
-/// it may have had its effect already.
+/// The chain's count becomes the next nonce. Intents whose nonce an external transaction consumed in a final block go
+/// back to the head of the queue: their bytes can never be mined, so a new nonce executes them only once. Refused
+/// while any consumed nonce is unexplained: that intent may have been executed already.
 async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, StepError> {
     if lane.sequence.is_some() {
         if !lane.is_protected() && !lane.key.is_doubted() {
-            return Ok(Err("neither PROTECT nor SUSPECT: there is nothing to adopt".to_owned()));
+            return Ok(Err("neither in PROTECT nor SUSPECT: nothing to adopt".to_owned()));
         }
         if let Some(taken_by) = taken_by
             && let Err(why) = verify(lane, taken_by).await
@@ -74,11 +74,11 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
         Ok(count) => count,
         Err(why) => return Ok(Err(why)),
     };
-    if protect::taken(lane).any(|tx| tx.intent.nonce.0 >= latest) {
-        return Ok(Err("a protected nonce is not consumed any more; release instead".to_owned()));
+    if protect::in_protect(lane).any(|tx| tx.intent.nonce.0 >= latest) {
+        return Ok(Err("a nonce in PROTECT is no longer consumed; use release instead".to_owned()));
     }
-    if let Some(tx) = too_far_ahead_of(lane, latest) {
-        let why = format!("intent {} is on its way and not final yet; ask again when it is", tx.intent.tx_id);
+    if let Some(tx) = oldest_outside_window(lane, latest) {
+        let why = format!("intent {} is in flight and not final yet; retry when it is", tx.intent.tx_id);
         return Ok(Err(why));
     }
     let displaced = displace(lane);
@@ -98,12 +98,12 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
     let next = sequence.next;
     lane.queue.clear();
     lane.key.evidence.suspicion = None;
-    lane.key.look_anew();
+    lane.key.reset_check();
     Ok(Ok(format!("adopted; the sequence continues at {next}, {displaced} intents went back to the queue")))
 }
 
-/// Whether the transaction that the operator names is what it is said to be: in that block, signed by this key, final. Then the
-/// block counts as read, and what follows is as if a node had shown it by itself.
+/// Verifies the transaction that the operator named: in that block, signed by this key, final. It is then added to
+/// the search results, as if the search had found it.
 async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
     let TakenBy { tx_hash, block: number } = taken_by;
     let hash = match track::canonical_hash(lane, number).await {
@@ -118,51 +118,51 @@ async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
     }
     let is_it = |tx: &&MinedTx| tx.tx_hash == tx_hash;
     if found.unproved.iter().any(|tx| is_it(&tx)) {
-        return Err(format!("the signature of {tx_hash:#x} cannot be checked"));
+        return Err(format!("the signature of {tx_hash:#x} cannot be verified"));
     }
     if !found.proved.iter().any(|tx| is_it(&tx)) {
-        return Err(format!("block {number} holds no transaction {tx_hash:#x} of this submitter"));
+        return Err(format!("block {number} contains no transaction {tx_hash:#x} of this submitter"));
     }
     if lane.open.iter().any(|tx| tx.hashes().contains(&tx_hash)) {
-        lane.key.reading.add(found.proved, found.unproved);
-        return Err(format!("{tx_hash:#x} is our own transaction; it is followed"));
+        lane.key.search.add(found.proved, found.unproved);
+        return Err(format!("{tx_hash:#x} is our own transaction and is being tracked"));
     }
     if !attribution::is_final(lane, block).await {
-        return Err(format!("block {number} is not final yet; ask again later"));
+        return Err(format!("block {number} is not final yet; retry later"));
     }
-    lane.key.reading.add(found.proved, found.unproved);
+    lane.key.search.add(found.proved, found.unproved);
     Ok(())
 }
 
-/// The chain's count, if nothing of others is on its way and a reorg can no longer take it back.
+/// The chain's count, if no external transaction is pending and a reorg can no longer lower it.
 async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepError> {
     let next = lane.sequence.as_ref().map(|sequence| sequence.next);
     let Some(at) = protect::count_at_head(lane, next.unwrap_or(Nonce(0))).await else {
-        return Ok(Err("no node says what the chain counts at the head; ask again later".to_owned()));
+        return Ok(Err("no node returned the transaction count at the head; retry later".to_owned()));
     };
     let pending = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending).await?;
     let in_pool =
         |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_reserved();
     let ours = lane.open.iter().filter(in_pool).count() as u64;
     if pending > at.count + ours {
-        let others = pending - at.count - ours;
+        let external = pending - at.count - ours;
         return Ok(Err(format!(
-            "{others} transactions of others are still pending; ask again when they are mined"
+            "{external} external transactions are still pending; retry when they are mined"
         )));
     }
     let is_explained = next.is_some_and(|next| at.count <= next.0);
     if !is_explained && protect::final_count(lane).await.is_none_or(|count| count < at.count) {
-        return Ok(Err("the last transactions of others are not final yet; ask again later".to_owned()));
+        return Ok(Err("the latest external transactions are not final yet; retry later".to_owned()));
     }
     Ok(Ok(at.count))
 }
 
-/// The oldest open intent of ours, if the window does not reach from its nonce to the one that would come next.
-fn too_far_ahead_of(lane: &Lane, latest: u64) -> Option<&OpenTx> {
-    let given = lane.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
+/// The oldest open intent, if the window does not reach from its nonce to the next nonce after adoption.
+fn oldest_outside_window(lane: &Lane, latest: u64) -> Option<&OpenTx> {
+    let next = lane.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
     let oldest = lane.open.iter().find(|tx| tx.state() != TxState::Protect)?;
-    let reach = latest.saturating_sub(oldest.intent.nonce.0);
-    (latest > given && reach > u64::from(lane.window())).then_some(oldest)
+    let distance = latest.saturating_sub(oldest.intent.nonce.0);
+    (latest > next && distance > u64::from(lane.window())).then_some(oldest)
 }
 
 fn displace(lane: &mut Lane) -> usize {

@@ -1,12 +1,12 @@
-//! Transactions from elsewhere that wait in a node's pool: its `pending` count is above the cursor.
+//! Detects unmined external transactions in a node's mempool: its `pending` count is above the cursor.
 //!
-//! Every nonce of ours is below the cursor, whether it is mined, waits in a pool or was never sent. So whatever of ours the count
-//! includes, a count above the cursor includes a transaction that is not ours. That one is not mined, and may never be: a reason to
-//! suspect (no new nonces: the next would compete with it) and no evidence. It ends when a node no longer counts it, or is mined and
-//! then judged by `protect`.
+//! All our nonces are below the cursor, whether mined, pending or unsent. So a count above the cursor includes an
+//! external transaction. It is not mined and may never be: a reason for SUSPECT (the next nonce would compete with
+//! it), but not for PROTECT. The suspicion ends when a node no longer counts the transaction, or it is mined and
+//! `protect` handles it.
 //!
-//! Only an answer changes anything. A node that does not answer leaves the suspicion as it is; one that says that it has no
-//! such count cannot raise or keep one.
+//! Only an answer changes the result. A timeout or error leaves the suspicion as it is; a node that does not support
+//! the `pending` count neither raises nor retains one.
 
 use std::time::Duration;
 
@@ -14,66 +14,66 @@ use gapless::chain::{BlockTag, RpcError};
 use gapless::domain::Nonce;
 use tokio::time::Instant;
 
-use super::protect::doubt;
+use super::protect::require_check;
 use crate::lane::Lane;
 
-/// A lane has other work: an answer that takes longer says nothing.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// A lane that goes on giving nonces looks as often as it sends again, and this often at the least.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+/// The lane waits no longer than this for the count.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// An active lane checks once per resubmit interval, and at least this often.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a node answers that has no count of its pool.
+/// Error codes of nodes that do not support the `pending` count.
 const INVALID_PARAMS: i64 = -32602;
 const NO_METHOD: i64 = -32601;
 
-/// Without numbers: consumers of events hear it, and it is written only when it changes.
-pub(super) const WAITS: &str =
-    "a transaction from elsewhere, not mined yet, waits in a node's pool beyond the nonces of this sequence";
+/// Has no numbers: it is part of an event, and is written only when it changes.
+pub(super) const REASON: &str =
+    "an unmined external transaction is in a node's mempool, above the nonces of this sequence";
 
-/// What is known of it. Of the lane's memory; the suspicion that follows is on disk.
+/// In memory only; the resulting suspicion is persisted.
 #[derive(Debug, Default)]
 pub(super) struct PendingUse {
-    /// A transaction from elsewhere was there when a node last answered.
-    pub(super) waits: bool,
-    looked_at: Option<Instant>,
+    /// The last answer of a node counted an external transaction.
+    pub(super) detected: bool,
+    checked_at: Option<Instant>,
 }
 
 impl PendingUse {
-    /// A suspicion that an earlier owner had is kept until a node answers.
+    /// A previous owner's suspicion stays until a node answers.
     pub(super) fn loaded(suspicion: Option<&str>) -> PendingUse {
-        PendingUse { waits: suspicion.is_some_and(|reason| reason.contains(WAITS)), looked_at: None }
+        PendingUse { detected: suspicion.is_some_and(|reason| reason.contains(REASON)), checked_at: None }
     }
 
-    pub(super) fn note(&mut self, answer: Option<bool>) {
-        self.looked_at = Some(Instant::now());
-        self.waits = answer.unwrap_or(self.waits);
+    pub(super) fn update(&mut self, answer: Option<bool>) {
+        self.checked_at = Some(Instant::now());
+        self.detected = answer.unwrap_or(self.detected);
     }
 }
 
-/// Whether a node counts more in its pool than the sequence has given. `None`: it did not answer.
-pub(super) async fn look(lane: &Lane, next: Nonce) -> Option<bool> {
-    let asked = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending);
-    match tokio::time::timeout(ANSWER_WITHIN, asked).await {
+/// Whether a node's `pending` count is above the cursor. `None`: it did not answer.
+pub(super) async fn check(lane: &Lane, next: Nonce) -> Option<bool> {
+    let request = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending);
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(count)) => Some(count > next.0),
         Ok(Err(RpcError::Refused { code: INVALID_PARAMS | NO_METHOD, .. })) => Some(false),
         Ok(Err(error)) => {
             tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, "the pending count could not be asked for");
+                error = %error, "could not read the pending count");
             None
         }
         Err(_) => None,
     }
 }
 
-/// For a lane whose sequence fitted when its rows were read: looks again now and then, when it has a turn anyway.
-pub(super) async fn glance(lane: &mut Lane, next: Nonce) {
-    let interval = lane.chain.config.resubmit.interval.min(LONGEST_INTERVAL);
-    if lane.key.pending_use.looked_at.is_some_and(|at| at.elapsed() < interval) {
+/// Repeats the check at an interval, for a lane whose sequence matched the chain when its rows were read.
+pub(super) async fn check_periodically(lane: &mut Lane, next: Nonce) {
+    let interval = lane.chain.config.resubmit.interval.min(MAX_INTERVAL);
+    if lane.key.pending_use.checked_at.is_some_and(|at| at.elapsed() < interval) {
         return;
     }
-    let answer = look(lane, next).await;
-    lane.key.pending_use.note(answer);
-    if lane.key.pending_use.waits {
-        doubt(lane);
+    let answer = check(lane, next).await;
+    lane.key.pending_use.update(answer);
+    if lane.key.pending_use.detected {
+        require_check(lane);
     }
 }

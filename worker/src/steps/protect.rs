@@ -1,9 +1,9 @@
-//! The guard of the sequence: the chain's count against ours, at first use, after every claim, and whenever a nonce turns out
-//! to be used.
+//! Compares the chain's transaction count with the sequence: at first use, after every claim, and when a nonce turns
+//! out to be used. Decides PROTECT and SUSPECT.
 //!
-//! A count above the sequence, in a final block, shows that the key was used elsewhere: PROTECT. A consumed nonce of an open
-//! intent is another matter: only the transaction that consumed it, shown by name (`attribution`), says whose it was. Until
-//! then the submitter is SUSPECT: no new nonces, everything else goes on. One look is never enough: nodes lag and disagree.
+//! A count above the sequence in a final block proves external use of the key: PROTECT. For a consumed nonce of an
+//! open intent, only the transaction that consumed it is evidence (`attribution`). Until it is found the submitter is
+//! SUSPECT: no new nonces, everything else continues. One check is never enough: nodes lag and disagree.
 
 use std::time::Duration;
 
@@ -12,60 +12,60 @@ use gapless::domain::{CountAt, EventKind, Nonce, TxId, TxState};
 use gapless::store::Evidence;
 use tokio::time::Instant;
 
-use super::attribution::{self, Consumer, Reading};
+use super::attribution::{self, BlockSearch, Consumer};
 use super::pending_use::{self, PendingUse};
 use super::{shared_key, track};
 use crate::lane::{Lane, OpenTx, Sequence, StepError};
 
-/// Between two looks at a doubted key, and between two looks at a protected one.
+/// Minimum pause between two checks.
 pub(super) const RECHECK: Duration = Duration::from_millis(700);
-/// A protected key is looked at this often at the least.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A SUSPECT one is waited for by requests.
-const LONGEST_SUSPECT_PAUSE: Duration = Duration::from_secs(10);
-/// A bound that is older is renewed when the rows are read.
+/// Maximum pause between two checks in PROTECT.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum pause between two checks in SUSPECT. Shorter, because requests wait for the result.
+const MAX_SUSPECT_PAUSE: Duration = Duration::from_secs(10);
+/// An older bound, in blocks, is renewed when the rows are read.
 const OLD_BOUND: u64 = 256;
 
-const USED_OUTSIDE: &str = "the key was used outside";
+const USED_OUTSIDE: &str = "the key was used outside Gapless";
 
 /// What a lane may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Everything,
-    /// Bytes that exist go on; no new nonce is given.
+    /// Existing attempts are sent; no new nonces.
     OpenOnly,
     Nothing,
 }
 
-/// What is known of the key. Of it only the evidence is on disk.
+/// State of the key check. Only the evidence is persisted.
 #[derive(Debug, Default)]
 pub(crate) struct KeyState {
     pub(crate) evidence: Evidence,
-    pub(super) reading: Reading,
+    pub(super) search: BlockSearch,
     pub(super) pending_use: PendingUse,
     /// The chain's count was compared with the sequence since the rows were read.
     pub(super) checked: bool,
-    /// Since when something is not explained.
+    /// Since when a mismatch is unexplained.
     doubted_since: Option<Instant>,
-    /// When to look again, and the pause before that; grows.
+    /// Time of the next check, and the growing pause before it.
     pub(super) recheck_at: Option<Instant>,
     pause: Duration,
-    /// A nonce that was thought to be someone else's turned out to be ours.
+    /// A nonce in PROTECT turned out to be ours.
     pub(super) false_alarm: bool,
-    /// A protected sequence fitted the chain at the last look.
-    fitted_once: bool,
+    /// A sequence in PROTECT matched the chain at the last check.
+    matched_once: bool,
 }
 
 impl KeyState {
-    /// The rows were read again. What blocks hold does not change with them: whoever reads on would never come to an end if the rows
-    /// were read more often than blocks.
+    /// The rows were reloaded. The block search is retained: if rows were reloaded more often than blocks are read, a
+    /// fresh search would never finish.
     pub(crate) fn read_again(self, evidence: Evidence) -> KeyState {
         let pending_use = PendingUse::loaded(evidence.suspicion.as_deref());
-        KeyState { evidence, pending_use, reading: self.reading, ..KeyState::default() }
+        KeyState { evidence, pending_use, search: self.search, ..KeyState::default() }
     }
 
-    /// The rows say that a nonce was found used and not explained, by a former owner or before the rows were read again: the next look
-    /// is not the first.
+    /// The rows contain an unexplained used nonce, found by a previous owner or before the reload: the next check is
+    /// not the first.
     pub(crate) fn doubted_before(&mut self) {
         self.doubted_since = Instant::now().checked_sub(RECHECK);
     }
@@ -78,8 +78,8 @@ impl KeyState {
         self.doubted_since.is_some() || self.evidence.suspicion.is_some()
     }
 
-    /// An operator decided, or it turned out to be fine: the next turn looks anew.
-    pub(super) fn look_anew(&mut self) {
+    /// Restarts the check with the next step.
+    pub(super) fn reset_check(&mut self) {
         self.checked = false;
         self.doubted_since = None;
         self.recheck_at = None;
@@ -87,32 +87,32 @@ impl KeyState {
         self.false_alarm = false;
     }
 
-    fn look_later(&mut self, longest: Duration) {
+    fn schedule_recheck(&mut self, longest: Duration) {
         self.pause = (self.pause * 2).clamp(RECHECK, longest);
         self.recheck_at = Some(Instant::now() + self.pause);
     }
 }
 
-/// Whether new nonces may be given and bytes be sent. Watches a protected key for a false alarm.
+/// Whether new nonces may be assigned and bytes be sent. Rechecks a key in PROTECT for a false alarm.
 pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
     let Some(sequence) = lane.sequence.clone() else { return Ok(Allowed::Everything) };
     if lane.sharing.enabled {
-        shared_key::settle(lane).await?;
+        shared_key::advance(lane).await?;
         return Ok(Allowed::Everything);
     }
     if sequence.protect.is_some() {
         watch_protected(lane, &sequence).await?;
         return Ok(Allowed::Nothing);
     }
-    if taken(lane).next().is_some() {
-        // It happened while the key was shared. Now that it is not, an operator decides.
+    if in_protect(lane).next().is_some() {
+        // The nonce was consumed while the key was shared. Now that it is exclusive, an operator decides.
         protect(lane, USED_OUTSIDE, "an intent lost its nonce while the key was shared", None);
         lane.flush().await?;
         return Ok(Allowed::Nothing);
     }
     if lane.key.checked {
-        pending_use::glance(lane, sequence.next).await;
-        // In doubt: the next turn looks into it, and gives no nonce meanwhile.
+        pending_use::check_periodically(lane, sequence.next).await;
+        // If a check is required now, the next step runs it, and no nonce is assigned until then.
         return Ok(if lane.key.checked { Allowed::Everything } else { Allowed::OpenOnly });
     }
     if lane.key.recheck_at.is_some_and(|at| Instant::now() < at) {
@@ -121,58 +121,59 @@ pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
     check(lane, sequence.next).await
 }
 
-/// Compares the chain with the sequence, and explains what does not fit as far as that is possible.
+/// Compares the chain with the sequence, and searches for the transactions that explain a mismatch.
 async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
-    // The cheap look, batched with those of other lanes. It cannot be held against a block, so it only clears.
+    // Cheap, because it is batched with the counts of other lanes. It names no block, so it can only clear a
+    // suspicion.
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
-    let (latest, pending) = tokio::join!(count, pending_use::look(lane, next));
+    let (latest, pending) = tokio::join!(count, pending_use::check(lane, next));
     let latest = latest?;
-    lane.key.pending_use.note(pending);
-    if latest <= next.0 && unexplained(lane, latest).is_empty() && !lane.key.pending_use.waits {
+    lane.key.pending_use.update(pending);
+    if latest <= next.0 && unexplained(lane, latest).is_empty() && !lane.key.pending_use.detected {
         renew_old_bound(lane, next).await;
-        return explained(lane).await;
+        return clear_suspicion(lane).await;
     }
     let since = *lane.key.doubted_since.get_or_insert_with(Instant::now);
     if since.elapsed() >= RECHECK
         && lane.key.evidence.suspicion.is_none()
         && let Some(index) = unexplained(lane, latest).first()
     {
-        // The look may take long; that there is something to look for is shown meanwhile.
+        // The search may take long; SUSPECT is shown meanwhile.
         let tx_id = lane.open[*index].intent.tx_id;
-        raise(
+        raise_suspicion(
             lane,
             Some(tx_id),
-            format!("the nonce of intent {tx_id} is consumed, and by what is being looked for"),
+            format!("the nonce of intent {tx_id} is consumed; searching for the consuming transaction"),
         )
         .await?;
     }
     let counted = count_at_head(lane, next).await;
-    let (mut reasons, mut named) = (Vec::new(), Vec::new());
+    let (mut reasons, mut consumed) = (Vec::new(), Vec::new());
     for index in unexplained(lane, latest) {
         let tx_id = lane.open[index].intent.tx_id;
-        let unsure = |why: String| format!("the nonce of intent {tx_id} is consumed, and {why}");
-        match attribution::who_consumed(lane, index).await {
+        let unsure = |why: String| format!("the nonce of intent {tx_id} is consumed, but {why}");
+        match attribution::find_consumer(lane, index).await {
             Consumer::Ours(receipt) => track::included(lane, receipt),
-            Consumer::Other { tx, is_final: true } => named.push((index, tx)),
-            Consumer::Other { tx, is_final: false } => reasons.push(unsure(format!(
-                "transaction {:#x} from elsewhere, in block {}, is not final yet",
+            Consumer::External { tx, is_final: true } => consumed.push((index, tx)),
+            Consumer::External { tx, is_final: false } => reasons.push(unsure(format!(
+                "external transaction {:#x} in block {} is not final yet",
                 tx.tx_hash, tx.block.number
             ))),
             Consumer::OursWithoutReceipt(tx) => reasons.push(unsure(format!(
-                "our own transaction {:#x} is in block {}, but no node shows its receipt",
+                "no node shows the receipt of our own transaction {:#x} in block {}",
                 tx.tx_hash, tx.block.number
             ))),
-            Consumer::Nobody => reasons.push(unsure("no block that is known here counts it".to_owned())),
+            Consumer::NotConsumed => reasons.push(unsure("no known block counts it".to_owned())),
             Consumer::Unknown(why) => reasons.push(unsure(why)),
         }
     }
-    if !named.is_empty() {
-        for (index, tx) in &named {
-            lose(lane, *index, tx);
+    if !consumed.is_empty() {
+        for (index, tx) in &consumed {
+            lose_nonce(lane, *index, tx);
         }
-        let (index, tx) = named[0];
+        let (index, tx) = consumed[0];
         let detail = format!(
-            "transaction {:#x} in block {} took the nonce of intent {}",
+            "transaction {:#x} in block {} consumed the nonce of intent {}",
             tx.tx_hash, tx.block.number, lane.open[index].intent.tx_id
         );
         protect(lane, USED_OUTSIDE, &detail, Some(tx.tx_hash));
@@ -180,45 +181,45 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         lane.flush().await?;
         return Ok(Allowed::Nothing);
     }
-    let is_second_look = since.elapsed() >= RECHECK;
+    let is_second_check = since.elapsed() >= RECHECK;
     if latest > next.0 {
         let detail = format!("the chain counts {latest} transactions, this sequence explains {next}");
-        if is_second_look && final_count(lane).await.is_some_and(|count| count > next.0) {
+        if is_second_check && final_count(lane).await.is_some_and(|count| count > next.0) {
             protect(lane, USED_OUTSIDE, &detail, None);
             lane.key.evidence.suspicion = (!reasons.is_empty()).then(|| reasons.join("; "));
             lane.flush().await?;
             return Ok(Allowed::Nothing);
         }
-        let where_ = if counted.is_some() { "in no final block" } else { "at no block that is known here" };
-        reasons.push(format!("{detail}, {where_} yet"));
-    } else if lane.key.pending_use.waits {
-        reasons.push(pending_use::WAITS.to_owned());
+        let missing = if counted.is_some() { "not yet in a final block" } else { "not yet at a known block" };
+        reasons.push(format!("{detail}, {missing}"));
+    } else if lane.key.pending_use.detected {
+        reasons.push(pending_use::REASON.to_owned());
     }
     if reasons.is_empty() {
-        return explained(lane).await;
+        return clear_suspicion(lane).await;
     }
-    if is_second_look {
+    if is_second_check {
         let concerned = unexplained(lane, latest).first().map(|index| lane.open[*index].intent.tx_id);
-        raise(lane, concerned, reasons.join("; ")).await?;
+        raise_suspicion(lane, concerned, reasons.join("; ")).await?;
     }
-    lane.key.look_later(LONGEST_SUSPECT_PAUSE);
+    lane.key.schedule_recheck(MAX_SUSPECT_PAUSE);
     Ok(Allowed::OpenOnly)
 }
 
-/// Open intents whose nonce the chain counts as used, and that no receipt explains.
+/// Unmined open intents without a receipt whose nonce the chain counts as used.
 fn unexplained(lane: &Lane, count: u64) -> Vec<usize> {
     let is_open = |tx: &OpenTx| tx.intent.receipt.is_none() && tx.is_unmined();
     let open = lane.open.iter().enumerate().filter(|(_, tx)| is_open(tx) && tx.intent.nonce.0 < count);
     open.map(|(index, _)| index).collect()
 }
 
-/// Everything fits: a suspicion is over.
-async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
+/// The chain matches the sequence: ends a suspicion.
+async fn clear_suspicion(lane: &mut Lane) -> Result<Allowed, StepError> {
     lane.key.checked = true;
     lane.key.doubted_since = None;
     lane.key.recheck_at = None;
     lane.key.pause = Duration::ZERO;
-    lane.key.reading = Reading::default();
+    lane.key.search = BlockSearch::default();
     lane.key.evidence.bounds.above = None;
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
@@ -229,8 +230,8 @@ async fn explained(lane: &mut Lane) -> Result<Allowed, StepError> {
     Ok(Allowed::Everything)
 }
 
-/// SUSPECT, on disk before anything else happens: whoever owns the submitter next knows it.
-async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(), StepError> {
+/// Enters SUSPECT and commits it at once, so that the next owner continues with it.
+async fn raise_suspicion(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(), StepError> {
     if lane.key.evidence.suspicion.as_ref() == Some(&reason) {
         return Ok(());
     }
@@ -243,7 +244,7 @@ async fn raise(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -> Result<(
     lane.flush().await
 }
 
-/// What the chain counts at the head, as the watcher knows it. Keeps the bounds. `None`: no node could say.
+/// The transaction count at the watcher's head. Updates the bounds. `None`: no node returned it.
 pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountAt> {
     let watcher = lane.chain.watcher.clone();
     let head = watcher.head_block()?;
@@ -255,7 +256,7 @@ pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountA
         Ok(count) => count,
         Err(error) => {
             tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, block = head.number, "no count at the head");
+                error = %error, block = head.number, "could not read the transaction count at the head");
             return None;
         }
     };
@@ -265,7 +266,7 @@ pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountA
     Some(at)
 }
 
-/// A lower bound far in the past would make a long search of a short one.
+/// Renews an old lower bound, which would make a later block search long.
 async fn renew_old_bound(lane: &mut Lane, next: Nonce) {
     let below = lane.key.evidence.bounds.below.map(|below| below.block);
     let head = lane.chain.watcher.head().unwrap_or_default();
@@ -274,8 +275,7 @@ async fn renew_old_bound(lane: &mut Lane, next: Nonce) {
     }
 }
 
-/// Before the same bytes go out by timer: a nonce that was consumed meanwhile is looked into, and if not, this is how far that
-/// is known.
+/// Before a resend by timer: updates the bounds, and requires a check if a nonce was consumed meanwhile.
 pub(super) async fn note_count(lane: &mut Lane) {
     let Some(next) = lane.sequence.as_ref().map(|sequence| sequence.next) else { return };
     if lane.sharing.enabled {
@@ -284,17 +284,17 @@ pub(super) async fn note_count(lane: &mut Lane) {
     if let Some(at) = count_at_head(lane, next).await
         && !unexplained(lane, at.count).is_empty()
     {
-        doubt(lane);
+        require_check(lane);
     }
 }
 
-/// A nonce of ours seems to be used, and none of our hashes was found: the next turn looks into it.
-pub(super) fn doubt(lane: &mut Lane) {
+/// Has the next step check the key, because the chain may not match the sequence.
+pub(super) fn require_check(lane: &mut Lane) {
     lane.key.checked = false;
     lane.moved = true;
 }
 
-/// The highest count known of a final block, from a state that nodes still have, or from a count that was taken when the block
+/// The highest known count at a final block: from a state that nodes still have, or from a count read when the block
 /// was the head.
 pub(super) async fn final_count(lane: &Lane) -> Option<u64> {
     let height = lane.chain.watcher.final_height()?;
@@ -311,16 +311,16 @@ pub(super) async fn final_count(lane: &Lane) -> Option<u64> {
     known
 }
 
-/// Creates the sequence at first use. An address with history is not taken over silently.
+/// Creates the sequence at first use. An exclusive address with a history enters PROTECT instead.
 pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.sequence.is_some() {
         return Ok(true);
     }
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
     let sequence_start = Nonce(lane.chain.config.nonce.start_from);
-    let (count, pending) = tokio::join!(count, pending_use::look(lane, sequence_start));
+    let (count, pending) = tokio::join!(count, pending_use::check(lane, sequence_start));
     let count = count?;
-    // Others may have used a shared key as often as they like.
+    // A shared key may have any history.
     let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
     lane.sequence = Some(Sequence {
         start,
@@ -333,30 +333,31 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     });
     lane.key.checked = true;
     if count == start.0 {
-        // Written with the first nonce, or at the end of the turn: the insert meets no other, or all of it fails.
+        // Written with the first nonce, or at the end of the step. If another row exists, the insert and the whole
+        // commit fail.
         renew_old_bound(lane, start).await;
         if !lane.sharing.enabled {
-            lane.key.pending_use.note(pending);
+            lane.key.pending_use.update(pending);
         }
-        if lane.key.pending_use.waits {
-            doubt(lane);
+        if lane.key.pending_use.detected {
+            require_check(lane);
             return Ok(false);
         }
         return Ok(true);
     }
     let detail = format!(
         "the chain counts {count} transactions, the sequence would start from {start}; \
-         adopt it to start from the chain's count"
+         adopt to start from the chain's count"
     );
     protect(lane, "the address has a history", &detail, None);
     lane.flush().await?;
     Ok(false)
 }
 
-/// A transaction from elsewhere, shown by name in a final block, took the nonce of this intent.
-pub(super) fn lose(lane: &mut Lane, index: usize, by: &MinedTx) {
+/// An external transaction in a final block consumed the nonce of this intent.
+pub(super) fn lose_nonce(lane: &mut Lane, index: usize, by: &MinedTx) {
     let detail = format!(
-        "its nonce was taken by transaction {:#x} from elsewhere, in block {}",
+        "its nonce was consumed by external transaction {:#x} in block {}",
         by.tx_hash, by.block.number
     );
     lane.open[index].lose_nonce(&detail, Instant::now());
@@ -364,27 +365,27 @@ pub(super) fn lose(lane: &mut Lane, index: usize, by: &MinedTx) {
 
 fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless::domain::H256>) {
     let reason = format!("{cause}: {detail}");
-    let tx_id = taken(lane).next().map(|tx| tx.intent.tx_id);
+    let tx_id = in_protect(lane).next().map(|tx| tx.intent.tx_id);
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = tx_id.map(tracing::field::display), worker.id = %lane.context.worker_id,
         fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
-    lane.key.look_anew();
-    lane.key.look_later(LONGEST_PAUSE);
+    lane.key.reset_check();
+    lane.key.schedule_recheck(MAX_PAUSE);
     if let Some(sequence) = &mut lane.sequence {
         sequence.protect = Some(reason);
     }
-    // Consumers of events are told what kind of thing happened; counts and nonces are for operators.
-    lane.tell(None, EventKind::Protected { reason: cause.to_owned(), tx_hash });
+    // The event has only the cause; counts and nonces are for operators.
+    lane.emit_event(None, EventKind::Protected { reason: cause.to_owned(), tx_hash });
 }
 
-/// What is open and consumed, as far as it is explained: ours is followed, what somebody else finally took is lost. On disk
-/// before an operator's decision rests on it. Answers what is not explained.
+/// Searches for the consumers of all open, consumed nonces: our own transactions are tracked, and an intent whose
+/// nonce a final external transaction consumed enters PROTECT. Commits the result, and returns what is not explained.
 pub(super) async fn explain_open(lane: &mut Lane) -> Result<Vec<String>, StepError> {
     let Some(next) = lane.sequence.as_ref().map(|sequence| sequence.next) else { return Ok(Vec::new()) };
     let Some(at) = count_at_head(lane, next).await else {
-        return Ok(vec!["no node says what the chain counts at the head".to_owned()]);
+        return Ok(vec!["no node returned the transaction count at the head".to_owned()]);
     };
-    let mut open = Vec::new();
+    let mut reasons = Vec::new();
     let concerned = |tx: &OpenTx| tx.intent.receipt.is_none() && !tx.state().is_terminal();
     for index in 0..lane.open.len() {
         let tx = &lane.open[index];
@@ -392,73 +393,74 @@ pub(super) async fn explain_open(lane: &mut Lane) -> Result<Vec<String>, StepErr
             continue;
         }
         let tx_id = tx.intent.tx_id;
-        match attribution::who_consumed(lane, index).await {
+        match attribution::find_consumer(lane, index).await {
             Consumer::Ours(receipt) => track::included(lane, receipt),
-            Consumer::Other { tx, is_final: true } if lane.open[index].state() != TxState::Protect => {
-                lose(lane, index, &tx);
+            Consumer::External { tx, is_final: true } if lane.open[index].state() != TxState::Protect => {
+                lose_nonce(lane, index, &tx);
             }
-            Consumer::Other { is_final: true, .. } => {}
-            Consumer::Other { tx, is_final: false } => {
-                open.push(format!(
-                    "transaction {:#x} took the nonce of intent {tx_id}, and is not final yet",
+            Consumer::External { is_final: true, .. } => {}
+            Consumer::External { tx, is_final: false } => {
+                reasons.push(format!(
+                    "transaction {:#x} consumed the nonce of intent {tx_id} and is not final yet",
                     tx.tx_hash
                 ));
             }
-            Consumer::OursWithoutReceipt(tx) => open.push(format!(
+            Consumer::OursWithoutReceipt(tx) => reasons.push(format!(
                 "our own transaction {:#x} of intent {tx_id} is in block {}; wait until a node shows its receipt",
                 tx.tx_hash, tx.block.number
             )),
-            Consumer::Nobody => {
-                open.push(format!("the nonce of intent {tx_id} is in no block that is known here"));
+            Consumer::NotConsumed => {
+                reasons.push(format!("the nonce of intent {tx_id} is in no known block"));
             }
-            Consumer::Unknown(why) => open.push(format!(
+            Consumer::Unknown(why) => reasons.push(format!(
                 "the nonce of intent {tx_id} is consumed, and no node shows by which transaction: {why}"
             )),
         }
     }
     lane.flush().await?;
-    Ok(open)
+    Ok(reasons)
 }
 
-/// A protected lane keeps looking, ever more rarely: if the nonce turns out to be ours, or the count to fit, it was a
-/// false alarm and ends by itself.
+/// Rechecks a lane in PROTECT with growing pauses: if the nonce turns out to be ours, or the count matches twice, it
+/// was a false alarm and PROTECT ends.
 async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), StepError> {
-    if lane.key.false_alarm && taken(lane).next().is_none() {
-        return lift(lane, "false alarm: the nonce was used by one of our own transactions").await;
+    if lane.key.false_alarm && in_protect(lane).next().is_none() {
+        return lift_protection(lane, "false alarm: the nonce was used by one of our own transactions").await;
     }
     if lane.key.recheck_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
     }
-    lane.key.look_later(LONGEST_PAUSE);
+    lane.key.schedule_recheck(MAX_PAUSE);
     let unexplained = explain_open(lane).await?;
     let suspicion = (!unexplained.is_empty()).then(|| unexplained.join("; "));
     if lane.key.evidence.suspicion != suspicion {
         lane.key.evidence.suspicion = suspicion;
         lane.flush().await?;
     }
-    if taken(lane).next().is_some() {
+    if in_protect(lane).next().is_some() {
         return Ok(());
     }
-    let fits = unexplained.is_empty()
+    let matches = unexplained.is_empty()
         && count_at_head(lane, sequence.next).await.is_some_and(|at| at.count <= sequence.next.0);
-    if fits && lane.key.fitted_once {
-        return lift(lane, "false alarm: the chain agrees with the sequence").await;
+    if matches && lane.key.matched_once {
+        return lift_protection(lane, "false alarm: the chain agrees with the sequence").await;
     }
-    lane.key.fitted_once = fits;
+    lane.key.matched_once = matches;
     Ok(())
 }
 
-pub(super) fn taken(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
+/// Open intents in PROTECT: their nonce was consumed externally.
+pub(super) fn in_protect(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
     lane.open.iter().filter(|tx| tx.state() == TxState::Protect)
 }
 
-pub(super) async fn lift(lane: &mut Lane, why: &str) -> Result<(), StepError> {
+pub(super) async fn lift_protection(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, why, "protection lifted");
     if let Some(sequence) = &mut lane.sequence {
         sequence.protect = None;
     }
-    lane.key.look_anew();
-    lane.tell(None, EventKind::Released { reason: why.to_owned() });
+    lane.key.reset_check();
+    lane.emit_event(None, EventKind::Released { reason: why.to_owned() });
     lane.flush().await
 }

@@ -1,8 +1,8 @@
-//! After trouble with a node: what is open is looked up and sent again at once, not when the resubmit timer says so. A node
-//! that restarted, or lost blocks, may have lost its pool as well; sending the same bytes again is always safe.
+//! After a node failure, open intents are looked up and resent at once, before the resubmit timer. A node that
+//! restarted or lost blocks may have lost its mempool as well; resending the same bytes is always safe.
 //!
-//! A pool can also be emptied without anything else to see. So the oldest bytes that stay unmined for two block times are
-//! asked for, ever more rarely. That a node does not have them is no evidence of anything but a reason to send them.
+//! A mempool can also be emptied without another visible failure. So the nodes are queried for the oldest attempt
+//! when it stays unmined for two block times, with growing pauses. A miss is only a reason to resend.
 
 use std::time::Duration;
 
@@ -12,75 +12,75 @@ use tokio::time::Instant;
 use super::submit;
 use crate::lane::{Lane, OpenTx, StepError};
 
-/// Between two recoveries that one lane acts upon; doubles while they keep coming, up to the resubmit interval.
-const LEAST_PAUSE: Duration = Duration::from_secs(1);
-/// No bytes are asked for earlier than this after a node took them, however fast blocks come.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Without a recovery for this long, the pause begins anew.
-const QUIET: Duration = Duration::from_secs(60);
-/// The longest pause between two looks for bytes in a pool, where blocks come more often.
-const LONGEST_LOOK: Duration = Duration::from_secs(16);
-/// How long a lane waits for the answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// A node that does not show what it just took does not show its pool: the timer is left to do its work.
-const MOST_MISSES: u32 = 2;
+/// Minimum pause between two recoveries of one lane; doubles on each, up to the resubmit interval.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Minimum delay between acceptance and the first mempool check, however short the block time.
+const MIN_CHECK_DELAY: Duration = Duration::from_secs(2);
+/// The pause is reset after this time without a recovery.
+const RESET_AFTER: Duration = Duration::from_secs(60);
+/// Maximum pause between two mempool checks, unless two block times are longer.
+const MAX_CHECK_PAUSE: Duration = Duration::from_secs(16);
+/// Timeout of a mempool check.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// After this many misses the node is assumed not to expose its mempool, and only the resubmit timer resends.
+const MAX_MISSES: u32 = 2;
 
 pub(crate) const WAITING_NODE: &str = "waiting_node";
 
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    /// What is open is to be sent again, at this time.
+    /// When the open intents are resent.
     due: Option<Instant>,
     last: Option<Instant>,
     pause: Duration,
-    look: Option<PoolLook>,
+    check: Option<MempoolCheck>,
 }
 
-/// The bytes that are asked for.
+/// Checks for one attempt in the mempool.
 #[derive(Debug)]
-struct PoolLook {
+struct MempoolCheck {
     hash: H256,
     at: Instant,
     pause: Duration,
     misses: u32,
 }
 
-/// A node answers again, blocks were replaced, or the head fell.
-pub(crate) fn heard(lane: &mut Lane) {
+/// Schedules a recovery: a node answers again, blocks were replaced, or the head fell.
+pub(crate) fn schedule(lane: &mut Lane) {
     let now = Instant::now();
     let recovery = &mut lane.recovery;
-    if recovery.last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET) {
+    if recovery.last.is_none_or(|last| now.saturating_duration_since(last) >= RESET_AFTER) {
         recovery.pause = Duration::ZERO;
     }
     let earliest = recovery.last.map_or(now, |last| (last + recovery.pause).max(now));
     recovery.due.get_or_insert(earliest);
     lane.hold_until = None;
-    if let Some((at, _)) = &mut lane.look_again {
+    if let Some((at, _)) = &mut lane.receipt_retry {
         *at = now;
     }
 }
 
-/// Marks what is to be sent again. The step that sends looks it up first, and keeps the order of nonces.
+/// Marks the open intents for a resend. `submit` looks up their receipts first and keeps the nonce order.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
     if lane.recovery.due.is_some_and(|due| due <= now) {
-        let longest = lane.chain.config.resubmit.interval.max(LEAST_PAUSE);
+        let longest = lane.chain.config.resubmit.interval.max(MIN_PAUSE);
         let recovery = &mut lane.recovery;
         recovery.due = None;
         recovery.last = Some(now);
-        recovery.pause = (recovery.pause * 2).clamp(LEAST_PAUSE, longest);
-        recovery.look = None;
-        send_again(lane, now, "a node is well again");
-        offer_again(lane).await?;
+        recovery.pause = (recovery.pause * 2).clamp(MIN_PAUSE, longest);
+        recovery.check = None;
+        resend_open(lane, now, "a node recovered");
+        resend_above_head(lane).await?;
     }
-    look_into_pool(lane, now).await;
+    check_mempool(lane, now).await;
     Ok(())
 }
 
-/// The head fell below blocks that hold something of ours and stays there. Whether they are gone, only another block can
-/// tell; on a chain that makes blocks of what it is sent, none comes before the bytes are there again. They are sent once,
-/// and stay what they are: a node that merely lags has them, or takes them for its pool.
-async fn offer_again(lane: &mut Lane) -> Result<(), StepError> {
+/// The head fell below blocks with our transactions and stays there. Only a new block can show whether those blocks
+/// were replaced, and a chain that mines on demand produces none before it receives the bytes. So they are sent once,
+/// without a state change: a node that only lags has them already, or adds them to its mempool.
+async fn resend_above_head(lane: &mut Lane) -> Result<(), StepError> {
     let Some(height) = lane.chain.watcher.fell_to() else { return Ok(()) };
     let interval = lane.chain.config.resubmit.interval;
     let above = |tx: &OpenTx| tx.intent.receipt.as_ref().is_some_and(|receipt| receipt.block_number > height);
@@ -92,7 +92,7 @@ async fn offer_again(lane: &mut Lane) -> Result<(), StepError> {
     }
     indices.iter().for_each(|index| lane.open[*index].claim(interval));
     lane.flush().await?;
-    // The commit may have dropped what is finished; what is left keeps its order.
+    // The commit may have removed finished intents; the others keep their order.
     for index in 0..lane.open.len() {
         let tx = &mut lane.open[index];
         let mined = tx.intent.receipt.as_ref().map(|receipt| receipt.tx_hash);
@@ -109,100 +109,100 @@ async fn offer_again(lane: &mut Lane) -> Result<(), StepError> {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
             fencing_token = lane.lease.token().0, answer = ?answer.map(|outcome| outcome.class.as_str()),
-            "the head fell below its block; sent again");
+            "the head fell below its block; resent");
     }
     Ok(())
 }
 
-/// When to look again.
+/// When this step is due again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let unmined = lane.open.iter().any(OpenTx::is_on_its_way);
+    let unmined = lane.open.iter().any(OpenTx::is_pending);
     let settings = &lane.chain.config.resubmit;
     let two_blocks = two_blocks(lane);
-    let asks = settings.enabled && settings.interval > two_blocks;
-    let look = lane.recovery.look.as_ref().filter(|_| asks).map(|look| look.at);
-    [lane.recovery.due, look].into_iter().flatten().min().filter(|_| unmined)
+    let checks = settings.enabled && settings.interval > two_blocks;
+    let check = lane.recovery.check.as_ref().filter(|_| checks).map(|check| check.at);
+    [lane.recovery.due, check].into_iter().flatten().min().filter(|_| unmined)
 }
 
 fn two_blocks(lane: &Lane) -> Duration {
-    (lane.chain.watcher.block_time() * 2).max(FIRST_LOOK)
+    (lane.chain.watcher.block_time() * 2).max(MIN_CHECK_DELAY)
 }
 
-fn send_again(lane: &mut Lane, now: Instant, why: &str) {
-    // Off, the timer is off. Bytes that no node is known to have go out all the same.
+fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
+    // `resubmit.enabled` applies only to bytes that a node has accepted; others are sent in any case.
     let enabled = lane.chain.config.resubmit.enabled;
     let mut count = 0;
     for tx in lane.open.iter_mut().take_while(|tx| !tx.is_reserved()) {
-        if tx.is_unmined() && (enabled || !tx.is_taken) {
+        if tx.is_unmined() && (enabled || !tx.is_accepted) {
             tx.send_again(now);
             count += 1;
         }
     }
     if count > 0 {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            fencing_token = lane.lease.token().0, count, why, "open transactions are looked up and sent again");
+            fencing_token = lane.lease.token().0, count, why, "looking up and resending open transactions");
     }
 }
 
-/// Two block times without being mined: does the node still have it?
-async fn look_into_pool(lane: &mut Lane, now: Instant) {
-    let oldest = lane.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_taken && !tx.is_reserved());
+/// Checks whether the node still has the oldest attempt after two block times without being mined.
+async fn check_mempool(lane: &mut Lane, now: Instant) {
+    let oldest = lane.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_accepted && !tx.is_reserved());
     let Some(hash) = oldest.and_then(OpenTx::attempt).map(|attempt| attempt.tx_hash()) else {
-        lane.recovery.look = None;
+        lane.recovery.check = None;
         return;
     };
     let (interval, two_blocks) = (lane.chain.config.resubmit.interval, two_blocks(lane));
-    let Some(look) = lane.recovery.look.as_mut().filter(|look| look.hash == hash) else {
-        lane.recovery.look = Some(PoolLook { hash, at: now + two_blocks, pause: two_blocks, misses: 0 });
+    let Some(check) = lane.recovery.check.as_mut().filter(|check| check.hash == hash) else {
+        lane.recovery.check = Some(MempoolCheck { hash, at: now + two_blocks, pause: two_blocks, misses: 0 });
         return;
     };
-    // Where the timer is as quick, it does without asking; and where it is off, nothing is sent for being missed.
-    if look.at > now || !lane.chain.config.resubmit.enabled || interval <= two_blocks {
+    // Not needed if the resubmit timer is as frequent; not wanted if resubmission is off.
+    if check.at > now || !lane.chain.config.resubmit.enabled || interval <= two_blocks {
         return;
     }
-    // A node that hangs must not keep the lane from its other work.
-    let Ok(found) = tokio::time::timeout(ANSWER_WITHIN, lane.chain.connector.has_transaction(hash)).await
+    // A hanging node must not delay the lane.
+    let Ok(found) = tokio::time::timeout(REQUEST_TIMEOUT, lane.chain.connector.has_transaction(hash)).await
     else {
-        look.at = Instant::now() + look.pause;
+        check.at = Instant::now() + check.pause;
         return;
     };
-    look.pause = (look.pause * 2).min(LONGEST_LOOK.max(two_blocks));
-    look.at = Instant::now() + look.pause;
+    check.pause = (check.pause * 2).min(MAX_CHECK_PAUSE.max(two_blocks));
+    check.at = Instant::now() + check.pause;
     match found {
-        Ok(true) => look.misses = 0,
-        Ok(false) if look.misses < MOST_MISSES => {
-            look.misses += 1;
-            look.pause = two_blocks;
-            look.at = Instant::now() + two_blocks;
-            send_again(lane, now, "a node does not have what it took");
+        Ok(true) => check.misses = 0,
+        Ok(false) if check.misses < MAX_MISSES => {
+            check.misses += 1;
+            check.pause = two_blocks;
+            check.at = Instant::now() + two_blocks;
+            resend_open(lane, now, "a node lost an accepted transaction");
         }
-        Ok(false) => look.at = Instant::now() + interval,
+        Ok(false) => check.at = Instant::now() + interval,
         Err(error) => {
             tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, "a pool could not be looked into");
+                error = %error, "mempool check failed");
         }
     }
 }
 
-/// While no node shows the head, nothing that was sent moves on: it says so.
-pub(crate) fn show_trouble(lane: &mut Lane) {
-    let trouble = lane.chain.watcher.trouble();
+/// While no node returns the head, sent intents make no progress: records that as their wait reason.
+pub(crate) fn show_node_outage(lane: &mut Lane) {
+    let outage = lane.chain.watcher.outage();
     for tx in lane.open.iter_mut() {
         if !matches!(tx.state(), TxState::Submitted | TxState::Tracking) {
             continue;
         }
-        match &trouble {
-            Some(words) if tx.intent.sub_state.is_none() => {
-                tx.complain(
+        match &outage {
+            Some(message) if tx.intent.sub_state.is_none() => {
+                tx.set_wait_reason(
                     Some(WAITING_NODE),
-                    Some(TxError::new(ErrorCode::NodeUnavailable, words.clone())),
+                    Some(TxError::new(ErrorCode::NodeUnavailable, message.clone())),
                 );
-                tx.shows_trouble = true;
+                tx.shows_outage = true;
             }
-            None if tx.shows_trouble => {
-                tx.shows_trouble = false;
+            None if tx.shows_outage => {
+                tx.shows_outage = false;
                 if tx.intent.sub_state.as_deref() == Some(WAITING_NODE) {
-                    tx.complain(None, None);
+                    tx.set_wait_reason(None, None);
                 }
             }
             _ => {}

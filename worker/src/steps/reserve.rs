@@ -1,22 +1,23 @@
-//! Nonces that callers outside hold. The nonce and its placeholder are on disk (`prepare` gave it); here the hold ends: the
-//! caller's transaction takes the nonce, or the placeholder does.
+//! Nonces reserved by clients. `prepare` has committed the nonce with its placeholder; this step ends the
+//! reservation: the client's transaction uses the nonce, or the placeholder does.
 //!
-//! The database's time decides. When a hold seems over, the rows are read again first: an answer that came in time counts.
+//! The database clock decides. When a reservation seems to have expired, the rows are read again first, so that an
+//! answer that arrived in time counts.
 
 use gapless::domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, TxError, TxState};
 use gapless::signer::ReadSigned;
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
-use super::prepare::HOLD;
-use super::prepare::draft::{self, Verdict};
+use super::prepare::RETRY_INTERVAL;
+use super::prepare::draft::{self, Refusal};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     for index in 0..lane.open.len() {
         if lane.open[index].is_reserved() {
-            look_at(lane, index).await?;
+            advance_one(lane, index).await?;
         }
     }
     if lane.open.iter().any(|tx| tx.draft().is_some()) {
@@ -25,7 +26,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     Ok(())
 }
 
-/// When to look again.
+/// When this step is due again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     lane.open.iter().filter(|tx| tx.is_reserved()).filter_map(wake_at).min()
 }
@@ -39,12 +40,12 @@ fn wake_at(tx: &OpenTx) -> Option<Instant> {
     })
 }
 
-async fn look_at(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+async fn advance_one(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let now = Instant::now();
     let tx = &mut lane.open[index];
     let Some(reservation) = tx.intent.reservation.clone() else { return Ok(()) };
     if tx.intent.ending.is_some() {
-        // Cancelled by somebody else, or its deadline passed.
+        // Cancelled by a request, or its deadline passed.
         tx.recycle(false, now);
         return Ok(());
     }
@@ -53,27 +54,27 @@ async fn look_at(lane: &mut Lane, index: usize) -> Result<(), StepError> {
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, reason), false);
         }
         Some(_) if reservation.answer_expires.is_some_and(|at| at <= now) => {
-            let error = TxError::new(ErrorCode::DeadlinePassed, "its deadline passed before it was sent");
+            let error = TxError::new(ErrorCode::DeadlinePassed, "deadline passed before it was sent");
             end(lane, index, TxState::Cancelled, error, false);
         }
         Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
-        Some(answer) => take(lane, index, answer).await?,
+        Some(answer) => use_answer(lane, index, answer).await?,
         None if reservation.over => {
-            let words = "its caller did not answer while it held the nonce";
-            end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, words), true);
+            let message = "the reservation expired without an answer of the client";
+            end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, message), true);
         }
-        None if reservation.expires <= now => lane.read_again(),
+        None if reservation.expires <= now => lane.request_reload(),
         None => {}
     }
     Ok(())
 }
 
-/// The caller's transaction, prepared like any other, but for a nonce that is given: what can never be sent ends in the
-/// placeholder.
-async fn take(lane: &mut Lane, index: usize, answer: Answer) -> Result<(), StepError> {
+/// Prepares the client's transaction like any other, but at its reserved nonce. If it can never be sent, the
+/// placeholder consumes the nonce.
+async fn use_answer(lane: &mut Lane, index: usize, answer: Answer) -> Result<(), StepError> {
     failpoint::hit("answered");
-    let drafted = answered(lane, index, answer).await?;
-    // What it costs was left out of what is owed: nothing behind it may rely on that sum.
+    let drafted = draft_answer(lane, index, answer).await?;
+    // The check excluded the cost at this nonce, so later intents must not use the cached balance.
     lane.funds = None;
     match drafted {
         Ok((draft, payload, count)) => {
@@ -81,47 +82,47 @@ async fn take(lane: &mut Lane, index: usize, answer: Answer) -> Result<(), StepE
             let interval = lane.chain.config.resubmit.interval;
             lane.open[index].use_reservation(draft, payload, interval, Instant::now());
         }
-        Err(Verdict::Dead { state, error, .. }) => end(lane, index, state, error, false),
-        Err(Verdict::Hold { sub_state, error }) => {
+        Err(Refusal::Final { state, error, .. }) => end(lane, index, state, error, false),
+        Err(Refusal::Wait { sub_state, error }) => {
             let tx = &mut lane.open[index];
             if tx.intent.sub_state.as_deref() != Some(sub_state) {
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %tx.intent.tx_id, sub_state, reason = error.message, "the lane holds; its caller has answered");
-                tx.complain(Some(sub_state), Some(error));
+                    tx.id = %tx.intent.tx_id, sub_state, reason = error.message, "transaction for a reserved nonce waits");
+                tx.set_wait_reason(Some(sub_state), Some(error));
             }
-            tx.answer_at = Some(Instant::now() + HOLD);
+            tx.answer_at = Some(Instant::now() + RETRY_INTERVAL);
         }
     }
     Ok(())
 }
 
-/// The bytes of the caller's transaction, what it does, and what it counts against the policy's day; or why not. Bytes
-/// that the caller signed itself are held against the policy like any other: they are not sent by us if they break it.
-async fn answered(
+/// The signed bytes, the payload and the value counted against the daily cap; or the refusal. The policy also applies
+/// to transactions that the client signed itself.
+async fn draft_answer(
     lane: &mut Lane,
     index: usize,
     answer: Answer,
-) -> Result<Result<(SignedDraft, Payload, Count), Verdict>, StepError> {
+) -> Result<Result<(SignedDraft, Payload, Count), Refusal>, StepError> {
     let tx = &lane.open[index];
     let (tx_id, nonce, recorded) = (tx.intent.tx_id, tx.intent.nonce, tx.hashes());
     let (payload, signed) = match answer {
         Answer::Unsigned(payload) => (*payload, None),
-        Answer::Signed(raw) => match draft::read(lane, &raw, nonce, &recorded) {
+        Answer::Signed(raw) => match draft::decode_signed(lane, &raw, nonce, &recorded) {
             Ok(ReadSigned { payload, draft }) => (payload, Some(draft)),
-            Err(verdict) => return Ok(Err(verdict)),
+            Err(refusal) => return Ok(Err(refusal)),
         },
         Answer::GaveUp(reason) => {
             let error = TxError::new(ErrorCode::HandlerFailed, reason);
-            return Ok(Err(Verdict::Dead { state: TxState::Failed, sub_state: "given_up", error }));
+            return Ok(Err(Refusal::Final { state: TxState::Failed, sub_state: "given_up", error }));
         }
     };
-    let count = match policy::judge(lane, tx_id, &payload).await? {
+    let count = match policy::check(lane, tx_id, &payload).await? {
         Ok(count) => count,
-        Err(verdict) => return Ok(Err(verdict)),
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let drafted = match signed {
-        None => draft::at(lane, &payload, nonce, &recorded).await,
-        Some(draft) => draft::of_signed(lane, draft, &payload, nonce).await,
+        None => draft::draft_at(lane, &payload, nonce, &recorded).await,
+        Some(draft) => draft::check_signed(lane, draft, &payload, nonce).await,
     };
     Ok(drafted.map(|draft| (draft, payload, count)))
 }
@@ -130,7 +131,7 @@ fn end(lane: &mut Lane, index: usize, state: TxState, error: TxError, unanswered
     let tx = &mut lane.open[index];
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, fencing_token = lane.lease.token().0, reason = error.message,
-        "a held nonce is given up; its placeholder consumes it");
+        "reservation ended; the placeholder will consume the nonce");
     tx.give_up(Ending { state, code: error.code, reason: error.message });
     tx.recycle(unanswered, Instant::now());
 }

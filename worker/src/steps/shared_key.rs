@@ -1,5 +1,6 @@
-//! Keys that others use as well (docs/adr/0013): their nonces are stepped over and noted, and an intent that loses its
-//! nonce to one of them makes way by itself. What stays: bytes that could still be mined are never given a second nonce.
+//! Keys that are also used externally (docs/adr/0013): external nonces are skipped and recorded, and an intent that
+//! loses its nonce to an external transaction is requeued automatically. An intent whose bytes could still be mined
+//! never gets a second nonce.
 
 use std::time::Duration;
 
@@ -10,60 +11,61 @@ use gapless::store::{ExternalCause, ExternalNonces};
 use tokio::time::Instant;
 
 use super::attribution::{self, Consumer};
-use super::protect::{self, LONGEST_PAUSE, RECHECK};
+use super::protect::{self, MAX_PAUSE, RECHECK};
 use super::track;
 use crate::lane::{Lane, OpenTx, StepError};
 
-/// While something is unmined, and the head has moved, the chain's counts are looked at this often.
-const LOOK: Duration = Duration::from_secs(1);
-/// More than others are likely to send between two looks.
-const FAR: u64 = 1_000;
-/// So far below the first nonce of the sequence a reorg may have vacated one. A node that counts fewer is far behind, and the
-/// nonces that it misses are not given.
+/// Interval of the count check while an intent is unmined and the head moves.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// A count this far above the cursor is confirmed by a second one: more than external senders are likely to send
+/// between two checks.
+const FAR_AHEAD: u64 = 1_000;
+/// How far below the first nonce of the sequence a reorg may vacate a nonce. A node that counts fewer lags, and the
+/// nonces it misses are not assigned.
 const BEFORE_START: u64 = 64;
-/// A nonce of others that no node knows anything of for this long is not coming: their transaction was dropped.
+/// An external nonce that no node counts for this long is vacant: its transaction was dropped.
 const VACANT_FOR: Duration = Duration::from_secs(3);
 
-/// The step of a turn: intents that lost their nonce go back to the queue, and what is unmined is held against the chain.
-/// Nothing stops the lane of a shared key.
-pub(crate) async fn settle(lane: &mut Lane) -> Result<(), StepError> {
+/// Requeues intents that lost their nonce, and compares the unmined ones with the chain. The lane of a shared key is
+/// never stopped.
+pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     if lane.is_protected() {
-        protect::lift(lane, "the key is shared now").await?;
+        protect::lift_protection(lane, "the key is shared now").await?;
     }
     lane.key.evidence.suspicion = None;
     requeue_displaced(lane).await?;
-    look_at_unmined(lane).await
+    check_unmined(lane).await
 }
 
-/// When to look again.
+/// When this step is due again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     if !lane.sharing.enabled {
         return None;
     }
-    let look = lane.sharing.look_at.filter(|_| lane.open.iter().any(OpenTx::is_unmined));
-    let judge = lane.sharing.judge_at.filter(|_| protect::taken(lane).next().is_some());
-    [look, judge].into_iter().flatten().min()
+    let check = lane.sharing.check_at.filter(|_| lane.open.iter().any(OpenTx::is_unmined));
+    let lost_check = lane.sharing.lost_check_at.filter(|_| protect::in_protect(lane).next().is_some());
+    [check, lost_check].into_iter().flatten().min()
 }
 
-/// Where the chain and its mempool stand.
+/// Transaction counts of the chain and of a node's mempool.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     latest: u64,
-    /// Mined, or known to the node and next in line.
+    /// Mined, or executable in the node's mempool.
     pending: u64,
 }
 
-async fn ask_counts(lane: &Lane) -> Result<Counts, StepError> {
+async fn read_counts(lane: &Lane) -> Result<Counts, StepError> {
     let (connector, address) = (&lane.chain.connector, lane.address());
     let (latest, pending) = tokio::try_join!(
         connector.transaction_count(address, BlockTag::Latest),
         connector.transaction_count(address, BlockTag::Pending)
     )?;
-    // A node that has no pool to speak of may say less.
+    // A node without a mempool may return a lower pending count.
     Ok(Counts { latest, pending: pending.max(latest) })
 }
 
-/// Before a nonce is given: what others did meanwhile is stepped over. False: it is not clear yet which nonce is next.
+/// Before a nonce is assigned: skips nonces used externally. Returns false if the next nonce is not certain yet.
 pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
     if !lane.sharing.enabled {
         return Ok(true);
@@ -71,35 +73,35 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
     if is_recent(lane) {
         return Ok(true);
     }
-    let asked_at = Instant::now();
-    let counts = ask_counts(lane).await?;
-    if !is_believable(lane, counts) {
+    let requested_at = Instant::now();
+    let counts = read_counts(lane).await?;
+    if !is_plausible(lane, counts) {
         lane.hold_until = Some(Instant::now() + RECHECK);
         return Ok(false);
     }
-    step_over(lane, counts);
-    look_for_vacancy(lane, counts);
+    skip_external(lane, counts);
+    check_vacant_nonce(lane, counts);
     if lane.sharing.vacant.is_some() && lane.sharing.free.is_none() {
         lane.hold_until = Some(Instant::now() + RECHECK);
         return Ok(false);
     }
-    lane.sharing.counted_at = Some(asked_at);
+    lane.sharing.counted_at = Some(requested_at);
     Ok(true)
 }
 
-/// Whether the counts are young enough to be believed once more (`nonce.count_max_age`). What others did since then is found when
-/// the node refuses the nonce; until then nothing is left to step over, because that was done when they were asked.
+/// Whether the last counts are not older than `nonce.count_max_age`. Their external nonces are skipped already; later
+/// external use is found when the node refuses the nonce.
 fn is_recent(lane: &Lane) -> bool {
     let sharing = &lane.sharing;
-    let settled = sharing.vacant.is_none() && sharing.free.is_none() && sharing.far.is_none();
+    let certain = sharing.vacant.is_none() && sharing.free.is_none() && sharing.far.is_none();
     let age = lane.chain.config.nonce.count_max_age;
-    settled && sharing.counted_at.is_some_and(|at| at.elapsed() < age)
+    certain && sharing.counted_at.is_some_and(|at| at.elapsed() < age)
 }
 
-/// A cursor never falls again, so a count far beyond it is believed only if it is still there a moment later.
-fn is_believable(lane: &mut Lane, counts: Counts) -> bool {
+/// The cursor never decreases, so a count far above it must be confirmed by a second one after `RECHECK`.
+fn is_plausible(lane: &mut Lane, counts: Counts) -> bool {
     let next = lane.sequence.as_ref().map_or(counts.pending, |sequence| sequence.next.0);
-    if counts.pending <= next.saturating_add(FAR) {
+    if counts.pending <= next.saturating_add(FAR_AHEAD) {
         lane.sharing.far = None;
         return true;
     }
@@ -112,41 +114,42 @@ fn is_believable(lane: &mut Lane, counts: Counts) -> bool {
     }
 }
 
-/// The chain is ahead of the cursor: everything of ours is below the cursor, so what is above it is not ours.
-fn step_over(lane: &mut Lane, counts: Counts) {
+/// All our nonces are below the cursor, so nonces between the cursor and a higher count were used externally.
+fn skip_external(lane: &mut Lane, counts: Counts) {
     let Some(sequence) = lane.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0) else {
         return;
     };
     let first = sequence.next;
     sequence.next = Nonce(counts.pending);
-    note(lane, ExternalNonces { first, last: Nonce(counts.pending - 1), cause: ExternalCause::SteppedOver });
+    let last = Nonce(counts.pending - 1);
+    record_external(lane, ExternalNonces { first, last, cause: ExternalCause::SteppedOver });
 }
 
-fn note(lane: &mut Lane, range: ExternalNonces) {
+fn record_external(lane: &mut Lane, range: ExternalNonces) {
     let how = match range.cause {
         ExternalCause::SteppedOver => "stepped_over",
         ExternalCause::Displaced => "displaced",
     };
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, first = range.first.0, last = range.last.0, how,
-        "nonces are left to others");
+        "external nonces recorded");
     metrics::counter!(m::EXTERNAL_NONCES_TOTAL, "how" => how).increment(range.count());
-    lane.tell(None, EventKind::External { how, count: range.count() });
+    lane.emit_event(None, EventKind::External { how, count: range.count() });
     lane.sharing.known.push(range);
     lane.sharing.found.push(range);
 }
 
-/// A nonce that was left to others, and that the node now knows nothing of, was vacated: their transaction was dropped, or a
-/// reorg took it. Everything behind it waits, so it is filled.
-fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
+/// An external nonce that the node no longer counts is vacant: its transaction was dropped, or removed by a reorg.
+/// All later nonces wait for it, so it is assigned to the next intent.
+fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
     let missing = Nonce(counts.pending);
-    let given = lane.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
-    // Where the sequence starts is what a node counted at the first use, and those transactions were not final.
+    let below_cursor = lane.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
+    // The start of the sequence is the count at first use, and those transactions were not final.
     let before_start = |start: Nonce| missing < start && start.0 - missing.0 <= BEFORE_START;
-    let of_others = lane.sharing.known.iter().any(|range| range.contains(missing))
+    let external = lane.sharing.known.iter().any(|range| range.contains(missing))
         || lane.sequence.as_ref().is_some_and(|sequence| before_start(sequence.start));
     let ours = lane.open.iter().any(|tx| tx.intent.nonce == missing);
-    if !given || !of_others || ours {
+    if !below_cursor || !external || ours {
         lane.sharing.vacant = None;
         lane.sharing.free = None;
         return;
@@ -165,22 +168,22 @@ fn look_for_vacancy(lane: &mut Lane, counts: Counts) {
     }
 }
 
-/// Whether a node mentions it or not: an unmined intent whose nonce the chain counts as used is looked into.
-async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
-    if !lane.open.iter().any(OpenTx::is_unmined) || lane.sharing.look_at.is_some_and(|at| Instant::now() < at)
-    {
+/// Suspects unmined intents whose nonce the chain counts as used, even if no node has refused it.
+async fn check_unmined(lane: &mut Lane) -> Result<(), StepError> {
+    let is_early = lane.sharing.check_at.is_some_and(|at| Instant::now() < at);
+    if is_early || !lane.open.iter().any(OpenTx::is_unmined) {
         return Ok(());
     }
-    lane.sharing.look_at = Some(Instant::now() + LOOK);
+    lane.sharing.check_at = Some(Instant::now() + CHECK_INTERVAL);
     let head = lane.chain.watcher.head();
-    let doubts = lane.sharing.vacant.is_some() || lane.open.iter().any(|tx| tx.suspected.is_some());
-    if head == lane.sharing.looked_at_head && !doubts {
+    let suspicious = lane.sharing.vacant.is_some() || lane.open.iter().any(|tx| tx.suspected.is_some());
+    if head == lane.sharing.checked_at_head && !suspicious {
         return Ok(());
     }
-    lane.sharing.looked_at_head = head;
-    let counts = ask_counts(lane).await?;
-    look_for_vacancy(lane, counts);
-    // By index: nothing leaves the lane before the next commit.
+    lane.sharing.checked_at_head = head;
+    let counts = read_counts(lane).await?;
+    check_vacant_nonce(lane, counts);
+    // Indices stay valid: no intent leaves the lane before the next commit.
     for index in 0..lane.open.len() {
         let tx = &lane.open[index];
         if tx.is_unmined() && tx.intent.nonce.0 < counts.latest {
@@ -190,9 +193,9 @@ async fn look_at_unmined(lane: &mut Lane) -> Result<(), StepError> {
     Ok(())
 }
 
-/// A nonce of ours is used, and none of our hashes was found. Looked into at the second such answer.
+/// The nonce of an intent is used, but none of its hashes was found. Checked at the second such finding.
 pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    // The count was too old, or somebody was faster: it is asked for before the next nonce.
+    // The count was too old, or an external sender was faster: read it again before the next nonce.
     lane.sharing.counted_at = None;
     let tx = &mut lane.open[index];
     match tx.suspected {
@@ -202,55 +205,57 @@ pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
             Ok(())
         }
         Some(since) if since.elapsed() < RECHECK => Ok(()),
-        Some(_) => lose(lane, index).await,
+        Some(_) => check_lost(lane, index).await,
     }
 }
 
-/// Its nonce is used and none of our hashes is found, at two looks. If the one who used it is found, and final, it has
-/// lost its nonce. Not written here: whoever calls may be in the middle of a round over what is open.
-async fn lose(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    if lane.sharing.judge_at.is_some_and(|at| Instant::now() < at) {
+/// The intent has lost its nonce if a final external transaction consumed it. Does not commit, because callers may be
+/// iterating over the open intents.
+async fn check_lost(lane: &mut Lane, index: usize) -> Result<(), StepError> {
+    if lane.sharing.lost_check_at.is_some_and(|at| Instant::now() < at) {
         return Ok(());
     }
     if !is_dead(lane, index).await? {
-        judge_later(lane);
+        schedule_lost_check(lane);
         return Ok(());
     }
-    lane.sharing.judge_at = None;
+    lane.sharing.lost_check_at = None;
     let tx = &mut lane.open[index];
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "its nonce was used by others of a shared key");
-    tx.lose_nonce("its nonce was consumed by a transaction of others", Instant::now());
+        tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "nonce of a shared key was consumed externally");
+    tx.lose_nonce("its nonce was consumed by an external transaction", Instant::now());
     lane.moved = true;
     Ok(())
 }
 
-/// Whether the bytes of an intent can never be mined: a block that is final holds another transaction at its nonce. That
-/// nobody shows ours is not enough.
+/// Whether the attempts of an intent can never be mined: a final block contains another transaction at its nonce.
+/// That no node shows ours is not enough.
 async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
     if lane.chain.watcher.saw_any(&lane.open[index].hashes()) {
         return Ok(false);
     }
     let next = lane.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
     protect::count_at_head(lane, next).await;
-    let consumer = attribution::who_consumed(lane, index).await;
+    let consumer = attribution::find_consumer(lane, index).await;
     let tx_id = lane.open[index].intent.tx_id;
     match consumer {
-        Consumer::Other { is_final, .. } => return Ok(is_final),
+        Consumer::External { is_final, .. } => return Ok(is_final),
         Consumer::Ours(receipt) => track::included(lane, receipt),
-        Consumer::Nobody | Consumer::OursWithoutReceipt(_) => {}
+        Consumer::NotConsumed | Consumer::OursWithoutReceipt(_) => {}
         Consumer::Unknown(why) => {
             tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %tx_id, why, "who used its nonce could not be found out; it keeps it meanwhile");
+                tx.id = %tx_id, why,
+                "could not find the transaction that consumed the nonce; the intent keeps it");
         }
     }
     Ok(false)
 }
 
-/// Intents that lost their nonce, by this lane or by one before it, go back to the head of the queue. Asked once more: the
-/// rows may be those of a strict lane.
+/// Intents in PROTECT go back to the head of the queue. Checked again, because the rows may come from an exclusive
+/// key's lane.
 async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
-    if protect::taken(lane).next().is_none() || lane.sharing.judge_at.is_some_and(|at| Instant::now() < at) {
+    let is_early = lane.sharing.lost_check_at.is_some_and(|at| Instant::now() < at);
+    if is_early || protect::in_protect(lane).next().is_none() {
         return Ok(());
     }
     let mut displaced = false;
@@ -260,45 +265,45 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
         }
         let tx = &mut lane.open[index];
         if tx.state_on_disk() != TxState::Protect {
-            // Written first that it lost its nonce: the machine has no shorter way.
+            // PROTECT has to be committed first: the state machine allows no direct move.
             lane.moved = true;
             continue;
         }
         let nonce = tx.intent.nonce;
         displace(tx);
-        note(lane, ExternalNonces { first: nonce, last: nonce, cause: ExternalCause::Displaced });
+        record_external(lane, ExternalNonces { first: nonce, last: nonce, cause: ExternalCause::Displaced });
         displaced = true;
     }
     if displaced {
-        lane.sharing.judge_pause = Duration::ZERO;
+        lane.sharing.lost_check_pause = Duration::ZERO;
         lane.queue.clear();
         lane.more_queued = true;
         lane.flush().await?;
     }
-    lane.sharing.judge_at = None;
-    if protect::taken(lane).next().is_some() {
-        judge_later(lane);
+    lane.sharing.lost_check_at = None;
+    if protect::in_protect(lane).next().is_some() {
+        schedule_lost_check(lane);
     }
     Ok(())
 }
 
-/// The proof is missing: asked for again, ever more rarely.
-fn judge_later(lane: &mut Lane) {
-    lane.sharing.judge_pause = (lane.sharing.judge_pause * 2).clamp(RECHECK, LONGEST_PAUSE);
-    lane.sharing.judge_at = Some(Instant::now() + lane.sharing.judge_pause);
+/// The evidence is missing: checks again, with growing pauses.
+fn schedule_lost_check(lane: &mut Lane) {
+    lane.sharing.lost_check_pause = (lane.sharing.lost_check_pause * 2).clamp(RECHECK, MAX_PAUSE);
+    lane.sharing.lost_check_at = Some(Instant::now() + lane.sharing.lost_check_pause);
 }
 
-/// Back to the queue: its bytes are dead, so its effect can still happen once.
+/// Back to the queue: its bytes can never be mined, so a new nonce executes it only once.
 pub(super) fn displace(tx: &mut OpenTx) {
     if tx.intent.reservation.is_some() {
-        // Its caller made it for the nonce that it saw.
-        let reason = "the nonce that its caller was shown was taken from outside".to_owned();
+        // The client made its transaction for the reserved nonce.
+        let reason = "the reserved nonce was consumed by an external transaction".to_owned();
         tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::NonceTaken, reason });
     }
     tx.enter(TxState::Queued);
     tx.intent.gas_params = None;
-    tx.complain(
+    tx.set_wait_reason(
         Some("displaced"),
-        Some(TxError::new(ErrorCode::Displaced, "its nonce was taken by a transaction from outside")),
+        Some(TxError::new(ErrorCode::Displaced, "its nonce was consumed by an external transaction")),
     );
 }

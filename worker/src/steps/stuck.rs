@@ -1,5 +1,5 @@
-//! The alarm for intents that stay unmined, and what the policy wants done about them. STUCK is left by itself when
-//! the chain moves.
+//! The alarm for intents that stay unmined, and the action of the stuck policy. An intent leaves STUCK when it is
+//! mined.
 
 use gapless::domain::stuck::{StuckAction, StuckFacts};
 use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
@@ -16,23 +16,24 @@ pub(crate) fn alarm(lane: &mut Lane) {
         let tx = &mut lane.open[index];
         let facts = facts(tx, now);
         tx.enter(TxState::Stuck);
-        // What a node complains of says more than that time has passed.
+        // A node's error is more specific than the elapsed time.
         let error = tx.intent.last_error.clone();
         let error = error.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, reason.clone()));
-        tx.complain(Some("unmined"), Some(error));
+        tx.set_wait_reason(Some("unmined"), Some(error));
         let tx_id = tx.intent.tx_id;
         let action = lane.chain.stuck.decide(facts);
         metrics::counter!(m::STUCK_DECISIONS_TOTAL, "action" => action.as_str()).increment(1);
         tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
             worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, reason, action = action.as_str(),
-            "stuck: still unmined; it is worked on");
-        lane.tell(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
+            "stuck: still unmined; retrying");
+        lane.emit_event(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
     }
 }
 
-/// After the rows were read. The policy is asked once, when an intent becomes STUCK; a bump that it wanted then and that was not made
-/// is still wanted. Once there is a replacement nobody knows which one it was, and gas bump or a person goes on.
+/// After the rows were read: repeats a bump that the policy decided on when the intent became STUCK and that was not
+/// made. Once there is a replacement, it cannot be known whether it was that one; then gas bump or an operator
+/// continues.
 pub(crate) fn resume(lane: &mut Lane) {
     if !lane.may_replace() {
         return;
@@ -47,12 +48,12 @@ pub(crate) fn resume(lane: &mut Lane) {
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let quiet = lane.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
-    quiet.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
+    let candidates = lane.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
+    candidates.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
 }
 
-/// How many of the open intents, the oldest, can be STUCK. From a nonce that a caller holds on, nothing is unmined: it is
-/// unsent. But a caller that has answered waits for us.
+/// How many of the oldest open intents can become STUCK. A reserved nonce and all later ones are unsent and cannot,
+/// except for a reservation whose client has answered.
 fn watched(lane: &Lane) -> usize {
     let sent = lane.open.iter().take_while(|tx| !tx.is_reserved()).count();
     sent + usize::from(lane.open.get(sent).is_some_and(|tx| tx.answer_at.is_some()))
@@ -79,7 +80,7 @@ fn facts(tx: &OpenTx, now: Instant) -> StuckFacts {
     StuckFacts {
         age: now.saturating_duration_since(tx.prepared_at),
         sends: tx.sends,
-        taken: tx.is_taken,
+        taken: tx.is_accepted,
         replacements: count_replacements(tx),
     }
 }
@@ -90,13 +91,13 @@ fn count_replacements(tx: &OpenTx) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Carried out at once, or with the next step of the same turn.
+/// Executes the action, or marks it for a later step of the same pass.
 fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     let allowed = lane.may_replace();
     let tx = &mut lane.open[index];
     match action {
         StuckAction::Wait => {}
-        // There are no bytes of it yet that could be sent again or raised.
+        // There is no attempt yet that could be resent or bumped.
         StuckAction::Rebroadcast | StuckAction::Bump if tx.is_reserved() => {}
         StuckAction::Rebroadcast => tx.send_all_now(Instant::now()),
         StuckAction::Bump if allowed => tx.speed_up = true,
@@ -107,7 +108,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
             tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                 worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id,
-                action = action.as_str(), "stuck: a person has to look at it");
+                action = action.as_str(), "stuck: operator action required");
         }
     }
 }

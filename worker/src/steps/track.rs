@@ -1,9 +1,9 @@
-//! From "in a block" to "deep enough", and back when the block goes.
+//! Tracks mined intents until their block is final, and handles reorgs.
 
 use std::time::Duration;
 
 use gapless::chain::{BlockId, BlockTag, CallOutcome, RpcError};
-use gapless::domain::finality::confirmations_news;
+use gapless::domain::finality::confirmations_delta;
 use gapless::domain::{
     Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, TxError, TxState,
 };
@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::lane::{Lane, OpenTx, StepError};
 use crate::receipts::Place;
 
-/// After a look-up that failed; doubles.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Pause after a failed receipt lookup; doubles up to `MAX_PAUSE`.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(15);
 
-/// One of our hashes is in a canonical block. Whichever attempt it was, it decides.
+/// One of our attempts is in a canonical block. It determines the result of the intent, whichever attempt it is.
 pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     let now = Instant::now();
     lane.reverts.mined_in(receipt.block_number);
@@ -28,16 +28,16 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
         tx.receipt_seen = now;
         return;
     }
-    // A protected nonce that is ours after all: the protect step lifts the protection.
+    // The nonce in PROTECT is ours after all: the protect step ends PROTECT.
     lane.key.false_alarm |= tx.state() == TxState::Protect;
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
     lane.moved = true;
     if moved_block {
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
-        lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
+        lane.emit_event(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
     }
-    lane.tell(
+    lane.emit_event(
         Some(tx_id),
         EventKind::ReceiptUpdated {
             tx_hash: receipt.tx_hash,
@@ -47,7 +47,7 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     );
 }
 
-/// Blocks from a height on were replaced: whatever was in them has to be mined again, with the same bytes.
+/// Blocks from a height on were replaced: intents mined in them have to be mined again, with the same bytes.
 pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     let now = Instant::now();
     let mut gone = Vec::new();
@@ -63,10 +63,10 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
                 gone.push((tx.intent.tx_id, receipt));
             }
             Some(_) => {}
-            // The fork is deeper than what the watcher keeps, and the block lies below that: a node has to be asked.
+            // The block is below the watcher's window: makes the receipt stale, so that a node is queried.
             None => {
-                let patience = lane.chain.config.confirmations.stale_receipt_timeout;
-                tx.receipt_seen = now.checked_sub(patience).unwrap_or(now);
+                let timeout = lane.chain.config.confirmations.stale_receipt_timeout;
+                tx.receipt_seen = now.checked_sub(timeout).unwrap_or(now);
             }
         }
     }
@@ -77,15 +77,15 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
 
 fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) {
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-        tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; sending the same bytes again");
+        tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; resending the same bytes");
     let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
-    lane.tell(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
+    lane.emit_event(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
 }
 
-/// Tells consumers which blocks confirm an intent, if anybody hears it: the first time and after a fork all of them, else
-/// what came on top. In the mode where clients ask, it writes nothing and is woken by nothing.
-fn tell_confirmations(lane: &mut Lane, index: usize) {
-    if !lane.context.events.is_heard() {
+/// Emits the blocks that confirm an intent: all of them the first time and after a fork, otherwise only the new ones.
+/// Does nothing, and schedules no wake-up, if events have no consumer.
+fn report_confirmations(lane: &mut Lane, index: usize) {
+    if !lane.context.events.is_enabled() {
         return;
     }
     let tx = &lane.open[index];
@@ -96,39 +96,40 @@ fn tell_confirmations(lane: &mut Lane, index: usize) {
         lane.chain.watcher.wake_at_head(next, &lane.mailbox);
     }
     let blocks = match blocks {
-        // Mined, and its block is below the kept window or about to be found replaced: nothing to tell yet.
+        // Its block is below the watcher's window, or was replaced and that is not handled yet: nothing to report.
         Some(blocks) if blocks.is_empty() => return,
         Some(blocks) => blocks,
         None => Vec::new(),
     };
     let tx_id = tx.intent.tx_id;
-    if let Some((news, new_fork)) = confirmations_news(&tx.told_blocks, &blocks) {
-        lane.open[index].told_blocks = blocks;
-        lane.tell(Some(tx_id), EventKind::Confirmations { blocks: news, new_fork });
+    if let Some((added, new_fork)) = confirmations_delta(&tx.reported_blocks, &blocks) {
+        lane.open[index].reported_blocks = blocks;
+        lane.emit_event(Some(tx_id), EventKind::Confirmations { blocks: added, new_fork });
     }
 }
 
-/// Asks for the receipts of everything that is not known to be mined. After reading the rows: what happened while
-/// nobody watched, on a chain that may not produce another block for hours, is still noticed. A node that cannot tell keeps
-/// nothing from going on, and is asked again: the next timer may be as far away.
+/// Looks up the receipts of all intents without one. Runs after the rows are read, to find what was mined while no
+/// worker watched, even if the chain produces no block for hours. A failed lookup blocks nothing and is retried: the
+/// next timer may be hours away.
 pub(crate) async fn look_up_all(lane: &mut Lane) {
     let hashes: Vec<H256> =
         lane.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
-    lane.look_again = match look_up_if_possible(lane, &hashes).await {
+    lane.receipt_retry = match look_up_if_possible(lane, &hashes).await {
         true => None,
         false => {
-            let pause = lane.look_again.map_or(LOOK_AGAIN, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+            let pause = lane.receipt_retry.map_or(MIN_PAUSE, |(_, pause)| (pause * 2).min(MAX_PAUSE));
             Some((Instant::now() + pause, pause))
         }
     };
 }
 
-/// Before bytes go out again. If the node cannot tell, they go out: it is the same transaction. Answers whether it could.
+/// Lookup before a resend. If it fails, the resend happens anyway: the bytes are the same. Returns whether it
+/// succeeded.
 pub(crate) async fn look_up_if_possible(lane: &mut Lane, hashes: &[H256]) -> bool {
     let looked = look_up(lane, hashes).await;
     if let Err(error) = &looked {
         tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            error = %error, "receipts could not be looked up; going on without");
+            error = %error, "receipt lookup failed; continuing without it");
     }
     looked.is_ok()
 }
@@ -143,17 +144,17 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
     Ok(())
 }
 
-/// Finishes what is deep enough, asks to be woken for the rest.
+/// Finishes intents whose block is final; schedules a wake-up for the others.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
-    if lane.look_again.is_some_and(|(at, _)| at <= Instant::now()) {
+    if lane.receipt_retry.is_some_and(|(at, _)| at <= Instant::now()) {
         look_up_all(lane).await;
     }
     for index in 0..lane.open.len() {
-        tell_confirmations(lane, index);
+        report_confirmations(lane, index);
         let tx = &lane.open[index];
         let (TxState::Tracking, Some(receipt)) = (tx.state(), tx.intent.receipt.clone()) else { continue };
         if tx.leaves_protect() {
-            // This round writes that it is ours after all; the next may write that it is final.
+            // TRACKING is committed first; the next step may finish it.
             lane.moved = true;
             continue;
         }
@@ -170,11 +171,11 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 }
 
 pub(crate) fn next_stale(lane: &Lane) -> Option<Instant> {
-    let patience = lane.chain.config.confirmations.stale_receipt_timeout;
-    lane.open.iter().filter(|tx| tx.state() == TxState::Tracking).map(|tx| tx.receipt_seen + patience).min()
+    let timeout = lane.chain.config.confirmations.stale_receipt_timeout;
+    lane.open.iter().filter(|tx| tx.state() == TxState::Tracking).map(|tx| tx.receipt_seen + timeout).min()
 }
 
-/// The depth is reached. Final if the receipt's block is the canonical one at its height.
+/// The required depth is reached. Final if the receipt's block is canonical at its height.
 async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
     let canonical = canonical_hash(lane, receipt.block_number).await?;
     let result = match canonical {
@@ -190,10 +191,10 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
             tx.unmined(Instant::now());
             let (tx_id, hashes) = (tx.intent.tx_id, tx.hashes());
             note_reorg(lane, tx_id, &receipt);
-            // It may sit in a sibling block that nobody told us of.
+            // It may be in a sibling block that the watcher missed.
             look_up(lane, &hashes).await
         }
-        // The node does not have that height (it lags): no evidence of anything. The next block asks again.
+        // The node does not have that height because it lags: no evidence. The next block repeats the check.
         None => {
             lane.chain.watcher.wake_at_head(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.mailbox);
             Ok(())
@@ -201,7 +202,7 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
     }
 }
 
-/// As the watcher knows it; below what it keeps, as a node shows it.
+/// The canonical hash at a height: from the watcher, or from a node if the height is below the watcher's window.
 pub(super) async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H256>, RpcError> {
     match lane.chain.watcher.canonical_hash(number) {
         Some(hash) => Ok(Some(hash)),
@@ -211,7 +212,7 @@ pub(super) async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H2
 
 async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
     let tx = &lane.open[index];
-    // It bounds where later nonces were consumed. An earlier one that is still open may have been consumed in an earlier block.
+    // A lower bound for the blocks that consume later nonces. Not valid while an earlier nonce is still open.
     let is_earlier = |other: &OpenTx| other.intent.nonce < tx.intent.nonce && !other.state().is_terminal();
     if !lane.open.iter().any(is_earlier) {
         lane.key.evidence.bounds.own_final(receipt.block_number);
@@ -226,23 +227,24 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         lane.open[index].enter(TxState::Confirmed);
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
         let FinalConfirmations { count: confirmations, blocks, .. } = counted;
-        // Whole, for those who hear only this; so it replaces, and may be heard twice.
+        // The complete list, for consumers that handle only this event; it replaces earlier ones and may be delivered
+        // twice.
         let new_fork = true;
-        lane.tell(
+        lane.emit_event(
             Some(tx_id),
             EventKind::Confirmed { tx_hash, block_number, confirmations, blocks, new_fork },
         );
     } else {
         let error = why_reverted(lane, index, &receipt).await;
-        lane.tell(Some(tx_id), EventKind::ended(TxState::Failed, &error));
+        lane.emit_event(Some(tx_id), EventKind::ended(TxState::Failed, &error));
         let tx = &mut lane.open[index];
         tx.enter(TxState::Failed);
-        tx.complain(Some("reverted"), Some(error));
+        tx.set_wait_reason(Some("reverted"), Some(error));
     }
     Ok(())
 }
 
-/// What makes it final, to be kept with it. Its own block was compared with the chain just before.
+/// The evidence of finality, stored with the intent. Its own block was compared with the chain just before.
 async fn count(lane: &Lane, receipt: &Receipt) -> FinalConfirmations {
     let watcher = &lane.chain.watcher;
     let rule = lane.chain.finality();
@@ -251,24 +253,24 @@ async fn count(lane: &Lane, receipt: &Receipt) -> FinalConfirmations {
     let listed = count.min(rule.listed());
     let mut blocks = watcher.confirmations(receipt);
     if blocks.is_empty() {
-        blocks = show_blocks(lane, receipt, listed).await;
+        blocks = fetch_confirming_blocks(lane, receipt, listed).await;
     }
-    // A block may have come since the head was read.
+    // A block may have arrived since the head was read.
     blocks.truncate(usize::try_from(listed).unwrap_or(usize::MAX));
     let final_block = rule.blocks().is_none().then(|| watcher.final_height()).flatten();
     FinalConfirmations { rule, count, final_block, blocks }
 }
 
-/// The blocks from a receipt's own on, as a node shows them: the watcher does not keep them (any more). Asked twice; what is
-/// missing then is missing in the list, and holds nothing up: the depth is what counts, and that is known.
-async fn show_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> Vec<Confirmation> {
+/// Reads the blocks from the receipt's own block on from a node, because they are outside the watcher's window. Tries
+/// twice; missing blocks are left out of the list and delay nothing, because the depth is known already.
+async fn fetch_confirming_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> Vec<Confirmation> {
     let mut blocks = vec![Confirmation { number: receipt.block_number, hash: receipt.block_hash }];
     for _ in 0..2 {
         let next = receipt.block_number + blocks.len() as u64;
         let numbers = next..receipt.block_number + most;
-        let asked = numbers.map(|number| lane.chain.connector.block(BlockTag::Number(number)));
-        for shown in futures::future::join_all(asked).await {
-            match (shown, blocks.last()) {
+        let requests = numbers.map(|number| lane.chain.connector.block(BlockTag::Number(number)));
+        for answer in futures::future::join_all(requests).await {
+            match (answer, blocks.last()) {
                 (Ok(Some(block)), Some(below)) if block.block.parent == below.hash => {
                     blocks.push(Confirmation { number: block.block.number, hash: block.block.hash });
                 }
@@ -279,12 +281,12 @@ async fn show_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> Vec<Confirmat
     if (blocks.len() as u64) < most {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.hash = ?receipt.tx_hash, shown = blocks.len(), wanted = most,
-            "no node shows all blocks that confirm it; its list is kept without them");
+            "no node returned all confirming blocks; the stored list is incomplete");
     }
     blocks
 }
 
-/// The placeholder won: the intent had no effect, and ends as it was meant to.
+/// The placeholder was mined: the intent was not executed, and ends with its recorded ending.
 fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
     let tx = &mut lane.open[index];
     let (code, reason) = (ErrorCode::Cancelled, "replaced by a placeholder".to_owned());
@@ -292,12 +294,12 @@ fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
     let ending = tx.intent.ending.clone().unwrap_or(fallback);
     let tx_id = tx.intent.tx_id;
     tx.enter(ending.state);
-    tx.complain(Some("placeholder"), Some(ending.error()));
-    lane.tell(Some(tx_id), EventKind::ended(ending.state, &ending.error()));
+    tx.set_wait_reason(Some("placeholder"), Some(ending.error()));
+    lane.emit_event(Some(tx_id), EventKind::ended(ending.state, &ending.error()));
 }
 
-/// Executes it again with the gas it had: as of the block before, and if it succeeds there, as of its own. Best effort:
-/// the state in the middle of a block may have been another.
+/// Repeats the call with the same gas limit at the previous block, and if it succeeds there, at its own block. Best
+/// effort: the state within the block may have been different.
 async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
     let tx = &lane.open[index];
     let gas_limit = tx.gas_limit();
@@ -310,14 +312,12 @@ async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
         }
     }
     match gas_limit.filter(|limit| receipt.gas_used >= *limit) {
-        Some(limit) => {
-            TxError::new(ErrorCode::OutOfGas, format!("reverted: all of its gas was used, {limit}"))
-        }
+        Some(limit) => TxError::new(ErrorCode::OutOfGas, format!("reverted: out of gas (limit {limit})")),
         None => TxError::new(ErrorCode::Reverted, "reverted"),
     }
 }
 
-/// No progress for a long time: is the receipt still there?
+/// No progress for `stale_receipt_timeout`: checks that the receipt still exists.
 async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let Some(receipt) = lane.open[index].intent.receipt.clone() else { return Ok(()) };
     match lane.chain.watcher.receipts().of(&[receipt.tx_hash], Place::Lane).await?.pop() {
@@ -325,7 +325,7 @@ async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
             lane.open[index].receipt_seen = Instant::now();
             included(lane, current);
         }
-        // A node that merely lags has no receipt either. Another block at its height is the evidence of a reorg.
+        // A node that lags has no receipt either. Only another block at its height is evidence of a reorg.
         None => match canonical_hash(lane, receipt.block_number).await? {
             Some(hash) if hash != receipt.block_hash => {
                 let tx = &mut lane.open[index];

@@ -1,4 +1,4 @@
-//! The canonical chain as far back as it matters. Pure: blocks go in, changes come out.
+//! The most recent part of the canonical chain. No I/O: takes blocks, returns what changed.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use gapless::domain::{BlockRef, H256};
 #[derive(Debug)]
 pub(crate) struct Canon {
     blocks: VecDeque<BlockRef>,
-    keep: usize,
+    retain: usize,
 }
 
 /// What a new branch changed.
@@ -21,15 +21,15 @@ pub(crate) enum Change {
 }
 
 impl Canon {
-    pub(crate) fn new(keep: usize) -> Self {
-        Canon { blocks: VecDeque::new(), keep: keep.max(1) }
+    pub(crate) fn new(retain: usize) -> Self {
+        Canon { blocks: VecDeque::new(), retain: retain.max(1) }
     }
 
     pub(crate) fn head(&self) -> Option<BlockRef> {
         self.blocks.back().copied()
     }
 
-    /// All that is kept, oldest first.
+    /// All retained blocks, oldest first.
     pub(crate) fn all(&self) -> Vec<BlockRef> {
         self.blocks.iter().copied().collect()
     }
@@ -40,17 +40,17 @@ impl Canon {
         self.blocks.get(index).map(|block| block.hash)
     }
 
-    /// Whether `block` is already part of the chain: an answer from a node that lags, not news.
+    /// Whether `block` is already part of the chain, for example the head of a lagging node.
     pub(crate) fn contains(&self, block: &BlockRef) -> bool {
         self.hash_at(block.number) == Some(block.hash)
     }
 
-    /// Whether `block` can be put on top of a block we have.
+    /// Whether the parent of `block` is part of the chain.
     pub(crate) fn attaches(&self, block: &BlockRef) -> bool {
         block.number.checked_sub(1).is_some_and(|below| self.hash_at(below) == Some(block.parent))
     }
 
-    /// Whether the chain no longer holds this block; `None` if that cannot be told, because it is below what is kept.
+    /// Whether the block is no longer canonical; `None` if it is below the retained window.
     pub(crate) fn has_replaced(&self, number: u64, hash: H256) -> Option<bool> {
         if number < self.blocks.front()?.number {
             return None;
@@ -58,17 +58,17 @@ impl Canon {
         Some(self.hash_at(number) != Some(hash))
     }
 
-    /// Canonical blocks from a height on, at most so many.
-    pub(crate) fn from(&self, number: u64, most: u64) -> Vec<BlockRef> {
+    /// Canonical blocks from a height on, at most `max`.
+    pub(crate) fn from(&self, number: u64, max: u64) -> Vec<BlockRef> {
         let Some(first) = self.blocks.front().map(|block| block.number).filter(|first| *first <= number)
         else {
             return Vec::new();
         };
-        let [skip, take] = [number - first, most].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        let [skip, take] = [number - first, max].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         self.blocks.iter().skip(skip).take(take).copied().collect()
     }
 
-    /// Puts an attaching, contiguous branch on; what it contradicts goes.
+    /// Appends a contiguous branch that attaches to the chain, and removes the blocks it replaces.
     pub(crate) fn graft(&mut self, branch: &[BlockRef]) -> Change {
         let Some(root) = branch.first() else { return Change::Grew };
         let mut replaced = None;
@@ -76,16 +76,16 @@ impl Canon {
             replaced = Some(block.number);
         }
         self.blocks.extend(branch);
-        while self.blocks.len() > self.keep {
+        while self.blocks.len() > self.retain {
             self.blocks.pop_front();
         }
         replaced.map_or(Change::Grew, |from| Change::Forked { from })
     }
 
-    /// Starts over from a contiguous piece of the chain, when the distance to it is too long to walk.
+    /// Replaces everything with a contiguous part of the chain, when the distance to it is too long to walk.
     pub(crate) fn restart(&mut self, piece: &[BlockRef]) {
         self.blocks.clear();
-        self.blocks.extend(&piece[piece.len().saturating_sub(self.keep)..]);
+        self.blocks.extend(&piece[piece.len().saturating_sub(self.retain)..]);
     }
 }
 
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lagging_node_shows_nothing_new() {
+    fn the_head_of_a_lagging_node_is_contained() {
         assert!(canon(5).contains(&block(3, 0, 0)));
         assert!(!canon(5).contains(&block(3, 1, 0)));
     }
 
     #[test]
-    fn a_fork_replaces_what_it_contradicts() {
+    fn a_fork_replaces_blocks_from_its_root_on() {
         let mut canon = canon(5);
         let branch = [block(4, 1, 0), block(5, 1, 1), block(6, 1, 1)];
         assert!(canon.attaches(&branch[0]));
@@ -141,19 +141,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_the_window_is_not_known_to_be_replaced() {
+    fn has_replaced_is_unknown_below_the_window() {
         let canon = canon(20);
-        let tells = |number, tag| canon.has_replaced(number, block(number, tag, 0).hash);
-        assert_eq!(tells(12, 0), None);
-        assert_eq!((tells(13, 0), tells(13, 1)), (Some(false), Some(true)));
-        assert_eq!(tells(21, 0), Some(true), "the chain got shorter than that");
+        let replaced = |number, tag| canon.has_replaced(number, block(number, tag, 0).hash);
+        assert_eq!(replaced(12, 0), None);
+        assert_eq!((replaced(13, 0), replaced(13, 1)), (Some(false), Some(true)));
+        assert_eq!(replaced(21, 0), Some(true), "the chain got shorter than that");
         assert_eq!(Canon::new(8).has_replaced(1, H256::zero()), None);
     }
 
     #[test]
-    fn confirming_blocks_begin_at_the_height_asked_for_or_there_are_none() {
+    fn from_starts_at_the_height_or_is_empty() {
         let numbers =
-            |number, most| canon(20).from(number, most).iter().map(|block| block.number).collect::<Vec<_>>();
+            |number, max| canon(20).from(number, max).iter().map(|block| block.number).collect::<Vec<_>>();
         assert_eq!(numbers(17, 3), [17, 18, 19]);
         assert_eq!(numbers(19, 9), [19, 20]);
         assert!(numbers(21, 9).is_empty() && numbers(12, 9).is_empty());

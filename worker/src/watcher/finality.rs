@@ -1,48 +1,48 @@
-//! How far the chain itself calls its blocks `safe` or `finalized`, as last heard. Rises; falls only with a fork.
+//! The last known height of the `safe` or `finalized` block. It rises, and falls only with a reorg.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Heard {
+struct State {
     height: Option<u64>,
-    /// The answer is of the present head.
+    /// Read for the current head.
     fresh: bool,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct FinalHeight(Mutex<Heard>);
+pub(super) struct FinalHeight(Mutex<State>);
 
 impl FinalHeight {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while holding it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn get(&self) -> Option<u64> {
-        self.heard().height
+        self.state().height
     }
 
-    /// Whether the chain is to be asked: there is a new head, or it owes the answer for this one.
+    /// Whether to read it: there is a new head, or the last read failed.
     pub(super) fn is_due(&self, new_head: bool) -> bool {
-        let mut heard = self.heard();
-        heard.fresh &= !new_head;
-        !heard.fresh
+        let mut state = self.state();
+        state.fresh &= !new_head;
+        !state.fresh
     }
 
-    /// A node that lags answers less than another one did before; that takes nothing back.
+    /// A lower height from a lagging node is ignored.
     pub(super) fn rise_to(&self, height: u64) {
-        let mut heard = self.heard();
-        heard.height = heard.height.max(Some(height));
-        heard.fresh = true;
+        let mut state = self.state();
+        state.height = state.height.max(Some(height));
+        state.fresh = true;
     }
 
     pub(super) fn nothing_yet(&self) {
-        self.heard().fresh = true;
+        self.state().fresh = true;
     }
 
-    /// The chain is another one than before: what it said then counts no longer.
+    /// After a reorg or restart: the known height is no longer valid.
     pub(super) fn forget(&self) {
-        *self.heard() = Heard::default();
+        *self.state() = State::default();
     }
 }
 
@@ -51,9 +51,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_chain_is_asked_once_for_a_head_and_again_until_it_answers() {
+    fn a_read_is_due_once_per_head_and_until_it_succeeds() {
         let height = FinalHeight::default();
-        assert!(height.is_due(true) && height.is_due(false), "it has not answered yet");
+        assert!(height.is_due(true) && height.is_due(false), "not read yet");
         height.rise_to(5);
         assert!(!height.is_due(false));
         assert!(height.is_due(true));
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lagging_node_takes_nothing_back_and_a_fork_does() {
+    fn only_forget_lowers_the_height() {
         let height = FinalHeight::default();
         height.rise_to(5);
         height.rise_to(3);

@@ -1,7 +1,7 @@
-//! One per chain and worker: turns new blocks into "your hash is in block B" for every lane.
+//! Block watcher, one per chain and worker: finds the lanes' transactions in new blocks and posts their receipts.
 //!
-//! Inclusion costs per block, not per transaction. The watcher keeps the recent canonical chain, and calls a block
-//! replaced only when it has seen another one at its height; a node that merely lags shows nothing new.
+//! The cost is per block, not per transaction. The watcher retains the recent canonical chain, and treats a block as
+//! replaced only when it has seen another one at its height; the old head of a lagging node changes nothing.
 
 mod canon;
 mod finality;
@@ -29,10 +29,10 @@ pub(crate) use task::WatchTask;
 
 use crate::receipts::Receipts;
 
-/// Canonical blocks kept in memory and in `chain_block`.
-const KEEP_BLOCKS: usize = 512;
+/// Canonical blocks retained in memory and in `chain_block`.
+const RETAINED_BLOCKS: usize = 512;
 
-/// What lanes use of the watcher.
+/// The watcher's interface for lanes.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     connector: Arc<dyn ChainConnector>,
@@ -42,20 +42,20 @@ pub(crate) struct Watcher {
     finality: Finality,
     finalized: FinalHeight,
     nudge: Notify,
-    /// What nodes took since the last look at the head, and when.
-    taken: Mutex<Vec<(H256, Instant)>>,
-    /// Told when the head does not fit what was seen before: a deep fork, or another chain.
-    strange: Notify,
+    /// Hashes accepted by nodes since the last head poll, and when.
+    sent: Mutex<Vec<(H256, Instant)>>,
+    /// Notified when the head does not fit the known chain: a deep reorg, or another chain.
+    head_mismatch: Notify,
     poll_interval: Duration,
-    /// What a block holds, as of the head; the largest number before anything is known.
+    /// Block gas limit of the head; `u64::MAX` until it is known.
     gas_limit: AtomicU64,
-    /// The head's own base fee, where the chain has one.
+    /// Base fee of the head, if the chain has one.
     base_fee: Mutex<Option<U256>>,
-    /// Counts how often a node was well again, blocks were replaced, or the head fell: lanes send again what is open.
+    /// Incremented when a node recovered, blocks were replaced, or the head fell: lanes resend what is open.
     recovered: watch::Sender<u64>,
-    /// Why no node shows the head, when that lasts.
-    trouble: Mutex<Option<String>>,
-    /// Where the head fell to and stays, below blocks that were seen.
+    /// Why the head has been unreadable for a while.
+    outage: Mutex<Option<String>>,
+    /// Height of a head that stays below blocks seen before.
     fell_to: Mutex<Option<u64>>,
     /// The mean time between blocks, in milliseconds.
     block_millis: AtomicU64,
@@ -72,28 +72,28 @@ impl Watcher {
             receipts,
             connector,
             registry: Registry::default(),
-            canon: RwLock::new(Canon::new(KEEP_BLOCKS)),
+            canon: RwLock::new(Canon::new(RETAINED_BLOCKS)),
             finality,
             finalized: FinalHeight::default(),
             nudge: Notify::new(),
-            taken: Mutex::default(),
-            strange: Notify::new(),
+            sent: Mutex::default(),
+            head_mismatch: Notify::new(),
             poll_interval,
             gas_limit: AtomicU64::new(u64::MAX),
             base_fee: Mutex::default(),
             recovered: watch::Sender::new(0),
-            trouble: Mutex::default(),
+            outage: Mutex::default(),
             fell_to: Mutex::default(),
             block_millis: AtomicU64::new(0),
         })
     }
 
-    /// For whoever looks for receipts on this chain.
+    /// Receipt requests of this chain.
     pub(crate) fn receipts(&self) -> &Receipts {
         &self.receipts
     }
 
-    /// Has the lane told when the hash is in a block. Watched before it is sent, so that no block is missed.
+    /// Posts the receipt to the lane when the hash is in a block. Call it before sending, so that no block is missed.
     pub(crate) fn watch(&self, hash: H256, mailbox: &Mailbox) {
         self.registry.watch(hash, mailbox);
     }
@@ -102,18 +102,18 @@ impl Watcher {
         self.registry.forget(hashes, mailbox);
     }
 
-    /// Forgets all that a lane waited for.
+    /// Removes everything a lane waits for.
     pub(crate) fn leave(&self, hashes: &[H256], mailbox: &Mailbox) {
         self.registry.forget(hashes, mailbox);
         self.registry.leave(mailbox);
     }
 
-    /// Whether one of these was seen in a canonical block, although no node could show its receipt yet.
+    /// Whether one of these was seen in a canonical block while its receipt is still missing.
     pub(crate) fn saw_any(&self, hashes: &[H256]) -> bool {
-        self.registry.owes_any(hashes)
+        self.registry.misses_any_receipt(hashes)
     }
 
-    /// Has the lane woken when a height is final; at once if it is already.
+    /// Wakes the lane when a height is final; immediately if it already is.
     pub(crate) fn wake_when_final(&self, height: u64, mailbox: &Mailbox) {
         self.registry.wake_when_final(height, mailbox);
         if let Some(reached) = self.final_height().filter(|reached| *reached >= height) {
@@ -121,7 +121,7 @@ impl Watcher {
         }
     }
 
-    /// Has the lane woken when the head is at a height; at once if it is already.
+    /// Wakes the lane when the head reaches a height; immediately if it already has.
     pub(crate) fn wake_at_head(&self, height: u64, mailbox: &Mailbox) {
         self.registry.wake_at_head(height, mailbox);
         if let Some(head) = self.head().filter(|head| *head >= height) {
@@ -129,18 +129,18 @@ impl Watcher {
         }
     }
 
-    /// A node took this: the block that holds it may be there any moment.
+    /// A node accepted this transaction: its block may follow at any moment.
     pub(crate) fn expect_block(&self, hash: H256) {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).push((hash, Instant::now()));
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).push((hash, Instant::now()));
         self.nudge.notify_one();
     }
 
-    /// Returns when the head has not fitted what was seen before.
-    pub(crate) async fn strange_head(&self) {
-        self.strange.notified().await;
+    /// Returns when a head did not fit the known chain.
+    pub(crate) async fn unexpected_head(&self) {
+        self.head_mismatch.notified().await;
     }
 
-    /// Changes when what is open should be looked up and sent again.
+    /// Changes when open transactions should be looked up and resent.
     pub(crate) fn recovered(&self) -> watch::Receiver<u64> {
         self.recovered.subscribe()
     }
@@ -149,20 +149,20 @@ impl Watcher {
         self.recovered.send_modify(|count| *count += 1);
     }
 
-    /// Why no node shows the head, when that lasts.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Why the head has been unreadable for a while.
+    pub(crate) fn outage(&self) -> Option<String> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// True if that is news.
-    fn note_trouble(&self, trouble: Option<String>) -> bool {
-        let mut known = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = known.is_none() != trouble.is_none();
-        *known = trouble;
-        is_news
+    /// True if the error is new or over.
+    fn set_outage(&self, outage: Option<String>) -> bool {
+        let mut known = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = known.is_none() != outage.is_none();
+        *known = outage;
+        changed
     }
 
-    /// The height that nodes have shown for a while as their newest, although higher blocks were seen before.
+    /// The height of a head that has stayed below blocks seen before.
     pub(crate) fn fell_to(&self) -> Option<u64> {
         *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +171,7 @@ impl Watcher {
         *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
-    /// The mean time between blocks, as far as it was seen.
+    /// The observed mean time between blocks.
     pub(crate) fn block_time(&self) -> Duration {
         Duration::from_millis(self.block_millis.load(Ordering::Relaxed))
     }
@@ -185,13 +185,13 @@ impl Watcher {
         Some(BlockId { number: head.number, hash: head.hash })
     }
 
-    /// The head as prices are asked for.
+    /// The head for fee requests.
     pub(crate) fn pricing_head(&self) -> Head {
         let base_fee = *self.base_fee.lock().unwrap_or_else(PoisonError::into_inner);
         Head { number: self.head().unwrap_or_default(), base_fee }
     }
 
-    /// The newest height that counts as final.
+    /// The highest final block number.
     pub(crate) fn final_height(&self) -> Option<u64> {
         let head = self.head()?;
         match self.finality {
@@ -200,8 +200,8 @@ impl Watcher {
         }
     }
 
-    /// The canonical blocks that confirm a receipt, its own first, as many as are worth telling. Empty if its block is not
-    /// canonical, or not within the kept window.
+    /// The canonical blocks that confirm a receipt, its own first, at most as many as are reported. Empty if its block
+    /// is not canonical or not within the retained window.
     pub(crate) fn confirmations(&self, receipt: &Receipt) -> Vec<Confirmation> {
         let blocks = self.read_canon(|canon| canon.from(receipt.block_number, self.finality.listed()));
         if blocks.first().is_none_or(|own| own.hash != receipt.block_hash) {
@@ -210,17 +210,17 @@ impl Watcher {
         blocks.iter().map(|block| Confirmation { number: block.number, hash: block.hash }).collect()
     }
 
-    /// Whether a block has lost its place; `None` if it is below the kept window, and a node has to be asked.
+    /// Whether a block was replaced; `None` if it is below the retained window and a node has to be queried.
     pub(crate) fn has_replaced(&self, block: BlockId) -> Option<bool> {
         self.read_canon(|canon| canon.has_replaced(block.number, block.hash))
     }
 
-    /// Gas that fits into a block.
+    /// Block gas limit.
     pub(crate) fn block_gas_limit(&self) -> u64 {
         self.gas_limit.load(Ordering::Relaxed)
     }
 
-    /// The canonical hash at a height, if it is within the kept window.
+    /// The canonical hash at a height, if it is within the retained window.
     pub(crate) fn canonical_hash(&self, number: u64) -> Option<H256> {
         self.read_canon(|canon| canon.hash_at(number))
     }

@@ -1,4 +1,4 @@
-//! Who waits for what: hashes that lanes want to hear of, and heights that the head or finality has to reach.
+//! What lanes wait for: hashes to be included, and heights to be reached by the head or by finality.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,20 +7,20 @@ use gapless::domain::{H256, Receipt};
 
 use super::mailbox::{LaneEvent, Mailbox};
 
-/// Lanes by the height they wait for, and by mailbox, so that asking twice is asking once.
+/// Lanes by the height they wait for. Keyed by mailbox, so that repeated requests have no effect.
 #[derive(Debug, Default)]
 struct Heights(BTreeMap<u64, HashMap<u64, Mailbox>>);
 
 impl Heights {
-    fn ask(&mut self, height: u64, mailbox: &Mailbox) {
+    fn add(&mut self, height: u64, mailbox: &Mailbox) {
         self.0.entry(height).or_default().insert(mailbox.id(), mailbox.clone());
     }
 
-    /// Wakes everyone who waited for this height or a lower one.
+    /// Wakes all lanes that wait for this height or a lower one.
     fn reached(&mut self, height: u64) {
         let later = height.checked_add(1).map(|above| self.0.split_off(&above)).unwrap_or_default();
         for (_, mailbox) in std::mem::replace(&mut self.0, later).into_values().flatten() {
-            mailbox.post(LaneEvent::Deep);
+            mailbox.post(LaneEvent::HeightReached);
         }
     }
 
@@ -39,8 +39,8 @@ struct Entries {
     finals: Heights,
     /// Heights that the head must reach.
     heads: Heights,
-    /// Hashes seen in a canonical block whose receipts no node could show yet.
-    owed: HashSet<H256>,
+    /// Hashes seen in a canonical block whose receipts could not be read yet.
+    missing: HashSet<H256>,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     fn entries(&self) -> MutexGuard<'_, Entries> {
-        // Nothing panics while holding it; and if it did, the maps would still be whole.
+        // Nothing panics while holding the lock; if it did, the maps would still be consistent.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +58,7 @@ impl Registry {
         self.entries().hashes.insert(hash, mailbox.clone());
     }
 
-    /// Forgets hashes, unless a newer lane of the same submitter watches them now.
+    /// Removes hashes, unless a newer lane of the same submitter watches them now.
     pub(crate) fn forget(&self, hashes: &[H256], mailbox: &Mailbox) {
         let mut entries = self.entries();
         for hash in hashes {
@@ -69,37 +69,37 @@ impl Registry {
     }
 
     pub(crate) fn wake_when_final(&self, height: u64, mailbox: &Mailbox) {
-        self.entries().finals.ask(height, mailbox);
+        self.entries().finals.add(height, mailbox);
     }
 
     pub(crate) fn wake_at_head(&self, height: u64, mailbox: &Mailbox) {
-        self.entries().heads.ask(height, mailbox);
+        self.entries().heads.add(height, mailbox);
     }
 
-    /// Forgets the heights a lane waited for. Its hashes go by `forget`.
+    /// Removes the heights a lane waits for. Its hashes are removed by `forget`.
     pub(crate) fn leave(&self, mailbox: &Mailbox) {
         let mut entries = self.entries();
         entries.finals.leave(mailbox);
         entries.heads.leave(mailbox);
     }
 
-    /// Notes that these are in a block: their receipts are owed to their lanes.
-    pub(crate) fn owe(&self, hashes: &[H256]) {
-        self.entries().owed.extend(hashes);
+    /// Marks hashes as seen in a block; their receipts are missing until `included`.
+    pub(crate) fn mark_missing(&self, hashes: &[H256]) {
+        self.entries().missing.extend(hashes);
     }
 
-    /// What is still owed to someone.
-    pub(crate) fn owed(&self) -> Vec<H256> {
+    /// Watched hashes whose receipts are missing.
+    pub(crate) fn missing_receipts(&self) -> Vec<H256> {
         let mut entries = self.entries();
-        let Entries { owed, hashes, .. } = &mut *entries;
-        owed.retain(|hash| hashes.contains_key(hash));
-        owed.iter().copied().collect()
+        let Entries { missing, hashes, .. } = &mut *entries;
+        missing.retain(|hash| hashes.contains_key(hash));
+        missing.iter().copied().collect()
     }
 
-    /// Whether one of these was seen in a canonical block, although its receipt could not be read.
-    pub(crate) fn owes_any(&self, hashes: &[H256]) -> bool {
+    /// Whether one of these was seen in a canonical block while its receipt is missing.
+    pub(crate) fn misses_any_receipt(&self, hashes: &[H256]) -> bool {
         let entries = self.entries();
-        hashes.iter().any(|hash| entries.owed.contains(hash))
+        hashes.iter().any(|hash| entries.missing.contains(hash))
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -123,18 +123,18 @@ impl Registry {
 
     pub(crate) fn included(&self, receipt: Receipt) {
         let mut entries = self.entries();
-        entries.owed.remove(&receipt.tx_hash);
+        entries.missing.remove(&receipt.tx_hash);
         if let Some(mailbox) = entries.hashes.get(&receipt.tx_hash) {
             mailbox.post(LaneEvent::Included(receipt));
         }
     }
 
-    /// Wakes everyone who waits for anything.
+    /// Wakes all lanes that watch a hash.
     pub(crate) fn wake_all(&self) {
         let entries = self.entries();
         let lanes: HashMap<u64, &Mailbox> =
             entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
-        lanes.into_values().for_each(|mailbox| mailbox.post(LaneEvent::Deep));
+        lanes.into_values().for_each(|mailbox| mailbox.post(LaneEvent::HeightReached));
     }
 
     pub(crate) fn head_is(&self, height: u64) {
@@ -147,8 +147,8 @@ impl Registry {
 
     pub(crate) fn reorged(&self, from: u64) {
         let mut entries = self.entries();
-        // What a replaced block held is owed no longer; the new blocks say anew what is in them.
-        entries.owed.clear();
+        // Hashes of replaced blocks may be mined no longer; new blocks mark theirs again.
+        entries.missing.clear();
         let lanes: HashMap<u64, &Mailbox> =
             entries.hashes.values().map(|mailbox| (mailbox.id(), mailbox)).collect();
         for mailbox in lanes.into_values() {

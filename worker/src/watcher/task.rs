@@ -1,4 +1,5 @@
-//! The task behind a `Watcher`: follows the head, finds what is ours in new blocks, and delivers its receipts.
+//! The task of a `Watcher`: follows the head, finds watched hashes in new blocks, and delivers their receipts to the
+//! lanes.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -14,50 +15,52 @@ use tokio_util::sync::CancellationToken;
 
 use super::Watcher;
 use super::canon::{Canon, Change};
-use super::pace::{FEW, Pace};
+use super::pace::{FEW_SENT, Pace};
 use super::saver::{Piece, Pieces, Saver};
 use crate::receipts::Place;
 
-/// Beyond this distance blocks are not walked one by one: every watched hash is looked up instead.
+/// If the head moved further than this, blocks are not fetched one by one: every watched hash is looked up instead.
 const MAX_WALK: u64 = 128;
-/// From this many of our transactions in one block on, the block's receipts come in one call, if not too many of them
-/// are somebody else's: one call is then cheaper than several, but what it brings has to be carried and read.
+/// With at least this many watched transactions in a block, all its receipts are fetched in one call, unless the block
+/// has more than `MAX_BLOCK_TXS_PER_RECEIPT` transactions per watched one: transferring and parsing them costs more
+/// then.
 const BLOCK_RECEIPTS_FROM: usize = 2;
-const OTHERS_FOR_EACH: usize = 16;
-/// A head that cannot be read for this long is shown to those who wait for it.
-const LASTS: Duration = Duration::from_secs(2);
-/// A head that is below the highest for this long, and for a block time, is no hiccup of a node that lags.
-const LASTS_BELOW: Duration = Duration::from_secs(1);
-/// What was sent is remembered for so long where blocks come by the clock.
-const LEARN_FOR: Duration = Duration::from_millis(100);
+const MAX_BLOCK_TXS_PER_RECEIPT: usize = 16;
+/// A head that is unreadable for this long is reported to the lanes.
+const UNREADABLE_AFTER: Duration = Duration::from_secs(2);
+/// A head below the highest seen counts as fallen after this time and a block time: a node that lags catches up
+/// sooner.
+const FALL_AFTER: Duration = Duration::from_secs(1);
+/// How long sent hashes are remembered on a chain with periodic blocks.
+const REMEMBER_SENT_FOR: Duration = Duration::from_millis(100);
 
-/// How a new head is reached from what is known.
+/// The blocks that lead to a new head.
 enum Branch {
-    /// Oldest first; its first block stands on a canonical one.
+    /// Oldest first; the parent of the first block is canonical.
     Attached(Vec<BlockWithHashes>),
-    /// No common block within reach: the fork is deeper than what is kept, or it is another chain.
+    /// No common block within `MAX_WALK`: a deeper reorg, or another chain.
     Loose(BlockWithHashes),
 }
 
-/// The task behind a `Watcher`.
+/// The task of a `Watcher`.
 #[derive(Debug)]
 pub(crate) struct WatchTask {
     watcher: Arc<Watcher>,
     saver: Pieces,
     pace: Pace,
-    /// What nodes took, and when: it may be in a block any moment.
-    taken: Vec<(H256, Instant)>,
-    /// Every watched hash is to be looked up: blocks were passed over.
-    leapt: bool,
-    /// The chain could not be asked what is final, and that was said.
+    /// Hashes accepted by nodes and not mined yet, and when they were accepted.
+    sent: Vec<(H256, Instant)>,
+    /// Blocks were skipped: every watched hash has to be looked up.
+    relookup_needed: bool,
+    /// The final block could not be read, and that was logged.
     finality_unknown: bool,
     /// Since when the head cannot be read.
     failing: Option<Instant>,
-    /// Since when nodes show a head that is known and below the highest; and whether that was told.
+    /// Since when nodes show a known head below the highest, and whether that was reported.
     below: Option<(Instant, bool)>,
-    /// Something happened after which what is open should be sent again.
+    /// Lanes should look up and resend open transactions.
     recovered: bool,
-    /// How often a node had become well again at the last look.
+    /// The connector's recovery count at the last poll.
     recoveries: u64,
 }
 
@@ -69,22 +72,22 @@ impl WatchTask {
         duty_duration: Duration,
     ) -> Self {
         let saver = Saver { store, chain: watcher.connector.chain_id(), worker_id, duty_duration };
-        WatchTask::telling(watcher, saver.start())
+        WatchTask::with_saver(watcher, saver.start())
     }
 
-    /// Its blocks are saved by nobody.
+    /// Without a task that saves blocks.
     #[cfg(feature = "sim-driver")]
     pub(crate) fn unsaved(watcher: Arc<Watcher>) -> Self {
-        WatchTask::telling(watcher, Pieces::new().0)
+        WatchTask::with_saver(watcher, Pieces::new().0)
     }
 
-    fn telling(watcher: Arc<Watcher>, saver: Pieces) -> Self {
+    fn with_saver(watcher: Arc<Watcher>, saver: Pieces) -> Self {
         WatchTask {
             pace: Pace::new(watcher.poll_interval, Instant::now()),
             saver,
             watcher,
-            taken: Vec::new(),
-            leapt: false,
+            sent: Vec::new(),
+            relookup_needed: false,
             finality_unknown: false,
             failing: None,
             below: None,
@@ -95,8 +98,8 @@ impl WatchTask {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            // Logged where it is found.
-            let _ = self.look().await;
+            // Errors are logged in `poll_head`.
+            let _ = self.poll_head().await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.wait() => {}
@@ -104,17 +107,17 @@ impl WatchTask {
         }
     }
 
-    /// Waits until a block is expected, or, where blocks come at once, until a lane has sent something.
+    /// Waits until a block is expected, or, on a chain that mines instantly, until a lane has sent something.
     async fn wait(&self) {
         loop {
-            // Asked anew after each nudge: now somebody waits.
-            let until = self.pace.next(!self.watcher.registry.is_idle(), self.taken.len());
+            // Computed again after each nudge, because a lane may be waiting now.
+            let until = self.pace.next(!self.watcher.registry.is_idle(), self.sent.len());
             if until <= Instant::now() {
-                // A timer would take a millisecond to say so.
+                // A timer would take a millisecond.
                 return tokio::task::yield_now().await;
             }
             tokio::select! {
-                () = self.watcher.nudge.notified() => if self.pace.is_at_once() {
+                () = self.watcher.nudge.notified() => if self.pace.mines_instantly() {
                     return tokio::time::sleep_until(self.pace.earliest()).await;
                 },
                 () = tokio::time::sleep_until(until) => return,
@@ -122,24 +125,25 @@ impl WatchTask {
         }
     }
 
-    /// One look at the head, and what it means for those who wait.
-    pub(crate) async fn look(&mut self) -> Result<(), RpcError> {
-        let looked = self.look_at_head().await;
+    /// Polls the head once and updates the recovery and error state.
+    pub(crate) async fn poll_head(&mut self) -> Result<(), RpcError> {
+        let result = self.read_head().await;
         let chain = self.watcher.connector.chain_id().0;
-        match &looked {
+        match &result {
             Ok(()) => {
                 if self.failing.take().is_some() {
-                    tracing::info!(chain.id = chain, "the node answers again");
-                    self.watcher.note_trouble(None);
+                    tracing::info!(chain.id = chain, "chain head readable again");
+                    self.watcher.set_outage(None);
                     self.recovered = true;
                 }
             }
             Err(error) => {
                 if self.failing.is_none() {
-                    tracing::warn!(chain.id = chain, error = %error, "the head of the chain cannot be read; trying on");
+                    tracing::warn!(chain.id = chain, error = %error,
+                        "could not read the chain head; retrying");
                 }
                 let since = *self.failing.get_or_insert_with(Instant::now);
-                if since.elapsed() >= LASTS && self.watcher.note_trouble(Some(error.to_string())) {
+                if since.elapsed() >= UNREADABLE_AFTER && self.watcher.set_outage(Some(error.to_string())) {
                     self.watcher.registry.wake_all();
                 }
                 self.pace.failed(Instant::now());
@@ -149,60 +153,61 @@ impl WatchTask {
         self.recovered |= std::mem::replace(&mut self.recoveries, recoveries) != recoveries;
         let block_time = self.pace.block_time().as_millis();
         self.watcher.block_millis.store(u64::try_from(block_time).unwrap_or(u64::MAX), Ordering::Relaxed);
-        if looked.is_ok() && std::mem::take(&mut self.recovered) {
+        if result.is_ok() && std::mem::take(&mut self.recovered) {
             self.watcher.note_recovery();
         }
-        looked
+        result
     }
 
-    async fn look_at_head(&mut self) -> Result<(), RpcError> {
-        self.note_taken();
-        let looked_for = self.taken.len();
-        // A receipt that cannot be read must not keep the others from hearing of new blocks.
-        let paid = self.deliver(&self.watcher.registry.owed()).await;
-        let paid = self.look_up_watched().await.and(paid);
+    async fn read_head(&mut self) -> Result<(), RpcError> {
+        self.update_sent();
+        let sent_before = self.sent.len();
+        // A receipt that cannot be read must not stop the processing of new blocks.
+        let delivered = self.deliver(&self.watcher.registry.missing_receipts()).await;
+        let delivered = self.deliver_watched().await.and(delivered);
         let (latest, early) =
             tokio::join!(self.watcher.connector.block(BlockTag::Latest), self.early_receipts());
         let grown = self.follow(latest?, &early).await;
         let blocks = *grown.as_ref().unwrap_or(&0);
-        self.pace.looked(blocks, Instant::now());
-        if looked_for > 0 && looked_for == self.taken.len() {
-            self.pace.in_vain();
+        self.pace.polled(blocks, Instant::now());
+        if sent_before > 0 && sent_before == self.sent.len() {
+            self.pace.sent_not_mined();
         }
         grown?;
         let final_known = self.refresh_final(blocks > 0).await;
         if let (Err(error), false) = (&final_known, self.finality_unknown) {
             tracing::warn!(chain.id = self.watcher.connector.chain_id().0, finality = %self.watcher.finality,
-                error = %error, "the chain does not say what is final; nothing becomes final meanwhile");
+                error = %error,
+                "could not read the final block; nothing becomes final until it is readable");
         }
         self.finality_unknown = final_known.is_err();
-        paid
+        delivered
     }
 
-    /// Adds what was sent since the last look, and forgets what nobody waits for or what will not come at once.
-    fn note_taken(&mut self) {
-        let mut news = self.watcher.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        self.taken.append(&mut news);
-        drop(news);
-        if !self.pace.is_at_once() {
-            // Only to learn from it, if it is mined in a moment.
-            self.taken.retain(|(_, at)| at.elapsed() < LEARN_FOR);
+    /// Adds what was sent since the last poll, and drops hashes that are unwatched or will not be mined instantly.
+    fn update_sent(&mut self) {
+        let mut new = self.watcher.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sent.append(&mut new);
+        drop(new);
+        if !self.pace.mines_instantly() {
+            // Remembered only to detect whether the chain mines instantly.
+            self.sent.retain(|(_, at)| at.elapsed() < REMEMBER_SENT_FOR);
         }
-        let watched = self.watcher.registry.those_watched(self.taken.iter().map(|(hash, _)| *hash));
-        self.taken.retain(|(hash, _)| watched.contains(hash));
+        let watched = self.watcher.registry.those_watched(self.sent.iter().map(|(hash, _)| *hash));
+        self.sent.retain(|(hash, _)| watched.contains(hash));
     }
 
-    /// Receipts that may be there already, so that they need no round trip of their own. What cannot be had is asked for
-    /// when its block is seen; of more than a few it is cheaper to wait for their blocks.
+    /// Requests receipts together with the head, which saves a round trip on a chain that mines instantly. Missing
+    /// ones are requested when their block is seen; with more than a few sent it is cheaper to wait for the block.
     async fn early_receipts(&self) -> Vec<Receipt> {
-        if !self.pace.is_at_once() || self.taken.is_empty() || self.taken.len() > FEW {
+        if !self.pace.mines_instantly() || self.sent.is_empty() || self.sent.len() > FEW_SENT {
             return Vec::new();
         }
-        let hashes: Vec<H256> = self.taken.iter().map(|(hash, _)| *hash).collect();
+        let hashes: Vec<H256> = self.sent.iter().map(|(hash, _)| *hash).collect();
         self.watcher.receipts.of(&hashes, Place::Early).await.unwrap_or_default()
     }
 
-    /// Makes `latest` the head. Answers how many blocks are new.
+    /// Makes `latest` the head. Returns the number of new blocks.
     async fn follow(
         &mut self,
         latest: Option<BlockWithHashes>,
@@ -213,7 +218,7 @@ impl WatchTask {
             self.note_known_head(latest.block.number);
             return Ok(0);
         }
-        self.rise();
+        self.clear_fall();
         self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
         *self.watcher.base_fee.lock().unwrap_or_else(PoisonError::into_inner) = latest.base_fee_per_gas;
         let head = self.watcher.read_canon(Canon::head);
@@ -223,7 +228,7 @@ impl WatchTask {
             return Ok(1);
         };
         if latest.block.number < head.number {
-            self.watcher.strange.notify_one();
+            self.watcher.head_mismatch.notify_one();
         }
         match self.branch_to(latest, head).await? {
             Some(Branch::Attached(branch)) => self.adopt(branch, early).await,
@@ -236,22 +241,22 @@ impl WatchTask {
         }
     }
 
-    /// A head that is known and stays below the highest: the node lags, or it was rolled back and nothing is mined since.
-    /// The latter needs what is open again, and to the former it does no harm.
+    /// Handles a known head below the highest: the node lags, or it was rolled back and nothing was mined since. After
+    /// a rollback open transactions must be resent; for a lagging node that does no harm.
     fn note_known_head(&mut self, number: u64) {
         if self.watcher.head().is_none_or(|head| number >= head) {
-            return self.rise();
+            return self.clear_fall();
         }
-        let (since, told) = self.below.get_or_insert((Instant::now(), false));
-        if !*told && since.elapsed() >= self.pace.block_time().max(LASTS_BELOW) {
-            *told = true;
+        let (since, reported) = self.below.get_or_insert((Instant::now(), false));
+        if !*reported && since.elapsed() >= self.pace.block_time().max(FALL_AFTER) {
+            *reported = true;
             self.recovered = true;
             self.watcher.note_fall(Some(number));
         }
     }
 
-    /// The head is not below what was seen.
-    fn rise(&mut self) {
+    /// The head is not below the highest seen.
+    fn clear_fall(&mut self) {
         self.below = None;
         self.watcher.note_fall(None);
     }
@@ -262,13 +267,13 @@ impl WatchTask {
         tracing::warn!(
             chain.id = self.watcher.connector.chain_id().0,
             from_block = from,
-            "blocks were replaced"
+            "reorg: blocks were replaced"
         );
-        // `safe` may move back with a fork.
+        // `safe` may move back with a reorg.
         self.watcher.finalized.forget();
     }
 
-    /// Wakes those who waited for the head, and, where finality is a matter of depth, for that.
+    /// Wakes lanes that wait for this head, or for a height that is final by it.
     fn reached(&self, head: u64) {
         self.watcher.registry.head_is(head);
         if let Some(height) = self.watcher.final_height() {
@@ -276,7 +281,7 @@ impl WatchTask {
         }
     }
 
-    /// Where the chain itself says what is final, it is asked once for each new head, and again if it could not answer.
+    /// With finality `safe` or `finalized`, reads that block once per new head, and again after an error.
     async fn refresh_final(&self, new_head: bool) -> Result<(), RpcError> {
         let tag = match self.watcher.finality {
             Finality::Blocks(_) => return Ok(()),
@@ -286,14 +291,15 @@ impl WatchTask {
         if !self.watcher.finalized.is_due(new_head) {
             return Ok(());
         }
-        // None: nothing is final yet.
+        // `None`: nothing is final yet.
         let Some(block) = self.watcher.connector.block(tag).await? else {
             self.watcher.finalized.nothing_yet();
             return Ok(());
         };
         let block = block.block;
         if self.watcher.read_canon(|canon| canon.has_replaced(block.number, block.hash)) == Some(true) {
-            // Another node's chain, or one that moved on meanwhile: no evidence. Asked again at the next look.
+            // Not on the known canonical chain: from another node's fork, or newer than the known head. Read again
+            // later.
             return Ok(());
         }
         self.watcher.finalized.rise_to(block.number);
@@ -303,44 +309,44 @@ impl WatchTask {
         Ok(())
     }
 
-    /// First sight of the chain, or a gap too wide to walk: start here, and look every watched hash up.
-    /// `forked`: what was known before is not merely old, it is wrong.
+    /// Starts over from `latest` at the first poll or after a gap too wide to walk, and looks up every watched hash.
+    /// `forked`: the blocks known before are not just old, they were replaced.
     async fn restart(&mut self, latest: BlockWithHashes, forked: bool) -> Result<(), RpcError> {
         let piece = self.history(latest.block).await;
         self.watcher.write_canon(|canon| canon.restart(&piece));
-        self.save(Piece::Anew(piece));
+        self.save(Piece::Replaced(piece));
         self.watcher.finalized.forget();
         if forked {
             self.watcher.registry.reorged(0);
         }
-        // Lanes whose receipts lie below the window compare block hashes themselves.
+        // Lanes whose receipts are below the retained window compare block hashes themselves.
         self.reached(latest.block.number);
-        self.leapt = true;
-        self.look_up_watched().await
+        self.relookup_needed = true;
+        self.deliver_watched().await
     }
 
-    /// After a leap, until a node could tell.
-    async fn look_up_watched(&mut self) -> Result<(), RpcError> {
-        if self.leapt {
+    /// Looks up every watched hash after skipped blocks; repeated until it succeeds.
+    async fn deliver_watched(&mut self) -> Result<(), RpcError> {
+        if self.relookup_needed {
             self.deliver(&self.watcher.registry.watched()).await?;
-            self.leapt = false;
+            self.relookup_needed = false;
         }
         Ok(())
     }
 
     fn save(&mut self, piece: Piece) {
         let watcher = &self.watcher;
-        self.saver.tell(piece, || watcher.read_canon(Canon::all));
+        self.saver.send(piece, || watcher.read_canon(Canon::all));
     }
 
-    /// The block and those before it that may still be confirming something, oldest first, as far as a node can show them
-    /// in one piece. Best effort: they serve for telling of confirmations, and nothing is decided by them alone.
+    /// The block and the contiguous ones before it that may still confirm a transaction, oldest first. Best effort:
+    /// they are used to report confirmations, and nothing is decided by them alone.
     async fn history(&self, latest: BlockRef) -> Vec<BlockRef> {
         let (connector, length) = (&self.watcher.connector, self.watcher.finality.listed() - 1);
         let numbers = latest.number.saturating_sub(length)..latest.number;
-        let asked = numbers.map(|number| connector.block(BlockTag::Number(number)));
+        let requests = numbers.map(|number| connector.block(BlockTag::Number(number)));
         let mut piece = VecDeque::from([latest]);
-        for block in futures::future::join_all(asked).await.into_iter().rev() {
+        for block in futures::future::join_all(requests).await.into_iter().rev() {
             match block {
                 Ok(Some(below)) if below.block.hash == piece[0].parent => piece.push_front(below.block),
                 _ => break,
@@ -349,7 +355,7 @@ impl WatchTask {
         piece.into()
     }
 
-    /// The blocks that lead from the canonical chain to `latest`, oldest first. `None`: it cannot be walked now.
+    /// The blocks that lead from the canonical chain to `latest`, oldest first. `None`: a block is not available now.
     async fn branch_to(&self, latest: BlockWithHashes, head: BlockRef) -> Result<Option<Branch>, RpcError> {
         let connector = &self.watcher.connector;
         let between = (head.number + 1)..latest.block.number;
@@ -359,7 +365,7 @@ impl WatchTask {
         let mut branch: Vec<BlockWithHashes> = fetched.into_iter().flatten().collect();
         branch.push(latest);
         if !branch.windows(2).all(|pair| pair[1].block.parent == pair[0].block.hash) {
-            // The chain moved under us, or the nodes disagree: walk by hash from the top.
+            // The chain changed meanwhile, or the nodes disagree: walk back by hash from the newest.
             branch.drain(..branch.len() - 1);
         }
         for _ in 0..MAX_WALK {
@@ -373,17 +379,17 @@ impl WatchTask {
             match connector.block_by_hash(root.parent).await? {
                 Some(parent) => branch.insert(0, parent),
                 None => {
-                    self.watcher.strange.notify_one();
+                    self.watcher.head_mismatch.notify_one();
                     return Ok(None);
                 }
             }
         }
-        // No common block within the window: either a very deep reorg or another chain. The identity check tells.
-        self.watcher.strange.notify_one();
+        // No common block: a very deep reorg or another chain. The identity check decides which.
+        self.watcher.head_mismatch.notify_one();
         Ok(branch.pop().map(Branch::Loose))
     }
 
-    /// Answers how many blocks it is.
+    /// Appends the branch to the canonical chain and delivers its receipts. Returns the number of blocks.
     async fn adopt(&mut self, branch: Vec<BlockWithHashes>, early: &[Receipt]) -> Result<usize, RpcError> {
         let blocks: Vec<BlockRef> = branch.iter().map(|block| block.block).collect();
         let change = self.watcher.write_canon(|canon| canon.graft(&blocks));
@@ -393,10 +399,10 @@ impl WatchTask {
         }
         let (count, head) = (blocks.len(), blocks.last().map(|block| block.number));
         self.save(Piece::Grown(blocks));
-        // Everything is owed before anything is asked for: if a node fails now, the next look pays.
+        // All receipts are marked as missing before any is requested: if a request fails, the next poll repeats it.
         let ours: Vec<Vec<H256>> =
             branch.iter().map(|block| self.watcher.registry.among(&block.tx_hashes)).collect();
-        ours.iter().for_each(|hashes| self.watcher.registry.owe(hashes));
+        ours.iter().for_each(|hashes| self.watcher.registry.mark_missing(hashes));
         self.note_mined(&ours);
         let delivered = branch.iter().zip(&ours).map(|(block, ours)| self.deliver_block(block, ours, early));
         let delivered = futures::future::join_all(delivered).await;
@@ -407,12 +413,12 @@ impl WatchTask {
         Ok(count)
     }
 
-    /// Learns how soon what was taken is mined.
+    /// Measures how soon sent transactions are mined.
     fn note_mined(&mut self, ours: &[Vec<H256>]) {
         let mined: HashSet<&H256> = ours.iter().flatten().collect();
         let (found, left): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.taken).into_iter().partition(|(hash, _)| mined.contains(hash));
-        self.taken = left;
+            std::mem::take(&mut self.sent).into_iter().partition(|(hash, _)| mined.contains(hash));
+        self.sent = left;
         if let Some(youngest) = found.iter().map(|(_, at)| at.elapsed()).min() {
             self.pace.mined_after(youngest);
         }
@@ -430,7 +436,7 @@ impl WatchTask {
         ours.iter().filter_map(is_known).for_each(|known| self.watcher.registry.included(known.clone()));
         let missing: Vec<H256> = ours.iter().copied().filter(|hash| is_known(hash).is_none()).collect();
         if missing.len() >= BLOCK_RECEIPTS_FROM
-            && block.tx_hashes.len() <= missing.len() * OTHERS_FOR_EACH
+            && block.tx_hashes.len() <= missing.len() * MAX_BLOCK_TXS_PER_RECEIPT
             && let Some(receipts) = self.watcher.receipts.of_block(block.block.hash, &missing).await?
         {
             receipts.into_iter().for_each(|receipt| self.watcher.registry.included(receipt));

@@ -1,6 +1,6 @@
-//! The file that carries an anvil chain over a restart.
+//! The state file that preserves an anvil chain across restarts.
 //!
-//! Anvil writes it in place: whoever kills anvil in that moment leaves half a file, which is told here in plain words.
+//! Anvil writes it in place, so a kill can leave it truncated. This is detected here.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use serde::Deserialize;
 #[derive(Clone, Debug)]
 pub struct StateFile {
     pub path: PathBuf,
-    /// Written this often, and at the end.
+    /// Write interval; it is also written on shutdown.
     pub every_secs: u64,
 }
 
-/// The file is there, and no chain can be loaded from it.
+/// The file exists, but no chain can be loaded from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusableState(String);
 
@@ -27,7 +27,7 @@ impl std::fmt::Display for UnusableState {
     }
 }
 
-/// The little of it that is read here.
+/// The part of the file that is read here.
 #[derive(Deserialize)]
 struct State {
     blocks: Vec<Block>,
@@ -45,7 +45,7 @@ struct Header {
 }
 
 impl StateFile {
-    /// The time of block 0. `None`: there is no file yet.
+    /// Timestamp of block 0. `None`: the file does not exist.
     pub(super) fn genesis_time(&self) -> Result<Option<u64>> {
         let unusable = |why: String| UnusableState(format!("{}: {why}", self.path.display()));
         let text = match std::fs::read(&self.path) {
@@ -53,7 +53,7 @@ impl StateFile {
             other => other.with_context(|| format!("cannot read {}", self.path.display()))?,
         };
         let state: State = serde_json::from_slice(&text)
-            .map_err(|error| unusable(format!("the state of anvil was not written to its end ({error})")))?;
+            .map_err(|error| unusable(format!("the anvil state file is truncated ({error})")))?;
         let number = |hex: &str| u64::from_str_radix(hex.trim_start_matches("0x"), 16);
         let first: Vec<&Header> = state
             .blocks

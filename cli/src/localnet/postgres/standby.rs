@@ -1,4 +1,4 @@
-//! A second server that follows the first, for tests of what a failover keeps and loses.
+//! A hot standby, for failover tests.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use super::{Postgres, USER, launch, place, postgres_wire};
 use crate::localnet::postgres::DataDir;
 use crate::localnet::{Account, Port};
 
-/// What a server leaves in its data directory for itself.
+/// Files of the running server that must not be copied.
 const NOT_COPIED: [&str; 2] = ["postmaster.pid", "postmaster.opts"];
 
 impl Postgres {
-    /// A hot standby of this server, which is stopped for the copy: not every package has `pg_basebackup`. `synchronous`: no
-    /// commit is answered before the standby has it. `env`: its environment variables, beside those of every process.
+    /// Starts a hot standby of this server. The server is stopped for the copy, because not every package has
+    /// `pg_basebackup`. `synchronous`: commits wait for the standby. `env`: extra environment variables.
     pub async fn standby(
         &mut self,
         name: &str,
@@ -27,9 +27,9 @@ impl Postgres {
         std::fs::write(&signal, "")?;
         self.account.map_or(Ok(()), |account| account.own(&signal))?;
         let mut settings = self.settings.clone();
-        let leader = self.port.number();
+        let primary = self.port.number();
         settings.push(format!(
-            "primary_conninfo=host=127.0.0.1 port={leader} user={USER} application_name={name}"
+            "primary_conninfo=host=127.0.0.1 port={primary} user={USER} application_name={name}"
         ));
         if synchronous {
             self.settings.push(format!("synchronous_standby_names={name}"));
@@ -41,7 +41,7 @@ impl Postgres {
         Ok(Postgres { binaries, account, settings, env, port, log, process, place })
     }
 
-    /// Makes a standby a server of its own, with what it has.
+    /// Promotes the standby to primary.
     pub async fn promote(&self) -> Result<()> {
         postgres_wire::execute(self.port.number(), USER, "SELECT pg_promote()").await
     }

@@ -1,4 +1,4 @@
-//! Reading a node's reply for one method: the value, or an error that says who answered what.
+//! Parses a node's reply to one method: the value, or an error with the node and the method.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -9,8 +9,8 @@ use super::wire::{ErrorObject, storable};
 use crate::chain::port::RpcError;
 use crate::domain::{H256, Receipt, U256};
 
-/// No honest result is longer, but for those that are as long as a block or a pool. Read as a value, a text of a list of
-/// nothings takes many times its length.
+/// Limit for results of all methods except those in `LONG`, whose size depends on a block or a mempool. Parsed JSON
+/// can take many times the memory of its text.
 const MAX_RESULT_BYTES: usize = 1 << 20;
 const LONG: [&str; 5] = [
     "eth_getBlockByNumber",
@@ -26,7 +26,7 @@ pub(super) fn parse<T: DeserializeOwned>(
     result: &RawValue,
 ) -> Result<T, RpcError> {
     if result.get().len() > MAX_RESULT_BYTES && !LONG.contains(&method) {
-        return Err(malformed(method, endpoint, &format!("a result of more than {MAX_RESULT_BYTES} bytes")));
+        return Err(malformed(method, endpoint, &format!("result larger than {MAX_RESULT_BYTES} bytes")));
     }
     serde_json::from_str(result.get()).map_err(|error| malformed(method, endpoint, &error.to_string()))
 }
@@ -40,7 +40,7 @@ pub(super) fn read_receipt(
     let receipt: Option<RawReceipt> = parse(method, endpoint, result)?;
     match receipt.and_then(RawReceipt::mined) {
         Some(other) if other.tx_hash != hash => {
-            Err(malformed(method, endpoint, "the receipt of another transaction"))
+            Err(malformed(method, endpoint, "receipt of another transaction"))
         }
         receipt => Ok(receipt),
     }
@@ -50,7 +50,7 @@ pub(super) fn malformed(method: &'static str, endpoint: &str, reason: &str) -> R
     RpcError::Malformed { method, endpoint: endpoint.to_owned(), reason: reason.to_owned() }
 }
 
-/// What no class has.
+/// An unclassified error reply.
 pub(super) fn refused(method: &'static str, endpoint: &str, error: &ErrorObject) -> RpcError {
     RpcError::Refused {
         method,
@@ -60,30 +60,31 @@ pub(super) fn refused(method: &'static str, endpoint: &str, error: &ErrorObject)
     }
 }
 
-/// The node's words, with what it put into `data` when the message alone is empty or general.
-pub(super) fn told(error: &ErrorObject) -> String {
+/// The node's message, followed by `data` if that is a non-empty string: some messages are empty or generic.
+pub(super) fn full_message(error: &ErrorObject) -> String {
     match error.data.as_ref().and_then(Value::as_str) {
         Some(data) if !data.is_empty() => storable(&format!("{} ({data})", error.message)),
         _ => error.message.clone(),
     }
 }
 
-/// Hardhat mines what it is sent at once and, where that reverts, answers with an error that names the transaction: it
-/// is on chain, whatever the words say.
-pub(super) fn says_it_has(error: &ErrorObject, tx_hash: H256) -> bool {
-    let named = error.data.as_ref().and_then(|data| data.get("txHash")).and_then(Value::as_str);
-    named.and_then(|named| named.parse().ok()) == Some(tx_hash)
+/// Whether the error's `data.txHash` is our transaction. Hardhat mines a send immediately and returns such an error if
+/// it reverts: the transaction is on chain, regardless of the message.
+pub(super) fn names_transaction(error: &ErrorObject, tx_hash: H256) -> bool {
+    let hash = error.data.as_ref().and_then(|data| data.get("txHash")).and_then(Value::as_str);
+    hash.and_then(|hash| hash.parse().ok()) == Some(tx_hash)
 }
 
-/// How nodes say that the chain has no `safe` or `finalized` block yet. "header not found" is another thing: the node
-/// misses a block that exists.
-pub(super) fn nothing_final_yet(message: &str) -> bool {
+/// Whether the message means that the chain has no `safe` or `finalized` block yet. "header not found" is different:
+/// the node lacks a block that exists.
+pub(super) fn no_final_block_yet(message: &str) -> bool {
     let text = message.to_lowercase();
     let names_tag = text.contains("finalized") || text.contains("safe");
     names_tag && text.contains("not found") || text.contains("unknown block")
 }
 
-/// The gas that a node lets an execution use, from geth's words: `gas required exceeds allowance (50000000)`.
+/// The node's gas cap for executions, from geth's message: `gas required exceeds allowance (50000000)`. `Some(None)`:
+/// the message contains no number.
 pub(super) fn gas_allowance(message: &str) -> Option<Option<U256>> {
     let (_, rest) = message.split_once("gas required exceeds allowance")?;
     let digits: String =
@@ -91,8 +92,8 @@ pub(super) fn gas_allowance(message: &str) -> Option<Option<U256>> {
     Some(U256::from_dec_str(&digits).ok().filter(|_| !digits.is_empty()))
 }
 
-/// The method does not exist here, or does not take a block's hash. That a state or a header is "not available" is
-/// another thing.
+/// Whether the node lacks the method or does not accept a block hash. A state or header that is "not available" is
+/// something else.
 pub(super) fn lacks_method(error: &ErrorObject) -> bool {
     let text = error.message.to_lowercase();
     let is_about_data = ["trie", "state", "header"].iter().any(|word| text.contains(word));

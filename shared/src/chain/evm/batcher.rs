@@ -1,8 +1,8 @@
-//! A queue that batches by itself and fails over between nodes.
+//! A call queue that batches automatically and fails over between nodes.
 //!
-//! There is no timer. A call that finds the funnel idle leaves at once and alone; while requests are under way calls
-//! gather, and leave together when one is done. A funnel never repeats a call at a node that did not answer it: after
-//! one round over the nodes the error is the caller's, who knows whether and when to ask again.
+//! There is no timer. A call to an idle batcher is sent immediately; while requests are in flight, calls queue up and
+//! are sent together when one finishes. A batcher does not retry a call on the same node: after one round over the
+//! nodes it returns the error, and the caller decides about retries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,53 +20,53 @@ use crate::chain::classify::{ErrorPatterns, SubmitClass, classify};
 use crate::chain::port::RpcError;
 use crate::observe::metrics::RPC_REQUEST_SECONDS;
 
-/// Calls that may wait in one funnel; beyond that callers wait to put theirs in.
+/// Queue capacity of one batcher; if it is full, callers wait.
 const QUEUE: usize = 16_384;
 
-/// Nodes refuse bodies over a few megabytes; a batch is closed once it is this heavy.
+/// A batch is closed at this size, because nodes reject bodies of more than a few megabytes.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
-/// How long a copy of a send may wait for its node when nobody waits for the answer any more.
+/// How long a copy of a send may stay queued after its caller has stopped waiting.
 const COPY_LIFE: Duration = Duration::from_secs(5);
 
 pub(super) const SEND: &str = "eth_sendRawTransaction";
 
-/// What all funnels of a chain share.
+/// State shared by all batchers of a chain.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) exchange: Exchange,
-    /// HTTP requests under way, over all funnels.
+    /// Limits the HTTP requests in flight over all batchers.
     pub(super) slots: Arc<Semaphore>,
     pub(super) patterns: ErrorPatterns,
 }
 
 impl Shared {
-    /// Whether another node may have a better answer than this error. To a send every opinion is an answer; a question
-    /// that is refused in words that no class has is asked elsewhere as well.
-    fn is_worth_another_node(&self, method: &str, error: &ErrorObject) -> bool {
+    /// Whether another node should be tried after this error. For a send, every error about the transaction is final
+    /// here; for other calls, unclassified errors are retried on the next node.
+    fn should_try_another_node(&self, method: &str, error: &ErrorObject) -> bool {
         match self.class_of(error) {
-            SubmitClass::Unavailable => self.is_trouble(error),
+            SubmitClass::Unavailable => self.is_unavailable(error),
             SubmitClass::Unknown => method != SEND && revert::failure(error).is_none(),
             _ => false,
         }
     }
 
-    /// Whether an error speaks of the node alone. A contract that reverts may use any words, these too.
-    pub(super) fn is_trouble(&self, error: &ErrorObject) -> bool {
+    /// Whether an error is only about the node. A revert reason may contain the same text, so reverts are excluded.
+    pub(super) fn is_unavailable(&self, error: &ErrorObject) -> bool {
         let reverted = || revert::failure(error).is_some_and(|failure| failure.revert.is_some());
         self.class_of(error) == SubmitClass::Unavailable && !reverted()
     }
 
-    /// Whether a reply says anything beyond the node's own trouble.
+    /// Whether a reply is more than an error about the node.
     pub(super) fn is_answer(&self, reply: &Reply) -> bool {
-        !reply.as_ref().is_err_and(|error| self.is_trouble(error))
+        !reply.as_ref().is_err_and(|error| self.is_unavailable(error))
     }
 
-    /// A refusal of a question: the node's trouble, or words that no class has. That a method is missing is for the
-    /// caller to know.
+    /// Converts an error reply: `Unavailable` for errors about the node, otherwise `Refused`. A missing method is
+    /// `Refused`, so that the caller can detect it.
     pub(super) fn refusal(&self, method: &'static str, endpoint: &str, error: &ErrorObject) -> RpcError {
-        match self.is_trouble(error) && !lacks_method(error) {
-            true => RpcError::Trouble {
+        match self.is_unavailable(error) && !lacks_method(error) {
+            true => RpcError::Unavailable {
                 method,
                 endpoint: endpoint.to_owned(),
                 code: error.code,
@@ -80,8 +80,8 @@ impl Shared {
     fn on(&self, route: Route) -> Vec<&Endpoint> {
         let nodes = &self.exchange.nodes;
         match route {
-            Route::InTurn => nodes.in_turn(),
-            Route::Only(index) | Route::Aside(index) => {
+            Route::Failover => nodes.by_preference(),
+            Route::Only(index) | Route::Unrated(index) => {
                 nodes.all().get(index).filter(|node| nodes.is_usable(node)).into_iter().collect()
             }
         }
@@ -92,37 +92,37 @@ impl Shared {
     }
 }
 
-/// A node's reply and who gave it.
+/// A reply and the node it came from.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) reply: Reply,
     pub(super) endpoint: String,
 }
 
-/// How many requests of a funnel may be under way.
+/// How many requests of a batcher may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Width {
-    /// With full-sized batches. Few, so that batches fill while they run.
-    pub(super) usual: usize,
-    /// When the node takes only small batches and more requests make up for it.
-    pub(super) most: usize,
+    /// With full-sized batches. Few, so that batches fill up meanwhile.
+    pub(super) normal: usize,
+    /// If the node accepts only small batches, more requests compensate for it.
+    pub(super) max: usize,
 }
 
-/// Whom a funnel asks.
+/// Which nodes a batcher uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
-    /// One node after the other, the best first, until one has an answer.
-    InTurn,
-    /// The node at this place of the configuration and no other.
+    /// One node after the other, best first, until one answers.
+    Failover,
+    /// Only the node with this index in the configuration.
     Only(usize),
-    /// The same, for questions that a good node need not be able to answer: they do not count for or against it.
-    Aside(usize),
+    /// As `Only`, for calls that a healthy node need not support: the results do not affect its health.
+    Unrated(usize),
 }
 
 struct Job {
     call: Call,
     queued: Instant,
-    /// A copy of something that another node may have answered already: it is sent all the same.
+    /// A copy of a send that another node may have answered already; it is sent even if the caller is gone.
     copy: bool,
     answer: oneshot::Sender<Result<Answered, RpcError>>,
 }
@@ -133,20 +133,20 @@ pub(super) struct Batcher {
 }
 
 impl Batcher {
-    /// Starts the funnel's task, which ends when the funnel is dropped. Needs a Tokio runtime.
+    /// Starts the batcher's task, which ends when the batcher is dropped. Needs a Tokio runtime.
     pub(super) fn start(shared: Arc<Shared>, limit: Arc<BatchLimit>, width: Width, route: Route) -> Batcher {
         let (queue, jobs) = mpsc::channel(QUEUE);
         tokio::spawn(dispatch(shared, limit, width, route, jobs));
         Batcher { queue }
     }
 
-    /// A call that is not sent once nobody waits for it.
-    pub(super) async fn ask(&self, call: Call) -> Result<Answered, RpcError> {
+    /// A call that is dropped from the queue if the caller stops waiting.
+    pub(super) async fn call(&self, call: Call) -> Result<Answered, RpcError> {
         self.put(call, false).await
     }
 
-    /// A call that is sent even if the caller has left meanwhile.
-    pub(super) async fn tell(&self, call: Call) -> Result<Answered, RpcError> {
+    /// A call that is sent even if the caller stops waiting.
+    pub(super) async fn call_detached(&self, call: Call) -> Result<Answered, RpcError> {
         self.put(call, true).await
     }
 
@@ -173,22 +173,22 @@ async fn dispatch(
 ) {
     let mut flushes = JoinSet::new();
     while let Some(first) = jobs.recv().await {
-        // Lanes that one commit has woken ask one after the other: whoever can run now goes along.
+        // Lets other lanes that were woken by the same commit queue their calls for this batch.
         tokio::task::yield_now().await;
         while flushes.try_join_next().is_some() {}
         while flushes.len() >= allowed(&limit, width) {
             flushes.join_next().await;
         }
-        // Only now is the batch filled: what came in during the waits above goes with it.
+        // The batch is filled only now, so that it includes calls queued during the waits above.
         let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else { return };
         let batch = fill(first, &mut jobs, limit.now());
         flushes.spawn(flush(Arc::clone(&shared), Arc::clone(&limit), route, batch, slot));
     }
 }
 
-/// As many calls under way as full-sized batches would carry, whatever the size is now.
+/// Requests in flight such that the number of calls is about that of `width.normal` full-sized batches.
 fn allowed(limit: &BatchLimit, width: Width) -> usize {
-    (width.usual * limit.most() / limit.now()).clamp(width.usual, width.most.max(width.usual))
+    (width.normal * limit.max() / limit.now()).clamp(width.normal, width.max.max(width.normal))
 }
 
 fn fill(first: Job, jobs: &mut mpsc::Receiver<Job>, limit: usize) -> Vec<Job> {
@@ -199,12 +199,12 @@ fn fill(first: Job, jobs: &mut mpsc::Receiver<Job>, limit: usize) -> Vec<Job> {
         weight += job.call.weight();
         batch.push(job);
     }
-    // Nobody waits for these any more.
+    // Drop calls whose callers have stopped waiting.
     batch.retain(|job| !job.answer.is_closed() || (job.copy && job.queued.elapsed() < COPY_LIFE));
     batch
 }
 
-/// Takes the batch to the nodes in turn until every call has its answer.
+/// Sends the batch to one node after the other until every call has a final answer.
 async fn flush(
     shared: Arc<Shared>,
     limit: Arc<BatchLimit>,
@@ -213,60 +213,65 @@ async fn flush(
     _slot: OwnedSemaphorePermit,
 ) {
     let nodes = &shared.exchange.nodes;
-    let mut open: Vec<(Job, Option<Unsettled>)> = batch.into_iter().map(|job| (job, None)).collect();
+    let mut open: Vec<(Job, Option<NotFinal>)> = batch.into_iter().map(|job| (job, None)).collect();
     for endpoint in shared.on(route) {
         if open.is_empty() {
             return;
         }
         let calls: Vec<&Call> = open.iter().map(|(job, _)| &job.call).collect();
-        let results = shared.exchange.ask(endpoint, &calls, &limit).await;
+        let results = shared.exchange.request(endpoint, &calls, &limit).await;
         let mut answers = false;
         let mut left = Vec::new();
         for ((job, before), result) in open.into_iter().zip(results) {
             let answered = result.map(|reply| Answered { reply, endpoint: endpoint.shown.clone() });
             answers |= answered.as_ref().is_ok_and(|answered| shared.is_answer(&answered.reply));
-            match judge(&shared, job.call.method, answered) {
+            match evaluate(&shared, job.call.method, answered) {
                 Ok(answered) => job.settle(Ok(answered)),
-                Err(now) => left.push((job, Some(Unsettled::better(before, now)))),
+                Err(now) => left.push((job, Some(NotFinal::better(before, now)))),
             }
         }
-        if !matches!(route, Route::Aside(_)) {
+        if !matches!(route, Route::Unrated(_)) {
             nodes.note(endpoint, answers);
         }
         open = left;
     }
-    for (job, unsettled) in open {
-        let nobody = || Unsettled::Failed(no_node(job.call.method));
-        let answer = match unsettled.unwrap_or_else(nobody) {
-            Unsettled::Refused(answered) => Ok(answered),
-            Unsettled::Failed(error) => Err(error),
+    for (job, last) in open {
+        let no_usable_node = || NotFinal::Failed(no_node(job.call.method));
+        let answer = match last.unwrap_or_else(no_usable_node) {
+            NotFinal::Refused(answered) => Ok(answered),
+            NotFinal::Failed(error) => Err(error),
         };
         job.settle(answer);
     }
 }
 
-/// What the nodes asked so far have left a call with.
-enum Unsettled {
-    /// A node answered that it is in trouble, or in words that no class has.
+/// The best result of a call from the nodes tried so far.
+enum NotFinal {
+    /// A node is unavailable, or its error is unclassified.
     Refused(Answered),
     Failed(RpcError),
 }
 
-impl Unsettled {
-    /// An answer, even a refusal, says more than no answer.
-    fn better(before: Option<Unsettled>, now: Unsettled) -> Unsettled {
+impl NotFinal {
+    /// A refusal is preferred to a failed request.
+    fn better(before: Option<NotFinal>, now: NotFinal) -> NotFinal {
         match (before, now) {
-            (Some(refused @ Unsettled::Refused(_)), Unsettled::Failed(_)) => refused,
+            (Some(refused @ NotFinal::Refused(_)), NotFinal::Failed(_)) => refused,
             (_, now) => now,
         }
     }
 }
 
-fn judge(shared: &Shared, method: &str, answered: Result<Answered, RpcError>) -> Result<Answered, Unsettled> {
+/// `Err` if another node should be tried.
+fn evaluate(
+    shared: &Shared,
+    method: &str,
+    answered: Result<Answered, RpcError>,
+) -> Result<Answered, NotFinal> {
     match answered {
-        Err(error) => Err(Unsettled::Failed(error)),
+        Err(error) => Err(NotFinal::Failed(error)),
         Ok(answered) => match &answered.reply {
-            Err(error) if shared.is_worth_another_node(method, error) => Err(Unsettled::Refused(answered)),
+            Err(error) if shared.should_try_another_node(method, error) => Err(NotFinal::Refused(answered)),
             _ => Ok(answered),
         },
     }
@@ -276,7 +281,7 @@ impl Job {
     fn settle(self, answer: Result<Answered, RpcError>) {
         metrics::histogram!(RPC_REQUEST_SECONDS, "method" => self.call.method)
             .record(self.queued.elapsed().as_secs_f64());
-        // The caller may have gone; then nobody wants the answer.
+        // Fails if the caller has stopped waiting.
         let _ = self.answer.send(answer);
     }
 }

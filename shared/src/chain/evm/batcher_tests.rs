@@ -1,4 +1,4 @@
-//! The funnel against a node that misbehaves in every way nodes do.
+//! The batcher against nodes that fail in various ways.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use ethers_core::types::Address;
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::super::testing::{Act, Node, answer, client, config, impatient_client, replies};
+use super::super::testing::{Act, Node, answer, client, config, replies, short_timeout_client};
 use crate::chain::evm::EvmClient;
 use crate::chain::port::{BlockTag, ChainConnector, RpcError};
 
-/// The count of an address is its last byte, so that an answer to the wrong call shows.
+/// The count of an address is its last byte, so that an answer to the wrong call is detected.
 fn address(number: u64) -> Address {
     Address::from_low_u64_be(number)
 }
@@ -42,7 +42,7 @@ async fn an_idle_batcher_sends_a_single_call_as_a_plain_object() {
     assert!(node.bodies().iter().all(Value::is_object));
 }
 
-/// Takes every request a funnel of reads may have under way, one by one, so that all further calls gather.
+/// Uses up all requests the batcher of reads may have in flight, so that all further calls are queued.
 async fn occupy<'a>(
     client: &'a EvmClient,
     node: &Node,
@@ -59,7 +59,7 @@ async fn occupy<'a>(
 }
 
 #[tokio::test]
-async fn calls_that_gather_while_requests_run_leave_together() {
+async fn calls_queued_during_a_request_are_batched() {
     let node = Node::gated(|body| answer(body, count)).await;
     let client = client(&[&node]);
     let held = occupy(&client, &node).await;
@@ -73,7 +73,7 @@ async fn calls_that_gather_while_requests_run_leave_together() {
 }
 
 #[tokio::test]
-async fn slow_reads_do_not_delay_other_kinds() {
+async fn slow_reads_do_not_delay_estimates() {
     let node = Node::start(|body| match body["method"].as_str() {
         Some("eth_estimateGas") => answer(body, |_| Ok(json!("0x5208"))),
         _ => Act::Hang,
@@ -93,14 +93,14 @@ async fn slow_reads_do_not_delay_other_kinds() {
     drop(held);
 }
 
-/// A first node that does `act`, a second that is sound: the callers notice nothing, and only the second is used then.
+/// The first node does `act`, the second is healthy: all calls succeed, and only the second is used afterwards.
 async fn fails_over(act: impl Fn(&Value) -> Act + Send + Sync + 'static) {
     let (bad, good) = (Node::start(act).await, Node::start(|body| answer(body, count)).await);
-    let client = impatient_client(&[&bad, &good]);
+    let client = short_timeout_client(&[&bad, &good]);
     assert_eq!(ask(&client, 7).await.unwrap(), 7);
     let tried = bad.bodies().len();
     ask_many(&client, 50).await;
-    assert_eq!(bad.bodies().len(), tried, "the last good node is asked first");
+    assert_eq!(bad.bodies().len(), tried, "the last healthy node is preferred");
 }
 
 #[tokio::test]
@@ -151,12 +151,12 @@ async fn a_wrong_id_is_retried_at_the_next_node() {
 }
 
 #[tokio::test]
-async fn a_node_in_trouble_is_passed_over() {
+async fn an_unavailable_node_is_skipped() {
     fails_over(|body| answer(body, |_| Err(json!({ "code": -32005, "message": "rate limited" })))).await;
 }
 
 #[tokio::test]
-async fn a_dead_address_is_passed_over() {
+async fn an_unreachable_node_is_skipped() {
     let good = Node::start(|body| answer(body, count)).await;
     let mut config = config(&[&good, &good]);
     config.urls[0] = crate::config::Secret::new("http://127.0.0.1:1/");
@@ -165,7 +165,7 @@ async fn a_dead_address_is_passed_over() {
 }
 
 #[tokio::test]
-async fn after_one_round_the_error_is_the_caller_s_and_shows_no_key() {
+async fn after_one_round_the_error_is_returned_without_the_api_key() {
     let (one, two) =
         (Node::start(|_| Act::Reset).await, Node::start(|_| Act::Answer(500, String::new())).await);
     let client = client(&[&one, &two]);
@@ -177,8 +177,8 @@ async fn after_one_round_the_error_is_the_caller_s_and_shows_no_key() {
     assert!(error.to_string().contains("no node"));
 }
 
-/// All at once on a single-threaded runtime: they are in the queue before the funnel looks, and leave in full batches.
-async fn gathers(act: impl Fn(&Value) -> Act + Send + Sync + 'static, many: u64) -> Node {
+/// All at once on a single-threaded runtime: they are queued before the batcher runs, and are sent in full batches.
+async fn full_batches(act: impl Fn(&Value) -> Act + Send + Sync + 'static, many: u64) -> Node {
     let node = Node::start(act).await;
     ask_many(&client(&[&node]), many).await;
     node
@@ -220,22 +220,22 @@ async fn a_batch_that_is_too_large_is_halved_and_all_are_answered() {
                 r#"{"id":null,"error":{"code":-32005,"message":"exceeds max batch size"}}"#.into(),
             )
         },
-        // Geth: an array of one error under the first call's id.
+        // Geth: an array of one error with the first call's id.
         |body| {
             let error = json!({ "code": -32600, "message": "batch too large" });
             Act::Answer(200, json!([{ "jsonrpc": "2.0", "id": body[0]["id"], "error": error }]).to_string())
         },
         |body| answer(body, |_| Err(json!({ "code": -32003, "message": "response too large" }))),
     ];
-    let node = gathers(too_large_over(10, move |_| Act::Answer(200, whole.into())), 100).await;
+    let node = full_batches(too_large_over(10, move |_| Act::Answer(200, whole.into())), 100).await;
     assert!(node.batches().iter().filter(|&&size| size > 10).count() <= 4, "{:?}", node.batches());
     for refusal in refusals {
-        gathers(too_large_over(10, refusal), 100).await;
+        full_batches(too_large_over(10, refusal), 100).await;
     }
 }
 
 #[tokio::test]
-async fn a_node_that_takes_no_batches_gets_single_calls_and_more_at_once() {
+async fn a_node_that_rejects_batches_gets_single_calls_and_more_in_parallel() {
     let gated = Node::gated(too_large_over(1, |_| Act::Answer(413, String::new()))).await;
     let client = client(&[&gated]);
     let learn = async {
@@ -244,19 +244,19 @@ async fn a_node_that_takes_no_batches_gets_single_calls_and_more_at_once() {
     };
     tokio::join!(ask_many(&client, 40), learn);
     let learnt = gated.batches().len();
-    // With those before fewer than it takes for the limit to be tried higher again.
+    // Together with the calls before, too few for the limit to be raised again.
     ask_many(&client, 20).await;
     assert!(gated.batches()[learnt..].iter().all(|&size| size == 1), "{:?}", gated.batches());
 }
 
 #[tokio::test]
-async fn a_time_out_of_a_batch_makes_the_next_ones_smaller() {
+async fn a_timeout_of_a_batch_reduces_the_batch_size() {
     let node = Node::start(|body| match body.as_array() {
         Some(calls) if calls.len() > 30 => Act::Hang,
         _ => answer(body, count),
     })
     .await;
-    let client = impatient_client(&[&node]);
+    let client = short_timeout_client(&[&node]);
     for _ in 0..5 {
         let answers = join_all((1..=200).map(|number| ask(&client, number))).await;
         if answers.iter().all(Result::is_ok) {
@@ -267,17 +267,17 @@ async fn a_time_out_of_a_batch_makes_the_next_ones_smaller() {
 }
 
 #[tokio::test]
-async fn a_caller_that_left_does_not_cost_a_call() {
+async fn a_call_is_not_sent_if_its_caller_has_stopped_waiting() {
     let node = Node::gated(|body| answer(body, count)).await;
     let client = client(&[&node]);
     let held = occupy(&client, &node).await;
     let leaving = async {
-        let impatient = tokio::time::timeout(Duration::from_millis(20), ask(&client, 99)).await;
-        assert!(impatient.is_err());
+        let cancelled = tokio::time::timeout(Duration::from_millis(20), ask(&client, 99)).await;
+        assert!(cancelled.is_err());
         node.release();
     };
     tokio::join!(join_all(held), leaving);
     ask_many(&client, 3).await;
     let asked = node.bodies().iter().any(|body| body.to_string().contains("0000063"));
-    assert!(!asked, "the call of the caller that left was sent");
+    assert!(!asked, "the cancelled call was sent");
 }

@@ -1,7 +1,7 @@
-//! The port, spoken in Ethereum JSON-RPC.
+//! Implements the chain port with Ethereum JSON-RPC.
 //!
-//! Each method is one question through a funnel and the reading of its answer. Looks for who consumed a nonce (`consumer`)
-//! pass the funnels by: their parts must come from one node, or they are asked of every node.
+//! Each method queues one call in a batcher and parses its reply. The search for the transaction that consumed a nonce
+//! (`consumer`) bypasses the batchers: its calls must go to one node, or to every node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,7 +14,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::answer::{gas_allowance, lacks_method, malformed, nothing_final_yet, parse, read_receipt, told};
+use super::answer::{
+    full_message, gas_allowance, lacks_method, malformed, no_final_block_yet, parse, read_receipt,
+};
 use super::batcher::{Answered, Batcher, Route, SEND, Shared, Width};
 use super::broadcast::Sends;
 use super::consumer::delegate;
@@ -34,49 +36,49 @@ use crate::domain::{BlockRef, ChainId, Payload, Receipt};
 use crate::observe::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 use crate::store::Attempt;
 
-/// The node does not take blocks by their hash as a parameter.
+/// The node does not accept a block hash as a parameter.
 const INVALID_PARAMS: i64 = -32602;
 
-/// What the simplest of transactions uses, on every chain.
-const LEAST_GAS: u64 = 21_000;
+/// Gas of the simplest transaction.
+const MIN_GAS: u64 = 21_000;
 
-/// A chain's nodes behind the port.
+/// The chain port over the configured nodes of a chain.
 #[derive(Debug)]
 pub struct EvmClient {
     pub(super) chain_id: ChainId,
     pub(super) shared: Arc<Shared>,
-    /// Apart from the reads, so that slow look-ups never delay a send.
+    /// Separate from the reads, so that slow reads do not delay a send.
     sends: Sends,
     reads: Batcher,
-    /// Estimates and calls: they run contract code, and a look-up should not wait for that.
+    /// Estimates and calls: separate, because they execute contract code and would delay reads.
     executions: Batcher,
     reads_limit: Arc<BatchLimit>,
-    /// Remembered once a node said it has no `eth_getBlockReceipts`.
+    /// Set once a node has reported that it lacks `eth_getBlockReceipts`.
     no_block_receipts: AtomicBool,
 }
 
 impl EvmClient {
-    /// Starts the funnels; must be called within a Tokio runtime. Does not talk to a node yet.
+    /// Starts the batchers; must be called within a Tokio runtime. Sends no request yet.
     pub fn new(config: &ChainConfig) -> Result<EvmClient, EvmClientError> {
         let patterns = ErrorPatterns::from_config(&config.rpc.error_patterns)
             .map_err(|problem| EvmClientError::BadPatterns { chain: config.name.clone(), problem })?;
-        let most = config.rpc.max_in_flight.clamp(1, Semaphore::MAX_PERMITS);
+        let max_in_flight = config.rpc.max_in_flight.clamp(1, Semaphore::MAX_PERMITS);
         let shared = Arc::new(Shared {
             exchange: Exchange::new(Nodes::new(config)?),
-            slots: Arc::new(Semaphore::new(most)),
+            slots: Arc::new(Semaphore::new(max_in_flight)),
             patterns,
         });
         let limit = || Arc::new(BatchLimit::new(config.rpc.max_batch));
         let reads_limit = limit();
-        // Reads and executions together leave a quarter of the slots to the sends.
-        let start = |limit, usual, most| {
-            Batcher::start(Arc::clone(&shared), limit, Width { usual, most }, Route::InTurn)
+        // Reads and executions together leave a quarter of the slots for sends.
+        let start = |limit, normal, max| {
+            Batcher::start(Arc::clone(&shared), limit, Width { normal, max }, Route::Failover)
         };
         Ok(EvmClient {
             chain_id: config.id,
-            sends: Sends::start(&shared, config, most),
-            reads: start(Arc::clone(&reads_limit), 4, most / 2),
-            executions: start(limit(), 2, most / 4),
+            sends: Sends::start(&shared, config, max_in_flight),
+            reads: start(Arc::clone(&reads_limit), 4, max_in_flight / 2),
+            executions: start(limit(), 2, max_in_flight / 4),
             shared,
             reads_limit,
             no_block_receipts: AtomicBool::new(false),
@@ -91,55 +93,57 @@ impl EvmClient {
         Ok(self.read_from(method, params).await?.0)
     }
 
-    /// The value and who gave it.
+    /// The value and the node it came from.
     async fn read_from<T: DeserializeOwned>(
         &self,
         method: &'static str,
         params: impl Serialize,
     ) -> Result<(T, String), RpcError> {
-        let Answered { reply, endpoint } = self.reads.ask(Call::new(method, params)).await?;
+        let Answered { reply, endpoint } = self.reads.call(Call::new(method, params)).await?;
         match reply {
             Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
             Err(error) => Err(self.shared.refusal(method, &endpoint, &error)),
         }
     }
 
-    /// Private to this adapter: whoever sends has an `Attempt`.
+    /// Private to this adapter: the public method requires an `Attempt`.
     pub(super) async fn send_raw(&self, raw: &Bytes, tx_hash: H256) -> Result<SubmitOutcome, RpcError> {
         let call = Call::new(SEND, [raw]);
         self.sends.send(&self.shared, call, tx_hash).await
     }
 
-    /// The value of a question that executes, or what its error says about the transaction.
+    /// The result of an execution (estimate, call), or the classified error.
     async fn execute(
         &self,
         method: &'static str,
         params: Value,
     ) -> Result<CallOutcome<(Box<RawValue>, String)>, RpcError> {
-        let Answered { reply, endpoint } = self.executions.ask(Call::new(method, params)).await?;
+        let Answered { reply, endpoint } = self.executions.call(Call::new(method, params)).await?;
         let error = match reply {
             Ok(result) => return Ok(CallOutcome::Ok((result, endpoint))),
             Err(error) => error,
         };
-        if self.shared.is_trouble(&error) {
+        if self.shared.is_unavailable(&error) {
             return Err(self.shared.refusal(method, &endpoint, &error));
         }
-        // Asked first: a revert reason can quote any other wording.
+        // Checked first: a revert reason can contain any other error text.
         let failure = revert::failure(&error);
         let returned = failure.as_ref().is_some_and(|failure| failure.revert.is_some());
-        // No price is sent along, so the allowance is what the node lets any call use.
+        // The request has no gas price, so the allowance is the node's general gas cap.
         if let Some(gas_cap) = gas_allowance(&error.message).filter(|_| !returned) {
-            return Ok(CallOutcome::Unwilling { gas_cap, message: told(&error) });
+            return Ok(CallOutcome::Unwilling { gas_cap, message: full_message(&error) });
         }
         if let Some(failure) = failure {
             return Ok(CallOutcome::Reverted(failure));
         }
         match self.shared.class_of(&error) {
-            SubmitClass::InsufficientFunds => Ok(CallOutcome::InsufficientFunds { message: told(&error) }),
-            SubmitClass::Fatal if is_about_payload(&error.message, &self.shared.patterns) => {
-                Ok(CallOutcome::Fatal { message: told(&error) })
+            SubmitClass::InsufficientFunds => {
+                Ok(CallOutcome::InsufficientFunds { message: full_message(&error) })
             }
-            SubmitClass::Fatal => Ok(CallOutcome::Unwilling { gas_cap: None, message: told(&error) }),
+            SubmitClass::Fatal if is_about_payload(&error.message, &self.shared.patterns) => {
+                Ok(CallOutcome::Fatal { message: full_message(&error) })
+            }
+            SubmitClass::Fatal => Ok(CallOutcome::Unwilling { gas_cap: None, message: full_message(&error) }),
             _ => Err(self.shared.refusal(method, &endpoint, &error)),
         }
     }
@@ -148,15 +152,15 @@ impl EvmClient {
         let method = "eth_estimateGas";
         self.execute(method, params).await?.try_map(|(result, endpoint)| {
             let Quantity(gas) = parse(method, &endpoint, &result)?;
-            // Judged by such a number, the transaction would fail for good.
-            if gas < LEAST_GAS.into() || gas > u64::MAX.into() {
-                return Err(malformed(method, &endpoint, "gas that no transaction uses"));
+            // With such an estimate the transaction would fail permanently.
+            if gas < MIN_GAS.into() || gas > u64::MAX.into() {
+                return Err(malformed(method, &endpoint, "gas estimate out of range"));
             }
             Ok(gas)
         })
     }
 
-    /// A block, which must be the one that was asked for.
+    /// Reads a block and checks that it is the requested one.
     async fn block_of(
         &self,
         method: &'static str,
@@ -170,14 +174,14 @@ impl EvmClient {
         }
     }
 
-    /// Calls to one node, all of which must succeed.
-    pub(super) async fn ask_one(
+    /// Sends calls to one node; all must succeed.
+    pub(super) async fn call_node(
         &self,
         endpoint: &Endpoint,
         calls: &[Call],
     ) -> Result<Vec<Box<RawValue>>, RpcError> {
         let calls: Vec<&Call> = calls.iter().collect();
-        let results = self.shared.exchange.ask(endpoint, &calls, &self.reads_limit).await;
+        let results = self.shared.exchange.request(endpoint, &calls, &self.reads_limit).await;
         let answers =
             |reply: &Result<Reply, RpcError>| reply.as_ref().is_ok_and(|reply| self.shared.is_answer(reply));
         self.shared.exchange.nodes.note(endpoint, results.iter().any(answers));
@@ -215,7 +219,7 @@ impl ChainConnector for EvmClient {
 
     async fn transaction_count_at(&self, address: Address, block: BlockId) -> Result<u64, RpcError> {
         let method = "eth_getTransactionCount";
-        // By hash (EIP-1898): a node on another fork has no answer to that, and a wrong one by height.
+        // By hash (EIP-1898): a node on another fork then returns an error instead of a wrong count.
         let exactly = json!([address, { "blockHash": block.hash }]);
         match self.read(method, exactly).await {
             Ok(Count(count)) => Ok(count),
@@ -235,7 +239,7 @@ impl ChainConnector for EvmClient {
             tracing::warn!(
                 chain.id = %self.chain_id, tx.id = %attempt.tx_id(), attempt.id = %attempt.id(),
                 tx.hash = ?attempt.tx_hash(), nonce = %attempt.nonce(), code = outcome.code, message = %outcome.message,
-                "the node answered a send in words that no class has; rpc.error_patterns can name them"
+                "unclassified answer to a send; a pattern for it can be added to rpc.error_patterns"
             );
         }
         Ok(outcome)
@@ -248,7 +252,7 @@ impl ChainConnector for EvmClient {
     }
 
     async fn receipts(&self, hashes: &[H256]) -> Result<Vec<Receipt>, RpcError> {
-        // Put into the funnel together, they leave it together.
+        // Queued together, so that they are sent in one batch.
         let found = futures::future::try_join_all(hashes.iter().map(|hash| self.receipt(*hash))).await?;
         Ok(found.into_iter().flatten().collect())
     }
@@ -258,11 +262,12 @@ impl ChainConnector for EvmClient {
             return Ok(None);
         }
         let method = "eth_getBlockReceipts";
-        let Answered { reply, endpoint } = self.reads.ask(Call::new(method, json!([block]))).await?;
+        let Answered { reply, endpoint } = self.reads.call(Call::new(method, json!([block]))).await?;
         let receipts: Option<Vec<RawReceipt>> = match &reply {
             Ok(result) => parse(method, &endpoint, result)?,
             Err(error) if lacks_method(error) => {
-                tracing::info!(chain.id = %self.chain_id, %endpoint, "the node has no {method}; receipts are read one by one");
+                tracing::info!(chain.id = %self.chain_id, %endpoint,
+                    "no {method}; reading receipts one by one");
                 self.no_block_receipts.store(true, Relaxed);
                 None
             }
@@ -271,17 +276,17 @@ impl ChainConnector for EvmClient {
         let Some(receipts) = receipts else { return Ok(None) };
         let receipts: Vec<Receipt> = receipts.into_iter().filter_map(RawReceipt::mined).collect();
         if receipts.iter().any(|receipt| receipt.block_hash != block) {
-            return Err(malformed(method, &endpoint, "receipts of another block"));
+            return Err(malformed(method, &endpoint, "returned receipts of another block"));
         }
         Ok(Some(receipts))
     }
 
     async fn block(&self, tag: BlockTag) -> Result<Option<BlockWithHashes>, RpcError> {
-        let is_it = |found: &BlockRef| !matches!(tag, BlockTag::Number(asked) if asked != found.number);
+        let is_it = |found: &BlockRef| !matches!(tag, BlockTag::Number(wanted) if wanted != found.number);
         match self.block_of("eth_getBlockByNumber", json!(tag_text(tag)), is_it).await {
-            // A chain that has not finalised anything yet says so with an error.
+            // Nodes return an error if the chain has no finalised block yet.
             Err(RpcError::Refused { message, .. })
-                if matches!(tag, BlockTag::Safe | BlockTag::Finalized) && nothing_final_yet(&message) =>
+                if matches!(tag, BlockTag::Safe | BlockTag::Finalized) && no_final_block_yet(&message) =>
             {
                 Ok(None)
             }
@@ -334,7 +339,7 @@ impl ChainConnector for EvmClient {
         let (history, endpoint): (RawFeeHistory, _) = self.read_from(method, params).await?;
         history
             .history(percentiles.len())
-            .ok_or_else(|| malformed(method, &endpoint, "a history without base fees"))
+            .ok_or_else(|| malformed(method, &endpoint, "fee history without base fees"))
     }
 
     async fn gas_price(&self) -> Result<U256, RpcError> {
@@ -357,11 +362,11 @@ impl ChainConnector for EvmClient {
         payload: &Payload,
         block: BlockId,
     ) -> Result<CallOutcome<U256>, RpcError> {
-        let asked = transaction(from, payload);
-        // By hash (EIP-1898), so that a node on another fork has no answer.
-        match self.estimate(json!([asked, { "blockHash": block.hash }])).await {
+        let request = transaction(from, payload);
+        // By hash (EIP-1898), so that a node on another fork returns an error.
+        match self.estimate(json!([request, { "blockHash": block.hash }])).await {
             Err(RpcError::Refused { code: INVALID_PARAMS, .. }) => {
-                self.estimate(json!([asked, tag_text(BlockTag::Number(block.number))])).await
+                self.estimate(json!([request, tag_text(BlockTag::Number(block.number))])).await
             }
             answer => answer,
         }
@@ -373,24 +378,24 @@ impl ChainConnector for EvmClient {
         payload: &Payload,
         tag: BlockTag,
     ) -> Result<CallOutcome<()>, RpcError> {
-        let mut asked = transaction(from, payload);
+        let mut request = transaction(from, payload);
         if let Some(gas) = payload.gas_limit {
-            asked["gas"] = json!(gas);
+            request["gas"] = json!(gas);
         }
-        self.execute("eth_call", json!([asked, tag_text(tag)])).await?.try_map(|_| Ok(()))
+        self.execute("eth_call", json!([request, tag_text(tag)])).await?.try_map(|_| Ok(()))
     }
 }
 
-/// The members that decide what is executed. No price: an estimate must not fail because gas is dear right now.
+/// The call object. Without a gas price, so that an estimate does not fail because of a temporarily high base fee.
 fn transaction(from: Address, payload: &Payload) -> Value {
-    let mut asked = json!({ "from": from, "value": payload.value, "data": payload.data });
+    let mut request = json!({ "from": from, "value": payload.value, "data": payload.data });
     if let Some(to) = payload.to {
-        asked["to"] = json!(to);
+        request["to"] = json!(to);
     }
     if !payload.access_list.0.is_empty() {
-        asked["accessList"] = json!(payload.access_list);
+        request["accessList"] = json!(payload.access_list);
     }
-    asked
+    request
 }
 
 pub(super) fn tag_text(tag: BlockTag) -> String {

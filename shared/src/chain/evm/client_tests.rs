@@ -1,4 +1,4 @@
-//! The port against a node that says what real ones say.
+//! The client against a fake node with the answers of real ones.
 
 use serde_json::{Value, json};
 
@@ -17,42 +17,42 @@ async fn sent_to(nodes: &[&Node]) -> Result<SubmitOutcome, RpcError> {
     client(nodes).send_raw(&Bytes::from_static(&[1, 2, 3]), hash(7)).await
 }
 
-fn says(code: i64, message: &'static str) -> impl Fn(&Value) -> Act {
+fn fails(code: i64, message: &'static str) -> impl Fn(&Value) -> Act {
     move |body| answer(body, |_| Err(json!({ "code": code, "message": message })))
 }
 
-fn gives(result: Value) -> impl Fn(&Value) -> Act {
+fn returns(result: Value) -> impl Fn(&Value) -> Act {
     move |body| answer(body, |_| Ok(result.clone()))
 }
 
 #[tokio::test]
 async fn an_accepted_send_is_checked_against_our_hash() {
-    let node = Node::start(gives(json!(hash(7)))).await;
+    let node = Node::start(returns(json!(hash(7)))).await;
     assert_eq!(sent_to(&[&node]).await.unwrap(), SubmitOutcome::accepted());
     assert_eq!(node.bodies()[0]["params"], json!(["0x010203"]));
     for other in [json!(hash(8)), json!(null), json!("0x"), json!({})] {
-        let node = Node::start(gives(other)).await;
+        let node = Node::start(returns(other)).await;
         assert_eq!(sent_to(&[&node]).await.unwrap().class, SubmitClass::Unknown);
     }
 }
 
 #[tokio::test]
-async fn a_refused_send_is_a_value_with_the_node_s_words() {
-    let node = Node::start(says(-32000, "nonce too low: next nonce 5, tx nonce 4")).await;
+async fn a_rejected_send_is_a_value_with_the_node_s_message() {
+    let node = Node::start(fails(-32000, "nonce too low: next nonce 5, tx nonce 4")).await;
     let outcome = sent_to(&[&node]).await.unwrap();
     assert_eq!((outcome.class, outcome.code), (SubmitClass::NonceTooLow, -32000));
     assert_eq!(outcome.message, "nonce too low: next nonce 5, tx nonce 4");
 }
 
 #[tokio::test]
-async fn a_node_in_trouble_passes_the_send_on_and_others_do_not() {
+async fn only_an_unavailable_node_causes_failover_of_a_send() {
     let (busy, good) =
-        (Node::start(says(-32005, "slow down")).await, Node::start(gives(json!(hash(7)))).await);
+        (Node::start(fails(-32005, "slow down")).await, Node::start(returns(json!(hash(7)))).await);
     assert_eq!(sent_to(&[&busy, &good]).await.unwrap().class, SubmitClass::Accepted);
     let dead = Node::start(|_| Act::Reset).await;
     assert_eq!(sent_to(&[&busy, &dead]).await.unwrap().class, SubmitClass::Unavailable);
     assert!(sent_to(&[&dead]).await.is_err());
-    let low = Node::start(says(-32000, "nonce too low")).await;
+    let low = Node::start(fails(-32000, "nonce too low")).await;
     let mut one_at_a_time = config(&[&low, &good]);
     one_at_a_time.rpc.broadcast = crate::config::Broadcast::First;
     let outcome = EvmClient::new(&one_at_a_time).unwrap().send_raw(&Bytes::new(), hash(7)).await;
@@ -60,8 +60,8 @@ async fn a_node_in_trouble_passes_the_send_on_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn configured_wordings_reach_the_classifier() {
-    let node = Node::start(says(-32000, "das war nichts")).await;
+async fn configured_patterns_reach_the_classifier() {
+    let node = Node::start(fails(-32000, "das war nichts")).await;
     let mut config = config(&[&node]);
     config.rpc.error_patterns.insert("pool_full".into(), vec!["das war nichts".into()]);
     let client = EvmClient::new(&config).unwrap();
@@ -71,21 +71,21 @@ async fn configured_wordings_reach_the_classifier() {
 }
 
 #[tokio::test]
-async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
+async fn an_estimate_distinguishes_reverts_funds_and_fatal_errors() {
     let estimate = async |node: Node| client(&[&node]).estimate_gas(Address::zero(), &payload()).await;
-    let node = Node::start(gives(json!("0x5208"))).await;
+    let node = Node::start(returns(json!("0x5208"))).await;
     assert_eq!(estimate(node).await.unwrap(), CallOutcome::Ok(U256::from(21_000)));
-    let node = Node::start(says(3, "execution reverted: insufficient funds")).await;
+    let node = Node::start(fails(3, "execution reverted: insufficient funds")).await;
     assert!(
-        matches!(estimate(node).await.unwrap(), CallOutcome::Reverted(failure) if failure.in_words(&[]).contains("insufficient"))
+        matches!(estimate(node).await.unwrap(), CallOutcome::Reverted(failure) if failure.describe(&[]).contains("insufficient"))
     );
-    let node = Node::start(says(-32000, "insufficient funds for transfer")).await;
+    let node = Node::start(fails(-32000, "insufficient funds for transfer")).await;
     assert!(matches!(estimate(node).await.unwrap(), CallOutcome::InsufficientFunds { .. }));
     for impossible in ["max initcode size exceeded: code size 70000, limit 49152", "oversized data"] {
-        let node = Node::start(says(-32000, impossible)).await;
+        let node = Node::start(fails(-32000, impossible)).await;
         assert!(matches!(estimate(node).await.unwrap(), CallOutcome::Fatal { .. }), "{impossible}");
     }
-    for (words, cap) in [
+    for (message, cap) in [
         ("gas required exceeds allowance (30000000)", Some(30_000_000)),
         ("Out of gas: gas required exceeds allowance: 50000000", Some(50_000_000)),
         ("gas required exceeds allowance", None),
@@ -93,24 +93,24 @@ async fn an_estimate_tells_reverts_funds_and_the_impossible_apart() {
         ("invalid sender", None),
         ("Sender account not authorized to send transactions", None),
     ] {
-        let node = Node::start(says(-32000, words)).await;
+        let node = Node::start(fails(-32000, message)).await;
         let found = estimate(node).await.unwrap();
         let wanted = cap.map(U256::from);
         assert!(
             matches!(found, CallOutcome::Unwilling { gas_cap, .. } if gas_cap == wanted),
-            "the node's own limit or rule: {words}: {found:?}"
+            "the node's own limit or rule: {message}: {found:?}"
         );
     }
-    let node = Node::start(says(-32603, "the moon is in the wrong house")).await;
+    let node = Node::start(fails(-32603, "the moon is in the wrong house")).await;
     assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Refused { code: -32603, .. }));
     for nonsense in ["0x0", "0x5207", "0x10000000000000000"] {
-        let node = Node::start(gives(json!(nonsense))).await;
+        let node = Node::start(returns(json!(nonsense))).await;
         assert!(matches!(estimate(node).await.unwrap_err(), RpcError::Malformed { .. }), "{nonsense}");
     }
 }
 
-/// What nodes say of themselves in an HTTP 200.
-const TROUBLE: [(i64, &str); 8] = [
+/// Errors about the node itself, returned with HTTP 200.
+const NODE_ERRORS: [(i64, &str); 8] = [
     (-32005, "rate limit exceeded"),
     (-32005, "daily request count exceeded, request rate limited"),
     (429, "slow down"),
@@ -121,11 +121,11 @@ const TROUBLE: [(i64, &str); 8] = [
     (-32603, "EVM error: database error: missing trie node"),
 ];
 
-/// Scenario 63: of no question is it an answer.
+/// Scenario 63: such an error is never a result.
 #[tokio::test]
-async fn trouble_of_the_node_is_no_answer_to_any_question() {
-    for (code, words) in TROUBLE {
-        let node = Node::start(says(code, words)).await;
+async fn an_error_about_the_node_is_no_result_of_any_method() {
+    for (code, message) in NODE_ERRORS {
+        let node = Node::start(fails(code, message)).await;
         let (client, us, payload) = (client(&[&node]), Address::zero(), payload());
         let block = BlockId { number: 5, hash: hash(5) };
         let answers = [
@@ -151,36 +151,37 @@ async fn trouble_of_the_node_is_no_answer_to_any_question() {
             client.call(us, &payload, BlockTag::Latest).await.err(),
         ];
         for (place, error) in answers.into_iter().enumerate() {
-            assert!(matches!(error, Some(RpcError::Trouble { .. })), "{words}, question {place}: {error:?}");
+            assert!(matches!(error, Some(RpcError::Unavailable { .. })), "{message}, {place}: {error:?}");
         }
-        assert!(!client.shared.exchange.nodes.all()[0].health.well(std::time::Instant::now()), "{words}");
+        let health = &client.shared.exchange.nodes.all()[0].health;
+        assert!(!health.is_healthy(std::time::Instant::now()), "{message}");
     }
 }
 
 #[tokio::test]
-async fn another_node_is_asked_when_one_is_in_trouble_or_says_nothing_that_is_known() {
-    let good = Node::start(gives(json!("0x5208"))).await;
+async fn another_node_is_used_if_one_is_unavailable_or_its_error_is_unclassified() {
+    let good = Node::start(returns(json!("0x5208"))).await;
     let unknown = [(-32603, "the moon is in the wrong house")];
-    for (code, words) in TROUBLE.into_iter().chain(unknown) {
-        let bad = Node::start(says(code, words)).await;
+    for (code, message) in NODE_ERRORS.into_iter().chain(unknown) {
+        let bad = Node::start(fails(code, message)).await;
         let client = client(&[&bad, &good]);
         let estimated = client.estimate_gas(Address::zero(), &payload()).await;
-        assert_eq!(estimated.unwrap(), CallOutcome::Ok(U256::from(21_000)), "{words}");
-        let bad = Node::start(says(code, words)).await;
+        assert_eq!(estimated.unwrap(), CallOutcome::Ok(U256::from(21_000)), "{message}");
+        let bad = Node::start(fails(code, message)).await;
         let client = super::super::testing::client(&[&bad, &good]);
-        assert_eq!(client.balance(Address::zero()).await.unwrap(), U256::from(21_000), "{words}");
-        let well = client.shared.exchange.nodes.all()[0].health.well(std::time::Instant::now());
-        assert_eq!(well, words == unknown[0].1, "only its own trouble speaks against a node: {words}");
+        assert_eq!(client.balance(Address::zero()).await.unwrap(), U256::from(21_000), "{message}");
+        let healthy = client.shared.exchange.nodes.all()[0].health.is_healthy(std::time::Instant::now());
+        assert_eq!(healthy, message == unknown[0].1, "only node errors reduce health: {message}");
     }
-    let reverting = Node::start(says(3, "execution reverted: rate limit exceeded")).await;
+    let reverting = Node::start(fails(3, "execution reverted: rate limit exceeded")).await;
     let outcome = client(&[&reverting, &good]).estimate_gas(Address::zero(), &payload()).await.unwrap();
-    assert!(matches!(outcome, CallOutcome::Reverted(_)), "a contract may use any words: {outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Reverted(_)), "a revert reason may contain any text: {outcome:?}");
 }
 
 #[tokio::test]
-async fn an_estimate_at_a_block_names_it_by_hash_and_where_that_is_not_taken_by_number() {
+async fn an_estimate_at_a_block_uses_its_hash_and_falls_back_to_its_number() {
     let block = BlockId { number: 16, hash: hash(5) };
-    let node = Node::start(gives(json!("0x5208"))).await;
+    let node = Node::start(returns(json!("0x5208"))).await;
     client(&[&node]).estimate_gas_at(Address::zero(), &payload(), block).await.unwrap();
     assert_eq!(node.bodies()[0]["params"][1], json!({ "blockHash": hash(5) }));
     let old = Node::start(|body| {
@@ -196,7 +197,7 @@ async fn an_estimate_at_a_block_names_it_by_hash_and_where_that_is_not_taken_by_
 
 #[tokio::test]
 async fn a_deployment_is_estimated_without_a_recipient() {
-    let node = Node::start(gives(json!("0xd000"))).await;
+    let node = Node::start(returns(json!("0xd000"))).await;
     let deploy = Payload { to: None, data: Bytes::from_static(&[0x60]), ..payload() };
     client(&[&node]).estimate_gas(Address::zero(), &deploy).await.unwrap();
     let asked = &node.bodies()[0]["params"][0];
@@ -205,8 +206,8 @@ async fn a_deployment_is_estimated_without_a_recipient() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_a_value() {
-    let node = Node::start(gives(Value::Null)).await;
+async fn missing_objects_are_none() {
+    let node = Node::start(returns(Value::Null)).await;
     let client = client(&[&node]);
     assert_eq!(client.receipt(hash(1)).await.unwrap(), None);
     assert_eq!(client.receipts(&[hash(1), hash(2)]).await.unwrap(), vec![]);
@@ -214,14 +215,14 @@ async fn what_is_not_there_is_a_value() {
     assert_eq!(client.block_by_hash(hash(1)).await.unwrap(), None);
     assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
     assert_eq!(client.receipts_from_any_node(&[hash(1)], None).await.unwrap(), vec![]);
-    let node = Node::start(says(-39001, "finalized block not found")).await;
+    let node = Node::start(fails(-39001, "finalized block not found")).await;
     assert_eq!(super::super::testing::client(&[&node]).block(BlockTag::Finalized).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_missing_method_is_remembered() {
+async fn an_unsupported_method_is_called_once() {
     let node =
-        Node::start(says(-32601, "the method eth_getBlockReceipts does not exist/is not available")).await;
+        Node::start(fails(-32601, "the method eth_getBlockReceipts does not exist/is not available")).await;
     let client = client(&[&node]);
     for _ in 0..3 {
         assert_eq!(client.block_receipts(hash(1)).await.unwrap(), None);
@@ -234,13 +235,13 @@ fn block(number: u64, own: u64) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_about_something_else_is_refused() {
-    let node = Node::start(gives(block(5, 50))).await;
+async fn an_answer_about_another_object_is_refused() {
+    let node = Node::start(returns(block(5, 50))).await;
     let client = client(&[&node]);
     assert!(client.block(BlockTag::Number(5)).await.unwrap().is_some());
     assert!(matches!(client.block(BlockTag::Number(6)).await, Err(RpcError::Malformed { .. })));
     assert!(matches!(client.block_by_hash(hash(51)).await, Err(RpcError::Malformed { .. })));
-    let node = Node::start(gives(receipt(9))).await;
+    let node = Node::start(returns(receipt(9))).await;
     let client = super::super::testing::client(&[&node]);
     assert!(client.receipt(hash(9)).await.unwrap().unwrap().succeeded);
     assert!(matches!(client.receipt(hash(8)).await, Err(RpcError::Malformed { .. })));
@@ -253,15 +254,15 @@ fn receipt(of: u64) -> Value {
     })
 }
 
-/// Receipts that only another node shows, by their hash or by their block.
+/// Receipts that only another node has, by their hash or by their block.
 #[tokio::test]
-async fn a_receipt_that_one_node_does_not_show_is_asked_of_the_next() {
-    let blind = Node::start(gives(Value::Null)).await;
+async fn a_receipt_missing_on_one_node_is_read_from_the_next() {
+    let empty = Node::start(returns(Value::Null)).await;
     let indexed = Node::start(|body| {
         answer(body, |call| Ok(if call["params"][0] == json!(hash(3)) { receipt(3) } else { Value::Null }))
     })
     .await;
-    let found = client(&[&blind, &indexed]).receipts_from_any_node(&[hash(2), hash(3)], None).await.unwrap();
+    let found = client(&[&empty, &indexed]).receipts_from_any_node(&[hash(2), hash(3)], None).await.unwrap();
     assert_eq!(found.iter().map(|receipt| receipt.tx_hash).collect::<Vec<_>>(), vec![hash(3)]);
     let by_block = Node::start(|body| {
         answer(body, |call| {
@@ -270,13 +271,13 @@ async fn a_receipt_that_one_node_does_not_show_is_asked_of_the_next() {
         })
     })
     .await;
-    let client = client(&[&blind, &by_block]);
+    let client = client(&[&empty, &by_block]);
     assert_eq!(client.receipts_from_any_node(&[hash(3)], None).await.unwrap(), vec![]);
     let block = Some(BlockId { number: 16, hash: hash(99) });
     assert_eq!(client.receipts_from_any_node(&[hash(3)], block).await.unwrap().len(), 1);
 }
 
-/// By hash, so that a node on another fork cannot answer; by height where a node does not take that.
+/// By hash, so that a node on another fork cannot answer; by number if a node does not support that.
 #[tokio::test]
 async fn a_count_is_asked_for_at_exactly_one_block() {
     let block = BlockId { number: 16, hash: hash(99) };

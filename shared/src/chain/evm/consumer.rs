@@ -1,6 +1,7 @@
-//! Who consumed a nonce. Nodes do not say: the block in which the count passed it does, by the transaction it holds.
+//! Finds the transaction that consumed a nonce. JSON-RPC has no query for it: the block is found by the sender's
+//! transaction count, then the block's transactions are searched.
 //!
-//! A node that shows nothing is followed by the next one. What is found is proved by its signature (`mined_tx`).
+//! If a node returns nothing, the next one is queried. Results are verified by their signature (`mined_tx`).
 
 use ethers_core::types::{Address, H256};
 use serde_json::json;
@@ -20,10 +21,10 @@ const BLOCK: &str = "eth_getBlockByHash";
 const BLOCK_RECEIPTS: &str = "eth_getBlockReceipts";
 const RECEIPT: &str = "eth_getTransactionReceipt";
 
-/// What EIP-7702 puts before the address whose code an account runs.
+/// EIP-7702 delegation prefix, followed by the address of the delegate.
 const DESIGNATOR: [u8; 3] = [0xef, 0x01, 0x00];
 
-/// The address an account's code points at, if it is a delegation and nothing else.
+/// The delegate's address, if the code is exactly an EIP-7702 delegation.
 pub(super) fn delegate(code: &[u8]) -> Option<Address> {
     let address = code.strip_prefix(&DESIGNATOR)?;
     (address.len() == 20).then(|| Address::from_slice(address))
@@ -39,7 +40,7 @@ impl EvmClient {
         let mut found = SenderInBlocks::default();
         for block in blocks {
             let mut shown = false;
-            for node in self.shared.exchange.nodes.in_turn() {
+            for node in self.shared.exchange.nodes.by_preference() {
                 match self.block_at(node, *block).await {
                     Ok(Some(full)) => {
                         let Some(sent) = full.sent_by(sender, *block) else { continue };
@@ -53,7 +54,7 @@ impl EvmClient {
                     Ok(None) => {}
                     Err(error) => {
                         tracing::debug!(chain.id = %self.chain_id, block = block.number, error = %error,
-                            "a block could not be read; the next node is asked");
+                            "could not read a block; trying the next node");
                     }
                 }
             }
@@ -65,11 +66,11 @@ impl EvmClient {
     }
 
     async fn block_at(&self, node: &Endpoint, block: BlockId) -> Result<Option<FullBlock>, RpcError> {
-        let told = self.ask_one(node, &[Call::new(BLOCK, json!([block.hash, true]))]).await?;
-        parse(BLOCK, &node.shown, &told[0])
+        let replies = self.call_node(node, &[Call::new(BLOCK, json!([block.hash, true]))]).await?;
+        parse(BLOCK, &node.shown, &replies[0])
     }
 
-    /// The block up to `top` in which the count of the address passed the nonce, from the first node that can tell.
+    /// The block up to `top` in which the address consumed the nonce, from the first node that finds it.
     pub(super) async fn find_block_of_nonce(
         &self,
         address: Address,
@@ -77,10 +78,10 @@ impl EvmClient {
         top: u64,
     ) -> Result<Option<u64>, RpcError> {
         let mut answer = Err(no_node(COUNT));
-        for node in self.shared.exchange.nodes.in_turn() {
+        for node in self.shared.exchange.nodes.by_preference() {
             match self.height_of(node, address, nonce, top).await {
                 Ok(Some(height)) => return Ok(Some(height)),
-                // One node's "not yet" is not everybody's.
+                // Another node may be further ahead.
                 Ok(None) => answer = Ok(None),
                 Err(error) => answer = answer.or(Err(error)),
             }
@@ -88,8 +89,8 @@ impl EvmClient {
         answer
     }
 
-    /// The usual one is recent: steps back grow, and what lies between the last two is halved. All of it from one node:
-    /// its counts must fit together.
+    /// Exponential search backwards, because the block is usually recent, then binary search. All counts come from one
+    /// node, so that they are consistent.
     async fn height_of(
         &self,
         node: &Endpoint,
@@ -98,9 +99,9 @@ impl EvmClient {
         top: u64,
     ) -> Result<Option<u64>, RpcError> {
         let passed = async |height: u64| -> Result<bool, RpcError> {
-            let asked = [Call::new(COUNT, json!([address, tag_text(BlockTag::Number(height))]))];
-            let told = self.ask_one(node, &asked).await?;
-            let Count(count) = parse(COUNT, &node.shown, &told[0])?;
+            let calls = [Call::new(COUNT, json!([address, tag_text(BlockTag::Number(height))]))];
+            let replies = self.call_node(node, &calls).await?;
+            let Count(count) = parse(COUNT, &node.shown, &replies[0])?;
             Ok(count > nonce)
         };
         if !passed(top).await? {
@@ -109,7 +110,7 @@ impl EvmClient {
         let (mut high, mut step) = (top, 1);
         let mut low = loop {
             if high == 0 {
-                // Counted before the first block: no transaction did that.
+                // Consumed before the first block: not by a transaction.
                 return Ok(None);
             }
             let below = high.saturating_sub(step);
@@ -130,14 +131,14 @@ impl EvmClient {
         Ok(Some(high))
     }
 
-    /// From every node, until one shows something. Nodes without an index of transactions are asked for the block's.
+    /// Queries every node until one returns a receipt. Nodes without a transaction index are queried by block.
     pub(super) async fn find_receipts(
         &self,
         hashes: &[H256],
         block: Option<BlockId>,
     ) -> Result<Vec<Receipt>, RpcError> {
         let mut answer = Err(no_node(RECEIPT));
-        for node in self.shared.exchange.nodes.in_turn() {
+        for node in self.shared.exchange.nodes.by_preference() {
             let by_hash = self.receipts_at(node, hashes).await;
             let found = match (by_hash, block) {
                 (Ok(found), Some(block)) if found.is_empty() => {
@@ -156,9 +157,9 @@ impl EvmClient {
     }
 
     async fn receipts_at(&self, node: &Endpoint, hashes: &[H256]) -> Result<Vec<Receipt>, RpcError> {
-        let asked: Vec<Call> = hashes.iter().map(|hash| Call::new(RECEIPT, json!([hash]))).collect();
-        let told = self.ask_one(node, &asked).await?;
-        let read = told.iter().zip(hashes).map(|(result, hash)| read_receipt(&node.shown, result, *hash));
+        let calls: Vec<Call> = hashes.iter().map(|hash| Call::new(RECEIPT, json!([hash]))).collect();
+        let replies = self.call_node(node, &calls).await?;
+        let read = replies.iter().zip(hashes).map(|(result, hash)| read_receipt(&node.shown, result, *hash));
         Ok(read.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
@@ -168,12 +169,12 @@ impl EvmClient {
         block: BlockId,
         hashes: &[H256],
     ) -> Result<Vec<Receipt>, RpcError> {
-        let told = self.ask_one(node, &[Call::new(BLOCK_RECEIPTS, json!([block.hash]))]).await?;
-        let receipts: Option<Vec<RawReceipt>> = parse(BLOCK_RECEIPTS, &node.shown, &told[0])?;
+        let replies = self.call_node(node, &[Call::new(BLOCK_RECEIPTS, json!([block.hash]))]).await?;
+        let receipts: Option<Vec<RawReceipt>> = parse(BLOCK_RECEIPTS, &node.shown, &replies[0])?;
         let receipts = receipts.unwrap_or_default().into_iter().filter_map(RawReceipt::mined);
         let ours: Vec<Receipt> = receipts.filter(|receipt| hashes.contains(&receipt.tx_hash)).collect();
         if ours.iter().any(|receipt| receipt.block_hash != block.hash) {
-            return Err(malformed(BLOCK_RECEIPTS, &node.shown, "receipts of another block"));
+            return Err(malformed(BLOCK_RECEIPTS, &node.shown, "returned receipts of another block"));
         }
         Ok(ours)
     }
@@ -199,7 +200,7 @@ mod tests {
         Address::repeat_byte(1)
     }
 
-    /// One transaction in every block from the third on, and a head at 60.
+    /// One transaction in every block from the third on.
     fn counts(body: &Value) -> Act {
         answer(body, |call| {
             let height = call["params"][1].as_str().unwrap_or_default();
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_block_that_consumed_a_nonce_is_found_wherever_it_is() {
+    async fn the_block_that_consumed_a_nonce_is_found() {
         let node = Node::start(counts).await;
         for nonce in [0, 1, 7, 31, 56, 57] {
             let found = client(&[&node]).block_of_nonce(us(), nonce, 60).await.unwrap();
@@ -230,21 +231,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_does_not_keep_the_past_says_nothing_about_the_nonce() {
+    async fn a_node_without_historical_state_returns_an_error() {
         let node = Node::start(pruned).await;
         assert!(client(&[&node]).block_of_nonce(us(), 3, 60).await.is_err());
     }
 
     #[tokio::test]
-    async fn a_node_that_knows_nothing_is_followed_by_the_next() {
-        let (blind, pruned, seeing) =
+    async fn the_next_node_is_queried_if_one_finds_nothing() {
+        let (empty, pruned, complete) =
             (Node::start(nothing).await, Node::start(pruned).await, Node::start(counts).await);
-        let client = client(&[&blind, &pruned, &seeing]);
+        let client = client(&[&empty, &pruned, &complete]);
         assert_eq!(client.block_of_nonce(us(), 7, 60).await.unwrap(), Some(10));
     }
 
     #[tokio::test]
-    async fn what_one_node_does_not_show_another_does() {
+    async fn a_block_missing_on_one_node_is_read_from_the_next() {
         let block = BlockId { number: 5, hash: H256::repeat_byte(5) };
         let shows = |body: &Value| {
             answer(body, |call| {
@@ -254,14 +255,15 @@ mod tests {
                 })
             })
         };
-        let (blind, seeing) = (Node::start(nothing).await, Node::start(shows).await);
-        assert!(client(&[&blind, &seeing]).sender_in_blocks(us(), &[block], false).await.unshown.is_empty());
-        let blind_alone = client(&[&blind]).sender_in_blocks(us(), &[block], false).await;
-        assert_eq!(blind_alone.unshown, [5]);
+        let (empty, complete) = (Node::start(nothing).await, Node::start(shows).await);
+        let both = client(&[&empty, &complete]).sender_in_blocks(us(), &[block], false).await;
+        assert!(both.unshown.is_empty());
+        let empty_alone = client(&[&empty]).sender_in_blocks(us(), &[block], false).await;
+        assert_eq!(empty_alone.unshown, [5]);
     }
 
     #[test]
-    fn only_a_delegation_is_one() {
+    fn only_an_exact_delegation_is_recognised() {
         let code = [DESIGNATOR.as_slice(), us().as_bytes()].concat();
         assert_eq!(delegate(&code), Some(us()));
         assert_eq!(delegate(&[]), None);

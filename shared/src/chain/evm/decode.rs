@@ -1,4 +1,4 @@
-//! Ethereum's JSON into domain types. Strict: a value that is not what the format says is an error, never a guess.
+//! Converts Ethereum's JSON to domain types. Strict: an invalid value is an error.
 
 use ethers_core::types::{Address, H256, U256};
 use serde::{Deserialize, Deserializer, de};
@@ -14,22 +14,22 @@ impl<'de> Deserialize<'de> for Quantity {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let digits = text.strip_prefix("0x").unwrap_or_default();
-        let sound = matches!(digits.len(), 1..=64) && digits.bytes().all(|b| b.is_ascii_hexdigit());
-        let parsed = if sound { U256::from_str_radix(digits, 16).ok() } else { None };
+        let valid = matches!(digits.len(), 1..=64) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        let parsed = if valid { U256::from_str_radix(digits, 16).ok() } else { None };
         parsed.map(Quantity).ok_or_else(|| de::Error::custom("not a hex quantity"))
     }
 }
 
-/// A quantity that counts something: blocks, transactions.
+/// A quantity below 2^63: block numbers, transaction counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count(pub(super) u64);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Quantity(wide) = Quantity::deserialize(deserializer)?;
-        // What the database cannot hold, no chain reaches either.
+        // PostgreSQL's BIGINT is signed; no chain reaches 2^63.
         let count = u64::try_from(wide).ok().filter(|count| i64::try_from(*count).is_ok());
-        count.map(Count).ok_or_else(|| de::Error::custom("a count that no chain reaches"))
+        count.map(Count).ok_or_else(|| de::Error::custom("quantity above 2^63 - 1"))
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) struct RawBlock {
 }
 
 impl RawBlock {
-    /// `None` for a block that is not on the chain yet.
+    /// `None` for a pending block.
     pub(super) fn mined(self) -> Option<BlockWithHashes> {
         Some(BlockWithHashes {
             block: BlockRef { number: self.number?.0, hash: self.hash?, parent: self.parent_hash },
@@ -62,10 +62,10 @@ impl RawBlock {
 pub(super) struct RawReceipt {
     transaction_hash: H256,
     transaction_index: Count,
-    /// Null in a receipt some nodes make up for a pending transaction.
+    /// Null in the receipts that some nodes return for pending transactions.
     block_number: Option<Count>,
     block_hash: Option<H256>,
-    /// Absent only before Byzantium (2017): without it nobody knows whether the transaction did anything.
+    /// Absent only before Byzantium (2017). Required, because success is unknown without it.
     status: Count,
     gas_used: Quantity,
     #[serde(default)]
@@ -99,13 +99,13 @@ pub(super) struct RawFeeHistory {
 }
 
 impl RawFeeHistory {
-    /// The list of base fees ends with the block that comes next. `None` when it is empty. A block that does not show
-    /// what was asked for shows nothing.
+    /// The last base fee is that of the next block. `None` if there is none. Blocks without one reward per percentile
+    /// are skipped.
     pub(super) fn history(self, percentiles: usize) -> Option<FeeHistory> {
         let next_base_fee = self.base_fee_per_gas.last()?.0;
         let rewards = self.reward.unwrap_or_default();
-        let sound = rewards.into_iter().filter(|block| block.len() == percentiles);
-        let rewards = sound.map(|block| block.into_iter().map(|reward| reward.0).collect()).collect();
+        let complete = rewards.into_iter().filter(|block| block.len() == percentiles);
+        let rewards = complete.map(|block| block.into_iter().map(|reward| reward.0).collect()).collect();
         Some(FeeHistory { next_base_fee, rewards })
     }
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_that_no_chain_reaches_are_refused() {
+    fn counts_above_i64_are_refused() {
         let read = |text: &str| serde_json::from_str::<Count>(text).map(|count| count.0);
         assert_eq!(read(r#""0x7fffffffffffffff""#).unwrap(), i64::MAX as u64);
         assert!(read(r#""0x8000000000000000""#).is_err());
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_cut_to_what_is_kept() {
+    fn a_receipt_is_reduced_to_the_stored_fields() {
         let read = receipt(("", "")).unwrap().unwrap();
         assert_eq!((read.block_number, read.transaction_index, read.succeeded), (16, 3, true));
         assert_eq!((read.gas_used, read.effective_gas_price), (21_000.into(), Some(7.into())));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_block_is_no_block_yet() {
+    fn a_pending_block_is_none() {
         let text = |number: &str| {
             let h = "cd".repeat(32);
             format!(

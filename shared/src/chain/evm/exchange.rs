@@ -1,6 +1,7 @@
-//! A set of calls to one node: chunked, sent, matched by id, and split where the node finds the batch too large.
+//! Sends a set of calls to one node: splits them into batches, matches replies by id, and splits further if the node
+//! rejects a batch as too large.
 //!
-//! Asks one node only. Which node, and whether another is asked afterwards, is the funnel's business.
+//! The batcher chooses the node and handles failover.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -11,53 +12,52 @@ use super::wire::{self, Call, ErrorObject, Replies, Reply};
 use crate::chain::port::RpcError;
 use crate::observe::metrics::{RPC_BATCH_SIZE, RPC_ERRORS_TOTAL};
 
-/// Full batches that must go well before the limit grows by one: it was lowered for a reason.
+/// Full batches that must succeed before the limit grows by one.
 const FULL_BATCHES_BEFORE_GROWTH: usize = 64;
 
-/// How many calls a batch may hold now. Falls at once, rises slowly.
+/// Current maximum number of calls per batch. Halved on failure, raised slowly.
 #[derive(Debug)]
 pub(super) struct BatchLimit {
-    most: usize,
+    max: usize,
     now: AtomicUsize,
     full: AtomicUsize,
 }
 
 impl BatchLimit {
-    pub(super) fn new(most: usize) -> BatchLimit {
-        let most = most.max(1);
-        BatchLimit { most, now: AtomicUsize::new(most), full: AtomicUsize::new(0) }
+    pub(super) fn new(max: usize) -> BatchLimit {
+        let max = max.max(1);
+        BatchLimit { max, now: AtomicUsize::new(max), full: AtomicUsize::new(0) }
     }
 
     pub(super) fn now(&self) -> usize {
         self.now.load(Relaxed)
     }
 
-    pub(super) fn most(&self) -> usize {
-        self.most
+    pub(super) fn max(&self) -> usize {
+        self.max
     }
 
-    /// Half of the batch that went wrong, so that several that went wrong together count once.
+    /// Lowers the limit to half of the failed batch, so that several concurrent failures count once.
     fn halve(&self, sent: usize) {
         self.full.store(0, Relaxed);
         let half = (sent / 2).max(1);
         if self.now.fetch_min(half, Relaxed) > half {
-            tracing::info!(limit = half, "smaller JSON-RPC batches are sent from now on");
+            tracing::info!(limit = half, "JSON-RPC batch size reduced");
         }
     }
 
-    fn went_well(&self, sent: usize) {
+    fn succeeded(&self, sent: usize) {
         let now = self.now();
-        if sent < now || now == self.most || self.full.fetch_add(1, Relaxed) + 1 < FULL_BATCHES_BEFORE_GROWTH
-        {
+        if sent < now || now == self.max || self.full.fetch_add(1, Relaxed) + 1 < FULL_BATCHES_BEFORE_GROWTH {
             return;
         }
         self.full.store(0, Relaxed);
-        // Lost when another flush changed the limit meanwhile, which is as well.
+        // Fails if another flush has changed the limit; then the increment is skipped.
         let _ = self.now.compare_exchange(now, now + 1, Relaxed, Relaxed);
     }
 }
 
-/// Why a request brought no replies at all.
+/// Why a request has no replies at all.
 enum NoReplies {
     Post(PostError),
     Malformed(String),
@@ -65,7 +65,7 @@ enum NoReplies {
     BatchTooLarge,
 }
 
-/// What became of one call of a request.
+/// The result of one call of a request.
 enum Outcome {
     Replied(Reply),
     Unanswered(&'static str),
@@ -73,23 +73,23 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn quiet(self, endpoint: &Endpoint) -> Outcome {
+    fn redact(self, endpoint: &Endpoint) -> Outcome {
         match self {
-            Outcome::Replied(Err(error)) => Outcome::Replied(Err(quiet(error, endpoint))),
+            Outcome::Replied(Err(error)) => Outcome::Replied(Err(redact(error, endpoint))),
             other => other,
         }
     }
 }
 
-/// Without what it quotes of the URL.
-fn quiet(error: ErrorObject, endpoint: &Endpoint) -> ErrorObject {
+/// Removes the secret parts of the URL from the message.
+fn redact(error: ErrorObject, endpoint: &Endpoint) -> ErrorObject {
     ErrorObject { message: endpoint.without_secrets(error.message), ..error }
 }
 
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) nodes: Nodes,
-    /// Never used twice, so that a late or mixed-up answer can match nothing.
+    /// Ids are never reused, so that a late or wrong reply matches nothing.
     next_id: AtomicU64,
 }
 
@@ -98,9 +98,9 @@ impl Exchange {
         Exchange { nodes, next_id: AtomicU64::new(1) }
     }
 
-    /// One result per call, in their order. A node that does not answer one request is not sent the rest: the calls
-    /// are better off at another node than waiting for the same time-out again.
-    pub(super) async fn ask(
+    /// One result per call, in order. After a failed request the remaining calls are not sent to this node, so that
+    /// they can go to another node instead of waiting for the same timeout again.
+    pub(super) async fn request(
         &self,
         endpoint: &Endpoint,
         calls: &[&Call],
@@ -109,7 +109,7 @@ impl Exchange {
         let mut results: Vec<Option<Result<Reply, RpcError>>> = calls.iter().map(|_| None).collect();
         let mut parts: VecDeque<Vec<usize>> = VecDeque::from([(0..calls.len()).collect()]);
         while let Some(mut part) = parts.pop_front() {
-            // The limit may have fallen since the part was made.
+            // The limit may have been lowered since the part was created.
             let rest = part.split_off(part.len().min(limit.now()));
             if !rest.is_empty() {
                 parts.push_front(rest);
@@ -129,7 +129,7 @@ impl Exchange {
                 }
             };
             if again.is_empty() {
-                limit.went_well(part.len());
+                limit.succeeded(part.len());
                 continue;
             }
             limit.halve(part.len());
@@ -139,11 +139,11 @@ impl Exchange {
         }
         results
             .into_iter()
-            .map(|result| result.expect("every call is in one part until it is settled"))
+            .map(|result| result.expect("every call is in one part until it has a result"))
             .collect()
     }
 
-    /// One request. `BatchTooLarge` is only ever said of more than one call, so splitting comes to an end.
+    /// One request. `BatchTooLarge` is only returned for more than one call, so splitting terminates.
     async fn send(&self, endpoint: &Endpoint, calls: &[&Call]) -> Result<Vec<Outcome>, NoReplies> {
         metrics::histogram!(RPC_BATCH_SIZE).record(calls.len() as f64);
         let first_id = self.next_id.fetch_add(calls.len() as u64, Relaxed);
@@ -158,11 +158,11 @@ impl Exchange {
         match wire::decode(&body.bytes, first_id..first_id + calls.len() as u64) {
             Ok(Replies::ById(mut replies)) => Ok((first_id..)
                 .take(calls.len())
-                .map(|id| outcome(replies.remove(&id), calls.len()).quiet(endpoint))
+                .map(|id| outcome(replies.remove(&id), calls.len()).redact(endpoint))
                 .collect()),
             Ok(Replies::Whole(error)) => {
                 count("refused");
-                let error = quiet(error, endpoint);
+                let error = redact(error, endpoint);
                 let batch = calls.len() > 1 && refuses_batch(&error);
                 Err(if batch { NoReplies::BatchTooLarge } else { NoReplies::Refused(error) })
             }
@@ -174,7 +174,7 @@ impl Exchange {
     }
 }
 
-/// Stores what is settled; returns the calls to be sent again in smaller parts.
+/// Stores the final results; returns the calls to be sent again in smaller parts.
 fn settle(
     results: &mut [Option<Result<Reply, RpcError>>],
     calls: &[&Call],
@@ -182,7 +182,7 @@ fn settle(
     outcomes: Vec<Outcome>,
     endpoint: &Endpoint,
 ) -> Vec<usize> {
-    // Geth answers a batch over its limit with one error under the first call's id and nothing to the others.
+    // Geth answers a batch above its limit with one error for the first call's id and nothing for the others.
     let too_large = outcomes.iter().any(|outcome| matches!(outcome, Outcome::BatchTooLarge));
     let mut again = Vec::new();
     for (&index, outcome) in part.iter().zip(outcomes) {
@@ -204,12 +204,12 @@ fn outcome(reply: Option<Option<Reply>>, batch: usize) -> Outcome {
     match reply {
         Some(Some(Err(error))) if batch > 1 && is_about_batch(&error) => Outcome::BatchTooLarge,
         Some(Some(reply)) => Outcome::Replied(reply),
-        Some(None) => Outcome::Unanswered("the call's id was answered twice, or with nothing"),
-        None => Outcome::Unanswered("no reply carries the call's id"),
+        Some(None) => Outcome::Unanswered("duplicate or empty reply for the call's id"),
+        None => Outcome::Unanswered("no reply for the call's id"),
     }
 }
 
-/// An error under a call's own id that speaks of the batch. Narrow, because a call's error may quote anything.
+/// Whether an error for a single call is about the batch. Specific, because a call's error may contain any text.
 fn is_about_batch(error: &ErrorObject) -> bool {
     let text = error.message.to_lowercase();
     ["batch too large", "max batch size", "batch size", "batch limit", "response too large"]
@@ -217,7 +217,7 @@ fn is_about_batch(error: &ErrorObject) -> bool {
         .any(|wording| text.contains(wording))
 }
 
-/// One error for the whole request: the node does not take this batch, or no batch at all.
+/// Whether one error for the whole request rejects this batch or batches in general.
 fn refuses_batch(error: &ErrorObject) -> bool {
     const INVALID_REQUEST: i64 = -32600;
     let text = error.message.to_lowercase();
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_falls_at_once_and_rises_slowly() {
+    fn the_limit_is_halved_at_once_and_raised_slowly() {
         let limit = BatchLimit::new(100);
         limit.halve(100);
         limit.halve(100);
@@ -260,12 +260,12 @@ mod tests {
         assert_eq!(limit.now(), 1);
         for _ in 0..FULL_BATCHES_BEFORE_GROWTH {
             assert_eq!(limit.now(), 1);
-            limit.went_well(1);
+            limit.succeeded(1);
         }
         assert_eq!(limit.now(), 2);
         for _ in 0..10 * FULL_BATCHES_BEFORE_GROWTH {
-            limit.went_well(1);
+            limit.succeeded(1);
         }
-        assert_eq!(limit.now(), 2, "a batch that was not full proves nothing");
+        assert_eq!(limit.now(), 2, "a batch that was not full does not count");
     }
 }

@@ -1,10 +1,12 @@
-//! Every reader of a node's answer, on bytes that anybody may have written. In no product build: for `fuzz/` and its
+//! Fuzz entry: runs every parser of node responses on arbitrary bytes. Not in product builds; for `fuzz/` and its
 //! tests.
 
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::answer::{gas_allowance, lacks_method, nothing_final_yet, parse, read_receipt, says_it_has, told};
+use super::answer::{
+    full_message, gas_allowance, lacks_method, names_transaction, no_final_block_yet, parse, read_receipt,
+};
 use super::decode::{Count, Quantity, RawBlock, RawFeeHistory, RawReceipt};
 use super::revert;
 use super::wire::{self, ErrorObject, Replies};
@@ -12,7 +14,7 @@ use crate::chain::classify::{ErrorPatterns, classify};
 use crate::domain::sanitize::MAX_CHARS;
 use crate::domain::{Bytes, H256};
 
-/// Ids that were asked, so that an answer can be to them and to others.
+/// Request ids; the input may contain replies to these and to others.
 const ASKED: std::ops::Range<u64> = 1..4;
 const NODE: &str = "node";
 
@@ -34,7 +36,7 @@ pub fn read_answer(body: &[u8]) {
 fn read_result(result: &RawValue) {
     let _ = parse::<Quantity>("eth_gasPrice", NODE, result);
     if let Ok(Count(count)) = parse("eth_blockNumber", NODE, result) {
-        assert!(i64::try_from(count).is_ok(), "a count that the database cannot hold");
+        assert!(i64::try_from(count).is_ok(), "a count above i64::MAX");
     }
     let _ = parse::<Option<RawBlock>>("eth_getBlockByNumber", NODE, result)
         .map(|block| block.map(RawBlock::mined));
@@ -55,15 +57,15 @@ fn read_error(error: &ErrorObject) {
     let data = error.data_text();
     let class = classify(error.code, &error.message, data.as_deref(), &ErrorPatterns::default());
     assert!(!class.as_str().is_empty());
-    assert!(told(error).chars().count() <= MAX_CHARS + 1, "endless words");
+    assert!(full_message(error).chars().count() <= MAX_CHARS + 1, "message too long");
     let _ = (
         lacks_method(error),
-        nothing_final_yet(&error.message),
+        no_final_block_yet(&error.message),
         gas_allowance(&error.message),
-        says_it_has(error, H256::zero()),
+        names_transaction(error, H256::zero()),
     );
     if let Some(failure) = revert::failure(error) {
-        assert!(failure.message.chars().count() <= MAX_CHARS + 1, "endless words");
+        assert!(failure.message.chars().count() <= MAX_CHARS + 1, "message too long");
         if let Some(revert) = failure.revert {
             let _ = revert.decode(&["E(uint256 a,(string,bytes[])[2] b)".to_owned()]);
         }

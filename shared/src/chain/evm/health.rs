@@ -1,37 +1,36 @@
-//! What is known of one node: whose chain it serves, how far behind it is, how often it could not be asked.
+//! Health of one node: which chain it serves, how far behind it is, how often its requests fail.
 //!
-//! Judges nodes, never transactions. An answer, whatever it says about a transaction, is the mark of a good node; only
-//! a request that brought none, one that it answers with its own trouble, and a head that is behind, speak against it.
+//! Any response about a transaction, including a rejection, counts as success. Only unanswered requests, errors about
+//! the node itself (rate limit, syncing) and a lagging head reduce its health.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How much of the rate is the past when a request ends: about the last three requests count.
-const PAST: f64 = 0.7;
+/// Weight of the old rate in the exponential moving average: about the last three requests count.
+const SMOOTHING: f64 = 0.7;
 
-/// In this time half of a rate is forgotten, so that a node nobody asks is tried again.
+/// The failure rate halves in this time, so that an unused node is tried again.
 const HALF_LIFE: Duration = Duration::from_secs(30);
 
-/// One failure is enough to be asked after the others, and one good answer afterwards makes up for it.
-const TROUBLED: f64 = 0.25;
+/// From this failure rate on, other nodes are preferred. One failure reaches it; one success afterwards clears it.
+const DEGRADED_RATE: f64 = 0.25;
 
-/// Four failures in a row: not even a copy of a send is worth the request.
-const SILENT: f64 = 0.75;
+/// From this failure rate on, the node gets no copies of sends. Four failures in a row reach it.
+const UNRESPONSIVE_RATE: f64 = 0.75;
 
-/// Whose chain a node serves.
+/// Which chain a node serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     Unchecked,
     Ours,
-    /// Another chain, and which. Not used for anything until it is ours again.
-    External(String),
+    /// Another chain, with a description. Not used until it serves ours again.
+    WrongChain(String),
 }
 
-/// What changed, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Sick,
-    Well,
+pub(super) enum HealthChange {
+    Degraded,
+    Recovered,
 }
 
 #[derive(Debug)]
@@ -44,10 +43,10 @@ pub(super) struct Health {
 struct State {
     identity: Identity,
     lag: u64,
-    /// Share of requests without an answer, recent ones first, as of `rated`.
+    /// Failure rate from 0 to 1, weighted to recent requests, at the time `rated`.
     rate: f64,
     rated: Instant,
-    was_well: bool,
+    was_healthy: bool,
 }
 
 impl State {
@@ -57,19 +56,24 @@ impl State {
     }
 }
 
-/// Where a node stands among the others: smaller is asked earlier.
+/// Order among the nodes: smaller is preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
-    /// Last, even after one that often fails: what it says is old.
+    /// A lagging node is last, even after one that often fails: its data is stale.
     lags: bool,
-    /// Tenths of the rate; 0 while it is not worth a mention.
-    trouble: u8,
+    /// Failure rate in tenths; 0 below `DEGRADED_RATE`.
+    failures: u8,
 }
 
 impl Health {
     pub(super) fn new(max_lag: u64) -> Health {
-        let state =
-            State { identity: Identity::Unchecked, lag: 0, rate: 0.0, rated: Instant::now(), was_well: true };
+        let state = State {
+            identity: Identity::Unchecked,
+            lag: 0,
+            rate: 0.0,
+            rated: Instant::now(),
+            was_healthy: true,
+        };
         Health { state: Mutex::new(state), max_lag }
     }
 
@@ -77,46 +81,46 @@ impl Health {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request ended: was there an answer?
-    pub(super) fn asked(&self, answered: bool, now: Instant) -> Option<Turn> {
+    /// Records a finished request.
+    pub(super) fn record_request(&self, answered: bool, now: Instant) -> Option<HealthChange> {
         let mut state = self.state();
         let failed = if answered { 0.0 } else { 1.0 };
-        state.rate = state.rate(now) * PAST + failed * (1.0 - PAST);
+        state.rate = state.rate(now) * SMOOTHING + failed * (1.0 - SMOOTHING);
         state.rated = now;
-        self.turn(&mut state, now)
+        self.change(&mut state, now)
     }
 
-    /// Its head is this far behind the best one of the chain.
-    pub(super) fn lags(&self, blocks: u64, now: Instant) -> Option<Turn> {
+    /// Records how many blocks its head is behind the best node.
+    pub(super) fn record_lag(&self, blocks: u64, now: Instant) -> Option<HealthChange> {
         let mut state = self.state();
         state.lag = blocks;
-        self.turn(&mut state, now)
+        self.change(&mut state, now)
     }
 
-    /// Says who it is; answers who it was before.
-    pub(super) fn identified(&self, identity: Identity, now: Instant) -> (Identity, Option<Turn>) {
+    /// Sets the identity; returns the previous one.
+    pub(super) fn set_identity(&self, identity: Identity, now: Instant) -> (Identity, Option<HealthChange>) {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.identity, identity);
-        (before, self.turn(&mut state, now))
+        (before, self.change(&mut state, now))
     }
 
-    fn turn(&self, state: &mut State, now: Instant) -> Option<Turn> {
-        let well = self.is_well(state, now);
-        match (std::mem::replace(&mut state.was_well, well), well) {
-            (true, false) => Some(Turn::Sick),
-            (false, true) => Some(Turn::Well),
+    fn change(&self, state: &mut State, now: Instant) -> Option<HealthChange> {
+        let healthy = self.is_state_healthy(state, now);
+        match (std::mem::replace(&mut state.was_healthy, healthy), healthy) {
+            (true, false) => Some(HealthChange::Degraded),
+            (false, true) => Some(HealthChange::Recovered),
             _ => None,
         }
     }
 
-    fn is_well(&self, state: &State, now: Instant) -> bool {
-        !matches!(state.identity, Identity::External(_))
+    fn is_state_healthy(&self, state: &State, now: Instant) -> bool {
+        !matches!(state.identity, Identity::WrongChain(_))
             && state.lag <= self.max_lag
-            && state.rate(now) < TROUBLED
+            && state.rate(now) < DEGRADED_RATE
     }
 
-    pub(super) fn well(&self, now: Instant) -> bool {
-        self.is_well(&self.state(), now)
+    pub(super) fn is_healthy(&self, now: Instant) -> bool {
+        self.is_state_healthy(&self.state(), now)
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -127,20 +131,20 @@ impl Health {
         self.state().lag
     }
 
-    pub(super) fn lags_behind(&self) -> bool {
+    pub(super) fn is_lagging(&self) -> bool {
         self.state().lag > self.max_lag
     }
 
-    /// Whether a copy of a send is worth a request.
-    pub(super) fn answers_at_times(&self, now: Instant) -> bool {
-        self.state().rate(now) < SILENT
+    /// Whether the node should get copies of sends.
+    pub(super) fn is_responsive(&self, now: Instant) -> bool {
+        self.state().rate(now) < UNRESPONSIVE_RATE
     }
 
     pub(super) fn rank(&self, now: Instant) -> Rank {
         let state = self.state();
         let rate = state.rate(now);
-        let trouble = if rate < TROUBLED { 0 } else { (rate * 10.0) as u8 };
-        Rank { lags: state.lag > self.max_lag, trouble }
+        let failures = if rate < DEGRADED_RATE { 0 } else { (rate * 10.0) as u8 };
+        Rank { lags: state.lag > self.max_lag, failures }
     }
 }
 
@@ -148,72 +152,73 @@ impl Health {
 mod tests {
     use super::*;
 
-    fn foreign() -> Identity {
-        Identity::External("the node serves chain 99".into())
+    fn wrong_chain() -> Identity {
+        Identity::WrongChain("the node serves chain 99".into())
     }
 
     #[test]
-    fn one_failure_moves_a_node_back_and_one_answer_makes_up_for_it() {
+    fn one_failure_degrades_a_node_and_one_success_restores_it() {
         let (health, now) = (Health::new(5), Instant::now());
         let fresh = health.rank(now);
-        assert_eq!(health.asked(false, now), Some(Turn::Sick));
-        assert!(health.rank(now) > fresh && health.answers_at_times(now));
-        assert_eq!(health.asked(true, now), Some(Turn::Well));
+        assert_eq!(health.record_request(false, now), Some(HealthChange::Degraded));
+        assert!(health.rank(now) > fresh && health.is_responsive(now));
+        assert_eq!(health.record_request(true, now), Some(HealthChange::Recovered));
         assert_eq!(health.rank(now), fresh);
     }
 
     #[test]
-    fn a_silent_node_gets_no_copies_and_needs_several_answers_to_come_back() {
+    fn an_unresponsive_node_gets_no_copies_and_needs_several_answers_to_recover() {
         let (health, now) = (Health::new(5), Instant::now());
         for _ in 0..4 {
-            health.asked(false, now);
+            health.record_request(false, now);
         }
-        assert!(!health.answers_at_times(now));
-        assert_eq!(health.asked(true, now), None, "one answer after four failures");
-        assert!(health.answers_at_times(now) && !health.well(now));
+        assert!(!health.is_responsive(now));
+        assert_eq!(health.record_request(true, now), None, "one answer after four failures");
+        assert!(health.is_responsive(now) && !health.is_healthy(now));
         for _ in 0..3 {
-            health.asked(true, now);
+            health.record_request(true, now);
         }
-        assert!(health.well(now));
+        assert!(health.is_healthy(now));
     }
 
     #[test]
-    fn failures_are_forgotten_with_time() {
+    fn failures_decay_with_time() {
         let (health, now) = (Health::new(5), Instant::now());
         for _ in 0..20 {
-            health.asked(false, now);
+            health.record_request(false, now);
         }
-        assert!(!health.well(now + HALF_LIFE));
-        assert!(health.well(now + 3 * HALF_LIFE));
+        assert!(!health.is_healthy(now + HALF_LIFE));
+        assert!(health.is_healthy(now + 3 * HALF_LIFE));
     }
 
     #[test]
-    fn a_node_that_fails_every_third_time_stays_behind_a_sound_one() {
-        let (flapping, sound, now) = (Health::new(5), Health::new(5), Instant::now());
+    fn a_node_that_fails_every_third_time_ranks_after_a_healthy_one() {
+        let (flapping, healthy, now) = (Health::new(5), Health::new(5), Instant::now());
         for _ in 0..20 {
-            flapping.asked(false, now);
-            assert!(flapping.rank(now) > sound.rank(now));
-            flapping.asked(true, now);
-            flapping.asked(true, now);
+            flapping.record_request(false, now);
+            assert!(flapping.rank(now) > healthy.rank(now));
+            flapping.record_request(true, now);
+            flapping.record_request(true, now);
         }
     }
 
     #[test]
-    fn a_lag_counts_from_the_limit_on_and_outweighs_trouble() {
+    fn a_lag_above_the_limit_outweighs_failures() {
         let (lagging, failing, now) = (Health::new(5), Health::new(5), Instant::now());
-        assert_eq!(lagging.lags(5, now), None);
-        assert_eq!(lagging.lags(6, now), Some(Turn::Sick));
-        failing.asked(false, now);
-        assert!(failing.rank(now) < lagging.rank(now), "what it says is old");
-        assert!(lagging.answers_at_times(now), "it can pass a transaction on");
-        assert_eq!(lagging.lags(0, now), Some(Turn::Well));
+        assert_eq!(lagging.record_lag(5, now), None);
+        assert_eq!(lagging.record_lag(6, now), Some(HealthChange::Degraded));
+        failing.record_request(false, now);
+        assert!(failing.rank(now) < lagging.rank(now), "its data is stale");
+        assert!(lagging.is_responsive(now), "it can forward a transaction");
+        assert_eq!(lagging.record_lag(0, now), Some(HealthChange::Recovered));
     }
 
     #[test]
-    fn a_node_of_another_chain_is_sick_however_well_it_answers() {
+    fn a_node_of_the_wrong_chain_is_unhealthy_even_if_it_answers() {
         let (health, now) = (Health::new(5), Instant::now());
-        assert_eq!(health.identified(foreign(), now), (Identity::Unchecked, Some(Turn::Sick)));
-        assert_eq!(health.asked(true, now), None);
-        assert_eq!(health.identified(Identity::Ours, now), (foreign(), Some(Turn::Well)));
+        let (before, change) = health.set_identity(wrong_chain(), now);
+        assert_eq!((before, change), (Identity::Unchecked, Some(HealthChange::Degraded)));
+        assert_eq!(health.record_request(true, now), None);
+        assert_eq!(health.set_identity(Identity::Ours, now), (wrong_chain(), Some(HealthChange::Recovered)));
     }
 }

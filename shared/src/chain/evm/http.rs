@@ -1,4 +1,4 @@
-//! One HTTP POST to one node. Moves bytes; does not know what they mean.
+//! One HTTP POST to one node.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::health::Health;
 use crate::chain::port::RpcError;
 use crate::config::{ChainConfig, Secret};
 
-/// No honest answer is larger: a full block's receipts are a few megabytes.
+/// Larger responses are refused. A full block's receipts are a few megabytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Nearly every answer is smaller. Of larger ones so many are held at once, or a hostile node could have each of
-/// `rpc.max_in_flight` requests fill the memory up to the limit.
+/// Nearly every response is smaller. At most `LARGE_AT_ONCE` larger ones are in memory at a time; otherwise a
+/// malicious node could fill memory with `rpc.max_in_flight` maximal responses.
 const SMALL_RESPONSE_BYTES: usize = 1 << 20;
 const LARGE_AT_ONCE: usize = 2;
 
-/// Shorter than the idle limits of the usual proxies, so that a connection is not closed under a request.
+/// Shorter than the idle timeouts of common proxies, so that a connection is not closed during a request.
 const POOL_IDLE: Duration = Duration::from_secs(30);
 
-/// A chain's client could not be built. No text of it holds a URL: URLs carry keys.
+/// A chain's client could not be built. Messages never contain a URL, because URLs may contain API keys.
 #[derive(Debug, thiserror::Error)]
 pub enum EvmClientError {
     #[error("chain {chain}: rpc.url: no node is configured")]
@@ -35,24 +35,24 @@ pub enum EvmClientError {
     BadPatterns { chain: String, problem: String },
     #[error("chain {chain}: rpc.ca_file: {problem}")]
     BadAuthorities { chain: String, problem: String },
-    #[error("chain {chain}: the HTTP client could not be set up")]
+    #[error("chain {chain}: could not create the HTTP client")]
     Http { chain: String, source: reqwest::Error },
 }
 
-/// Why there is no body to read.
+/// Why a request has no response body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PostError {
     Timeout(Duration),
     Transport(String),
     Status(u16),
-    /// HTTP 413: the request is larger than the node takes.
+    /// HTTP 413: the request is larger than the node accepts.
     TooLarge,
-    /// The answer is larger than we take.
+    /// The response is larger than `MAX_RESPONSE_BYTES`.
     Oversized,
 }
 
 impl PostError {
-    /// The bounded label of the error counter.
+    /// Label of the error counter.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             PostError::Timeout(_) => "timeout",
@@ -70,7 +70,7 @@ impl PostError {
             PostError::Status(status) => RpcError::Http { method, endpoint, status },
             PostError::TooLarge => RpcError::Http { method, endpoint, status: 413 },
             PostError::Oversized => {
-                let reason = format!("more than {MAX_RESPONSE_BYTES} bytes");
+                let reason = format!("larger than {MAX_RESPONSE_BYTES} bytes");
                 RpcError::Malformed { method, endpoint, reason }
             }
         }
@@ -80,18 +80,18 @@ impl PostError {
 /// One node.
 pub(super) struct Endpoint {
     url: Url,
-    /// Its place in the configuration.
+    /// Its index in the configuration.
     pub(super) index: usize,
-    /// Scheme, host and port: all that errors and logs may show.
+    /// Scheme, host and port: for errors and logs, without secrets.
     pub(super) shown: String,
-    /// Names it in metrics: host and port, and its place where two nodes share them.
+    /// Metric label: host and port, and the index if two nodes share them.
     pub(super) label: String,
     pub(super) health: Health,
-    /// What of the URL must not come back in a node's words.
+    /// Parts of the URL to redact in the node's messages.
     secrets: Vec<Secret>,
 }
 
-/// Shorter parts of a URL are words: `v3`, `mainnet`, `true`.
+/// Shorter parts of a URL are not secrets: `v3`, `mainnet`, `true`.
 const SHORTEST_SECRET: usize = 8;
 
 impl std::fmt::Debug for Endpoint {
@@ -127,7 +127,7 @@ impl Endpoint {
         Some(Endpoint { url, index, shown, label, health: Health::new(max_lag), secrets })
     }
 
-    /// A node's words are logged, stored and shown. Providers are known to quote the key that they do not accept.
+    /// Redacts a node's message, which is logged, stored and shown. Some providers include the rejected API key in it.
     pub(super) fn without_secrets(&self, mut text: String) -> String {
         for secret in &self.secrets {
             if text.contains(secret.expose()) {
@@ -137,14 +137,14 @@ impl Endpoint {
         text
     }
 
-    /// A proxy from the environment is for the outside, never for a node on this machine.
+    /// The environment's proxy is not used for local nodes.
     fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 }
 
-/// Whatever stands beside scheme, host and port and is long enough to be a key.
+/// The parts of the URL other than scheme, host and port that are long enough to be a key.
 fn secrets(url: &Url) -> Vec<Secret> {
     let mut parts = vec![url.username().to_owned(), url.password().unwrap_or_default().to_owned()];
     parts.extend(url.path_segments().into_iter().flatten().map(str::to_owned));
@@ -153,7 +153,7 @@ fn secrets(url: &Url) -> Vec<Secret> {
     parts.into_iter().map(Secret::new).collect()
 }
 
-/// The body of an answer. While it is there, a large one keeps others from being read.
+/// A response body. A large one holds its permit until dropped.
 #[derive(Debug)]
 pub(super) struct Body {
     pub(super) bytes: Vec<u8>,
@@ -174,14 +174,14 @@ impl Http {
             .timeout(config.rpc.timeout)
             .connect_timeout(config.rpc.timeout)
             .pool_idle_timeout(POOL_IDLE)
-            // Signed bytes go to the configured node or nowhere.
+            // Signed bytes must only go to the configured node.
             .redirect(Policy::none());
         if endpoints.iter().all(Endpoint::is_loopback) {
             builder = builder.no_proxy();
         }
         if let Some(path) = &config.rpc.ca_file {
             let bad = |problem| EvmClientError::BadAuthorities { chain: config.name.clone(), problem };
-            // Beside those of the system: a chain may have a node of one's own and one of a provider.
+            // In addition to the system's certificates: a chain may have a private node and a provider's.
             builder = builder.tls_certs_merge(authorities(path).map_err(bad)?);
         }
         let client =
@@ -189,7 +189,7 @@ impl Http {
         Ok(Http { client, timeout: config.rpc.timeout, large: Arc::new(Semaphore::new(LARGE_AT_ONCE)) })
     }
 
-    /// How long one request may take.
+    /// Timeout of one request.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -206,7 +206,7 @@ impl Http {
             StatusCode::PAYLOAD_TOO_LARGE => return Err(PostError::TooLarge),
             status => return Err(PostError::Status(status.as_u16())),
         }
-        // Said beforehand, it need not be read.
+        // Too large by Content-Length: do not read it.
         if response.content_length().is_some_and(|length| length > MAX_RESPONSE_BYTES as u64) {
             return Err(PostError::Oversized);
         }
@@ -223,7 +223,7 @@ impl Http {
         Ok(Body { bytes, _large: large })
     }
 
-    /// Waits until another large answer may be read, for no longer than a request may take.
+    /// Waits for a permit to read a large response, at most for the request timeout.
     async fn large_answer(&self) -> Result<OwnedSemaphorePermit, PostError> {
         let permit = tokio::time::timeout(self.timeout, Arc::clone(&self.large).acquire_owned()).await;
         permit.map_err(|_| PostError::Timeout(self.timeout)).map(|permit| permit.expect("it is never closed"))
@@ -234,7 +234,7 @@ impl Http {
             return PostError::Timeout(self.timeout);
         }
         let error = error.without_url();
-        // The outer text is only "error sending request"; the innermost says what happened.
+        // The outer message is only "error sending request"; the innermost has the cause.
         let mut cause: &dyn std::error::Error = &error;
         while let Some(inner) = cause.source() {
             cause = inner;
@@ -249,14 +249,14 @@ fn authorities(path: &Path) -> Result<Vec<Certificate>, String> {
     let pem = std::fs::read(path).map_err(|error| at(error.to_string()))?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(at("holds no certificate in PEM".into())),
+        _ => Err(at("contains no PEM certificate".into())),
     }
 }
 
-/// Whoever runs a node of their own meets this one first.
+/// Adds a hint to the usual error of a private node with its own CA.
 fn with_remedy(reason: String) -> String {
     match reason.contains("UnknownIssuer") {
-        true => format!("{reason} (if its authority is your own, name it in rpc.ca_file)"),
+        true => format!("{reason} (for a private CA, set rpc.ca_file)"),
         false => reason,
     }
 }
@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_quotes_its_url_is_not_repeated() {
+    fn secrets_of_the_url_are_redacted_in_messages() {
         let url = "https://someuser:password@rpc.example.org/v3/secret-key?token=t0kent0ken&fast=true";
         let endpoint = Endpoint::parse(url, 0, 5).unwrap();
-        let said = format!("v3: {url} is not true").replace("https://", "");
-        let kept = endpoint.without_secrets(said);
-        assert_eq!(kept, "v3: …:…@rpc.example.org/v3/…?token=…&fast=true is not true");
+        let message = format!("v3: {url} is not true").replace("https://", "");
+        let redacted = endpoint.without_secrets(message);
+        assert_eq!(redacted, "v3: …:…@rpc.example.org/v3/…?token=…&fast=true is not true");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Looks into the nodes' pools: every node on its own, through a funnel of its own, beside everything else.
+//! Reads the nodes' mempools: each node separately, with its own batcher.
 //!
-//! Nothing here is waited for by a send, and no answer, however late or wrong, counts for or against a node.
+//! Sends never wait for it, and its results do not affect the health of a node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,34 +24,34 @@ use crate::config::ChainConfig;
 use crate::domain::Nonce;
 use crate::domain::mempool::{KnownTx, PoolSurvey, PoolView, PooledTx};
 
-/// One request at a time for each node: a slow one holds one slot of `rpc.max_in_flight`, and advice can wait.
-const WIDTH: Width = Width { usual: 1, most: 1 };
+/// One request at a time per node: a slow node occupies one slot of `rpc.max_in_flight`, and a diagnosis can wait.
+const WIDTH: Width = Width { normal: 1, max: 1 };
 
 /// The pools of a chain's nodes.
 #[derive(Debug)]
 pub struct EvmInspector {
     shared: Arc<Shared>,
-    /// By the node's place in the configuration.
+    /// By the node's index in the configuration.
     pools: Vec<Pool>,
 }
 
 #[derive(Debug)]
 struct Pool {
     batcher: Batcher,
-    /// Remembered once the node said that it has no `txpool_contentFrom`.
-    hidden: AtomicBool,
+    /// Set once the node has reported that it lacks `txpool_contentFrom`.
+    unsupported: AtomicBool,
 }
 
 impl EvmClient {
-    /// Starts the funnels for looks into pools; must be called within a Tokio runtime.
+    /// Starts the batchers of the inspector; must be called within a Tokio runtime.
     pub fn inspector(&self, config: &ChainConfig) -> EvmInspector {
         let start = |index| {
             let limit = Arc::new(BatchLimit::new(config.rpc.max_batch));
-            Batcher::start(Arc::clone(&self.shared), limit, WIDTH, Route::Aside(index))
+            Batcher::start(Arc::clone(&self.shared), limit, WIDTH, Route::Unrated(index))
         };
         let nodes = self.shared.exchange.nodes.all();
         let pools =
-            nodes.iter().map(|node| Pool { batcher: start(node.index), hidden: AtomicBool::new(false) });
+            nodes.iter().map(|node| Pool { batcher: start(node.index), unsupported: AtomicBool::new(false) });
         EvmInspector { pools: pools.collect(), shared: Arc::clone(&self.shared) }
     }
 }
@@ -59,17 +59,17 @@ impl EvmClient {
 #[async_trait]
 impl MempoolInspector for EvmInspector {
     async fn inspect(&self, sender: Address, hashes: &[H256]) -> PoolSurvey {
-        let nodes: Vec<usize> = self.shared.exchange.nodes.not_other_chain().map(|node| node.index).collect();
+        let nodes: Vec<usize> = self.shared.exchange.nodes.not_wrong_chain().map(|node| node.index).collect();
         let views = join_all(nodes.iter().map(|index| self.pools[*index].view(sender, hashes))).await;
-        let heard = views.into_iter().filter_map(|view| {
-            view.inspect_err(|error| tracing::debug!(%error, "a node's pool could not be looked into")).ok()
+        let answered = views.into_iter().filter_map(|view| {
+            view.inspect_err(|error| tracing::debug!(%error, "could not read a node's mempool")).ok()
         });
-        PoolSurvey { asked: nodes.len(), views: heard.collect() }
+        PoolSurvey { asked: nodes.len(), views: answered.collect() }
     }
 }
 
 impl Pool {
-    /// Put into the funnel together, the questions leave it together, with those about other senders.
+    /// All calls are queued together, so that they are sent in one batch, with those for other senders.
     async fn view(&self, sender: Address, hashes: &[H256]) -> Result<PoolView, RpcError> {
         let known = try_join_all(hashes.iter().map(|hash| self.known(*hash)));
         let (mined_count, pending_count, known, pool) =
@@ -84,7 +84,7 @@ impl Pool {
         method: &'static str,
         params: Value,
     ) -> Result<(T, String), RpcError> {
-        let Answered { reply, endpoint } = self.batcher.ask(Call::new(method, params)).await?;
+        let Answered { reply, endpoint } = self.batcher.call(Call::new(method, params)).await?;
         match reply {
             Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
             Err(error) => Err(refused(method, &endpoint, &error)),
@@ -105,19 +105,20 @@ impl Pool {
         }
     }
 
-    /// `None` where the node does not show its pool, for good or this time: the rest of the view is worth having.
+    /// `None` if the node does not support it, or on an error: the rest of the view is still useful.
     async fn content(&self, sender: Address) -> Option<Vec<PooledTx>> {
-        if self.hidden.load(Relaxed) {
+        if self.unsupported.load(Relaxed) {
             return None;
         }
         let method = "txpool_contentFrom";
-        let Answered { reply, endpoint } = self.batcher.ask(Call::new(method, json!([sender]))).await.ok()?;
+        let Answered { reply, endpoint } =
+            self.batcher.call(Call::new(method, json!([sender]))).await.ok()?;
         match reply {
             Ok(result) => parse::<RawContent>(method, &endpoint, &result).ok().map(pooled),
             Err(error) => {
                 if lacks_method(&error) {
-                    tracing::info!(%endpoint, "the node has no {method}; its pool is judged by hashes and counts");
-                    self.hidden.store(true, Relaxed);
+                    tracing::info!(%endpoint, "no {method}; using hashes and counts instead");
+                    self.unsupported.store(true, Relaxed);
                 }
                 None
             }
@@ -146,7 +147,7 @@ fn pooled(content: RawContent) -> Vec<PooledTx> {
     let one = |queued: bool, raw: RawPooled| PooledTx { nonce: Nonce(raw.nonce.0), hash: raw.hash, queued };
     content
         .into_iter()
-        .flat_map(|(part, held)| held.into_values().map(move |raw| one(part == "queued", raw)))
+        .flat_map(|(part, txs)| txs.into_values().map(move |raw| one(part == "queued", raw)))
         .collect()
 }
 

@@ -1,17 +1,17 @@
-//! What becomes of a node's answers about its pool, right and wrong ones.
+//! Valid and invalid mempool answers of a node.
 
-use super::super::testing::{Act, Node, answer, client, config, impatient_client};
+use super::super::testing::{Act, Node, answer, client, config, short_timeout_client};
 use super::*;
 
 fn hash(n: u64) -> H256 {
     H256::from_low_u64_be(n)
 }
 
-async fn look(nodes: &[&Node], hashes: &[H256]) -> PoolSurvey {
+async fn inspect(nodes: &[&Node], hashes: &[H256]) -> PoolSurvey {
     client(nodes).inspector(&config(nodes)).inspect(Address::zero(), hashes).await
 }
 
-/// Count 7, and 8 with the pool; knows hash 1, has mined hash 2; `content` is its pool.
+/// A node with count 7 (pending: 8) that has hash 1 pooled and hash 2 mined; `content` is its `txpool_contentFrom`.
 fn node(content: Result<Value, Value>) -> impl Fn(&Value) -> Act {
     move |body| {
         answer(body, |call| match (call["method"].as_str().unwrap(), &call["params"]) {
@@ -25,18 +25,17 @@ fn node(content: Result<Value, Value>) -> impl Fn(&Value) -> Act {
             }
             ("eth_getTransactionByHash", _) => Ok(Value::Null),
             ("txpool_contentFrom", _) => content.clone(),
-            (other, _) => panic!("{other} was not expected"),
+            (other, _) => panic!("unexpected call of {other}"),
         })
     }
 }
 
 #[tokio::test]
 async fn hashes_counts_and_pool_are_one_view() {
-    let held = |n: u64, nonce: &str| json!({ "hash": hash(n), "nonce": nonce, "to": null, "value": "0x1" });
-    let content =
-        json!({ "pending": { "7": held(1, "0x7") }, "queued": { "9": held(5, "0x9") }, "baseFee": {} });
+    let tx = |n: u64, nonce: &str| json!({ "hash": hash(n), "nonce": nonce, "to": null, "value": "0x1" });
+    let content = json!({ "pending": { "7": tx(1, "0x7") }, "queued": { "9": tx(5, "0x9") }, "baseFee": {} });
     let node = Node::start(node(Ok(content))).await;
-    let survey = look(&[&node], &[hash(1), hash(2), hash(3)]).await;
+    let survey = inspect(&[&node], &[hash(1), hash(2), hash(3)]).await;
     assert_eq!((survey.asked, survey.views.len()), (1, 1));
     let mut view = survey.views[0].clone();
     let known = [KnownTx { hash: hash(1), in_block: false }, KnownTx { hash: hash(2), in_block: true }];
@@ -51,10 +50,10 @@ async fn hashes_counts_and_pool_are_one_view() {
 }
 
 #[tokio::test]
-async fn a_node_that_hides_its_pool_is_asked_for_it_once_and_keeps_its_good_name() {
-    let hides =
+async fn an_unsupported_txpool_method_is_called_once_and_does_not_affect_health() {
+    let unsupported =
         json!({ "code": -32601, "message": "the method txpool_contentFrom does not exist/is not available" });
-    let node = Node::start(node(Err(hides))).await;
+    let node = Node::start(node(Err(unsupported))).await;
     let client = client(&[&node]);
     let inspector = client.inspector(&config(&[&node]));
     for _ in 0..3 {
@@ -64,26 +63,26 @@ async fn a_node_that_hides_its_pool_is_asked_for_it_once_and_keeps_its_good_name
     let bodies = node.bodies();
     let asked = bodies.iter().flat_map(|body| body.as_array().cloned().unwrap_or_else(|| vec![body.clone()]));
     assert_eq!(asked.filter(|call| call["method"] == "txpool_contentFrom").count(), 1);
-    assert!(client.shared.exchange.nodes.all()[0].health.well(std::time::Instant::now()));
+    assert!(client.shared.exchange.nodes.all()[0].health.is_healthy(std::time::Instant::now()));
 }
 
 #[tokio::test]
-async fn a_pool_in_another_shape_hides_nothing_else() {
+async fn a_malformed_pool_does_not_affect_the_rest_of_the_view() {
     for odd in [json!([1, 2]), json!({ "pending": { "7": "transfer" } }), Value::Null] {
         let node = Node::start(node(Ok(odd))).await;
-        let view = look(&[&node], &[hash(1)]).await.views.remove(0);
+        let view = inspect(&[&node], &[hash(1)]).await.views.remove(0);
         assert_eq!((view.pool, view.known.len()), (None, 1));
     }
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_is_counted_and_does_not_silence_the_others() {
+async fn a_node_that_does_not_answer_is_counted_and_the_others_are_used() {
     let (hangs, good) = (Node::start(|_| Act::Hang).await, Node::start(node(Ok(json!({})))).await);
-    let client = impatient_client(&[&hangs, &good]);
+    let client = short_timeout_client(&[&hangs, &good]);
     let survey = client.inspector(&config(&[&hangs, &good])).inspect(Address::zero(), &[hash(1)]).await;
     assert_eq!((survey.asked, survey.views.len()), (2, 1));
     let nodes = client.shared.exchange.nodes.all();
-    assert!(nodes[0].health.well(std::time::Instant::now()), "advice never speaks against a node");
-    let lies = Node::start(|body| answer(body, |_| Ok(json!({ "hash": hash(8) })))).await;
-    assert!(look(&[&lies], &[hash(1)]).await.views.is_empty(), "an answer about another transaction");
+    assert!(nodes[0].health.is_healthy(std::time::Instant::now()), "the inspector does not affect health");
+    let wrong = Node::start(|body| answer(body, |_| Ok(json!({ "hash": hash(8) })))).await;
+    assert!(inspect(&[&wrong], &[hash(1)]).await.views.is_empty(), "an answer about another transaction");
 }

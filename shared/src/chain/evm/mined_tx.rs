@@ -1,5 +1,5 @@
-//! Transactions of a sender as a block shows them. Nothing a node says of them is believed: the hash is computed from the
-//! fields, and the sender from the signature.
+//! A sender's transactions in a block. The node is not trusted: the hash is computed from the fields and the sender
+//! recovered from the signature.
 
 use ethers_core::types::transaction::eip2930::AccessListItem;
 use ethers_core::types::{Address, Bytes, H256, Signature, U256};
@@ -20,7 +20,7 @@ pub(super) struct FullBlock {
     transactions: Vec<Box<RawValue>>,
 }
 
-/// Enough to see whose it claims to be.
+/// The node's claim about hash, sender and nonce.
 #[derive(Debug, Deserialize)]
 struct Claim {
     hash: H256,
@@ -28,16 +28,16 @@ struct Claim {
     nonce: Count,
 }
 
-/// What a block holds of a sender.
+/// The transactions of a sender in a block.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) proved: Vec<MinedTx>,
-    /// Claim to be the sender's, and their signature does not show it.
+    /// Reported for the sender, but the signature does not verify.
     pub(super) unproved: Vec<MinedTx>,
 }
 
 impl FullBlock {
-    /// `None`: it is another block than the one asked for.
+    /// `None`: not the requested block.
     pub(super) fn sent_by(&self, sender: Address, asked: BlockId) -> Option<Found> {
         if self.hash != asked.hash || self.number.0 != asked.number {
             return None;
@@ -70,7 +70,7 @@ struct Authorization {
     s: Quantity,
 }
 
-/// Every field that is signed, and the signature. Types 0 to 4.
+/// Every signed field, and the signature. Transaction types 0 to 4.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SignedTx {
@@ -99,7 +99,7 @@ struct SignedTx {
 }
 
 impl SignedTx {
-    /// Whether the fields have the claimed hash, and the claimed sender signed them.
+    /// Whether the fields hash to the claimed hash and the claimed sender signed them.
     fn proves(&self, claim: &Claim) -> bool {
         let kind = self.kind.map_or(0, |kind| kind.0);
         if self.nonce.0 != U256::from(claim.nonce.0) {
@@ -109,7 +109,7 @@ impl SignedTx {
         let Some((v, is_y_odd)) = self.parity(kind) else { return false };
         let signature = [item(v), item(self.r.0), item(self.s.0)];
         let signed = encode(kind, fields.iter().chain(&signature));
-        // A legacy transaction that is bound to a chain signs the chain as well (EIP-155).
+        // A legacy transaction with replay protection also signs the chain id (EIP-155).
         let bound = match (kind, v.checked_sub(U256::from(35))) {
             (0, Some(twice)) => vec![item(twice / 2), item(U256::zero()), item(U256::zero())],
             _ => Vec::new(),
@@ -119,7 +119,7 @@ impl SignedTx {
         H256(keccak256(signed)) == claim.hash && is_signature_of(claim.from, digest, &signature)
     }
 
-    /// `v` as it is encoded, and the parity in it.
+    /// `v` as encoded, and its parity.
     fn parity(&self, kind: u64) -> Option<(U256, bool)> {
         if kind == 0 {
             let v = self.v?.0;
@@ -134,7 +134,7 @@ impl SignedTx {
         (parity <= U256::one()).then(|| (parity, parity.bit(0)))
     }
 
-    /// What is signed, in its order. `None`: a field is missing, or the type is not known.
+    /// The signed fields in order. `None`: a field is missing, or the type is unknown.
     fn fields(&self, kind: u64) -> Option<Vec<Vec<u8>>> {
         let to = self.to.map_or_else(|| item(Vec::<u8>::new()), item);
         let tail = [item(self.gas.0), to, item(self.value.0), item(self.input.to_vec())];
@@ -191,7 +191,7 @@ fn list(items: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     stream.out().to_vec()
 }
 
-/// With the byte of its type in front (EIP-2718), which a legacy transaction does not have.
+/// Prefixed with the transaction type (EIP-2718), except for legacy transactions.
 fn encode<'a>(kind: u64, fields: impl Iterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     let body = list(fields.cloned());
     match u8::try_from(kind) {

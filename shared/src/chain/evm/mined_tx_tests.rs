@@ -1,4 +1,4 @@
-//! Transactions of every type, signed here, shown as a node shows them, and then changed field by field.
+//! Transactions of every type, signed, formatted as a node returns them, and then modified field by field.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::transaction::eip2930::AccessList;
@@ -17,17 +17,17 @@ fn block_id() -> BlockId {
 }
 
 fn found(transaction: &Value) -> Found {
-    // Through text, as it comes: raw values cannot be read from a tree.
+    // Via text: `RawValue` cannot be deserialised from a `Value`.
     let shown = json!({ "number": "0x7", "hash": H256::repeat_byte(7), "transactions": [transaction] });
     let block: FullBlock = serde_json::from_str(&shown.to_string()).unwrap();
     block.sent_by(wallet().address(), block_id()).unwrap()
 }
 
-/// As `eth_getBlockByHash` shows it.
+/// As returned by `eth_getBlockByHash`.
 fn shown(typed: &TypedTransaction) -> Value {
     let signature = wallet().sign_transaction_sync(typed).unwrap();
     let raw = typed.rlp_signed(&signature);
-    // This library puts the chain into `v` whatever the type.
+    // ethers puts the chain id into `v` for every type.
     let parity = U256::from((signature.v - 35) % 2);
     let mut shown = json!({
         "hash": H256(keccak256(&raw)), "from": wallet().address(), "nonce": typed.nonce().unwrap(),
@@ -106,9 +106,9 @@ fn a_transaction_is_proved_by_its_own_signature() {
     }
 }
 
-/// The negative control: whatever is changed, nothing is proved.
+/// The negative control: no modified transaction is proved.
 #[test]
-fn a_transaction_that_was_changed_is_not_proved() {
+fn a_modified_transaction_is_not_proved() {
     for typed in typed() {
         for (field, other) in [
             ("hash", json!(H256::repeat_byte(1))),
@@ -130,7 +130,7 @@ fn a_transaction_that_was_changed_is_not_proved() {
     }
 }
 
-/// A transaction that somebody else signed, said to be ours.
+/// A transaction of an external sender, reported as ours.
 #[test]
 fn a_sender_that_did_not_sign_is_not_proved() {
     let mut shown = shown(&legacy(true));
@@ -169,7 +169,7 @@ fn blob_and_delegating_transactions_are_proved_as_well() {
 }
 
 #[test]
-fn an_unbound_legacy_transaction_is_proved() {
+fn a_legacy_transaction_without_chain_id_is_proved() {
     let mut shown = shown(&legacy(true));
     let tx: SignedTx = serde_json::from_value(shown.clone()).unwrap();
     let fields = tx.fields(0).unwrap();
@@ -184,7 +184,7 @@ fn an_unbound_legacy_transaction_is_proved() {
 }
 
 #[test]
-fn another_block_is_no_answer() {
+fn another_block_is_refused() {
     let other = BlockId { number: 7, hash: H256::repeat_byte(8) };
     let text = json!({ "number": "0x7", "hash": H256::repeat_byte(7), "transactions": [] }).to_string();
     let block: FullBlock = serde_json::from_str(&text).unwrap();

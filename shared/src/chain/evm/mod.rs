@@ -1,10 +1,10 @@
-//! The EVM adapter: JSON-RPC over HTTP, batched.
+//! The EVM adapter: batched JSON-RPC over HTTP.
 //!
-//! `client` speaks the port. It puts calls into a `batcher`, which batches them by itself and fails over between
-//! nodes; `broadcast` tells a transaction to all of them; `exchange` takes one set of calls to one node; `http` moves
-//! bytes; `nodes` orders the nodes by their `health`, which `survey` asks for; `inspect` looks into their pools; `taker`
-//! finds who consumed a nonce; `wire`, `decode`, `revert` and `answer` know the formats. None of it remembers a
-//! transaction: asking twice is always allowed.
+//! `client` implements the port. It queues calls in a `batcher`, which batches them and fails over between nodes.
+//! `broadcast` sends a transaction to all nodes; `exchange` sends a set of calls to one node; `http` does the HTTP
+//! request; `nodes` orders the nodes by their `health`, which `survey` updates; `inspect` reads mempools; `consumer`
+//! finds the transaction that consumed a nonce; `wire`, `decode`, `revert` and `answer` parse the formats. The adapter
+//! stores no transaction state: every call can be repeated.
 
 mod answer;
 mod batcher;

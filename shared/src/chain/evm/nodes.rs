@@ -1,11 +1,11 @@
-//! The nodes of one chain and the order in which they are asked.
+//! The nodes of one chain and the order in which they are used.
 //!
-//! Knows how well each node does, not what it is asked. A node that serves another chain is in no list it gives.
+//! Tracks the health of each node. A node that serves another chain is never returned for use.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::health::{Identity, Turn};
+use super::health::{HealthChange, Identity};
 use super::http::{Endpoint, EvmClientError, Http};
 use crate::chain::port::RpcError;
 use crate::config::ChainConfig;
@@ -17,9 +17,9 @@ pub(super) struct Nodes {
     pub(super) http: Http,
     chain: ChainId,
     endpoints: Vec<Endpoint>,
-    /// From the first check on, a node is used only once it was checked itself.
-    guarded: AtomicBool,
-    /// How often a node became well again.
+    /// Set by the first survey: from then on, only nodes with a checked identity are used.
+    identity_required: AtomicBool,
+    /// How often a node recovered.
     recoveries: AtomicU64,
 }
 
@@ -31,97 +31,98 @@ impl Nodes {
             http,
             chain: config.id,
             endpoints,
-            guarded: AtomicBool::new(false),
+            identity_required: AtomicBool::new(false),
             recoveries: AtomicU64::new(0),
         })
     }
 
-    /// How often one of several became well again. Of one alone whoever asks it knows.
+    /// How often one of several nodes recovered. Always 0 with a single node: its callers notice the recovery
+    /// themselves.
     pub(super) fn recoveries(&self) -> u64 {
         if self.endpoints.len() > 1 { self.recoveries.load(Relaxed) } else { 0 }
     }
 
-    /// All of them, in the order of the configuration.
+    /// All nodes, in configuration order.
     pub(super) fn all(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// Those that may serve our chain, for questions that every node must answer.
-    pub(super) fn not_other_chain(&self) -> impl Iterator<Item = &Endpoint> {
-        self.endpoints.iter().filter(|node| !matches!(node.health.identity(), Identity::External(_)))
+    /// The nodes that may serve our chain, for queries to every node.
+    pub(super) fn not_wrong_chain(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().filter(|node| !matches!(node.health.identity(), Identity::WrongChain(_)))
     }
 
     pub(super) fn is_usable(&self, endpoint: &Endpoint) -> bool {
         match endpoint.health.identity() {
             Identity::Ours => true,
-            Identity::Unchecked => !self.guarded.load(Relaxed),
-            Identity::External(_) => false,
+            Identity::Unchecked => !self.identity_required.load(Relaxed),
+            Identity::WrongChain(_) => false,
         }
     }
 
-    /// Every usable node once, the best first; equals in the order of the configuration.
-    pub(super) fn in_turn(&self) -> Vec<&Endpoint> {
+    /// Every usable node, best first; equal ones in configuration order.
+    pub(super) fn by_preference(&self) -> Vec<&Endpoint> {
         let now = Instant::now();
         let mut usable: Vec<&Endpoint> = self.endpoints.iter().filter(|node| self.is_usable(node)).collect();
         usable.sort_by_cached_key(|node| node.health.rank(now));
         usable
     }
 
-    /// Who gets a transaction: the nodes to tell at once, and those to tell if none of these could be asked.
+    /// The nodes for a broadcast: those to use first, and the fallback if none of the first could be reached.
     pub(super) fn for_broadcast(&self) -> [Vec<&Endpoint>; 2] {
         let now = Instant::now();
-        let (at_once, else_these) =
-            self.in_turn().into_iter().partition(|node| node.health.answers_at_times(now));
-        [at_once, else_these]
+        let (first, fallback) =
+            self.by_preference().into_iter().partition(|node| node.health.is_responsive(now));
+        [first, fallback]
     }
 
-    /// A request to this node ended, with an answer or without.
+    /// Records whether a request to this node was answered.
     pub(super) fn note(&self, endpoint: &Endpoint, answered: bool) {
-        let turn = endpoint.health.asked(answered, Instant::now());
-        self.tell(endpoint, turn, "requests fail");
+        let change = endpoint.health.record_request(answered, Instant::now());
+        self.report(endpoint, change, "requests fail");
     }
 
-    /// Its head is this far behind the best.
+    /// Records how many blocks its head is behind the best node.
     pub(super) fn note_lag(&self, endpoint: &Endpoint, blocks: u64) {
-        let turn = endpoint.health.lags(blocks, Instant::now());
-        self.tell(endpoint, turn, "its head is behind");
+        let change = endpoint.health.record_lag(blocks, Instant::now());
+        self.report(endpoint, change, "its head is behind");
     }
 
-    /// It was asked whose chain it serves.
+    /// Records which chain it serves.
     pub(super) fn note_identity(&self, endpoint: &Endpoint, identity: Identity) {
-        let (before, turn) = endpoint.health.identified(identity.clone(), Instant::now());
+        let (before, change) = endpoint.health.set_identity(identity.clone(), Instant::now());
         match &identity {
-            Identity::External(problem) if before != identity => {
+            Identity::WrongChain(problem) if before != identity => {
                 tracing::error!(chain.id = self.chain.0, endpoint = %endpoint.shown, problem,
-                    "a node serves another chain: it is not used");
+                    "node serves another chain; not used");
             }
-            _ => self.tell(endpoint, turn, ""),
+            _ => self.report(endpoint, change, ""),
         }
     }
 
-    /// Nodes that were not checked are not used any more.
-    pub(super) fn guard(&self) {
-        self.guarded.store(true, Relaxed);
-        self.gauge();
+    /// From now on, nodes with an unchecked identity are not used.
+    pub(super) fn require_identity(&self) {
+        self.identity_required.store(true, Relaxed);
+        self.set_gauges();
     }
 
-    fn tell(&self, endpoint: &Endpoint, turn: Option<Turn>, reason: &str) {
-        let Some(turn) = turn else { return };
-        match turn {
-            Turn::Sick => tracing::warn!(chain.id = self.chain.0, endpoint = %endpoint.shown,
-                lag = endpoint.health.lag(), reason, "a node does badly: the others are asked first"),
-            Turn::Well => {
+    fn report(&self, endpoint: &Endpoint, change: Option<HealthChange>, reason: &str) {
+        let Some(change) = change else { return };
+        match change {
+            HealthChange::Degraded => tracing::warn!(chain.id = self.chain.0, endpoint = %endpoint.shown,
+                lag = endpoint.health.lag(), reason, "node unhealthy; other nodes are preferred"),
+            HealthChange::Recovered => {
                 self.recoveries.fetch_add(1, Relaxed);
-                tracing::info!(chain.id = self.chain.0, endpoint = %endpoint.shown, "a node does well again")
+                tracing::info!(chain.id = self.chain.0, endpoint = %endpoint.shown, "node recovered")
             }
         }
-        self.gauge();
+        self.set_gauges();
     }
 
-    fn gauge(&self) {
+    fn set_gauges(&self) {
         let now = Instant::now();
         for node in &self.endpoints {
-            let healthy = self.is_usable(node) && node.health.well(now);
+            let healthy = self.is_usable(node) && node.health.is_healthy(now);
             let labels = [("chain", self.chain.to_string()), ("node", node.label.clone())];
             metrics::gauge!(RPC_NODE_HEALTHY, &labels).set(if healthy { 1.0 } else { 0.0 });
             metrics::gauge!(RPC_NODE_LAG_BLOCKS, &labels).set(node.health.lag() as f64);
@@ -129,7 +130,7 @@ impl Nodes {
     }
 }
 
-/// There is nobody to ask.
+/// The error if no node is usable.
 pub(super) fn no_node(method: &'static str) -> RpcError {
     RpcError::Transport {
         method,

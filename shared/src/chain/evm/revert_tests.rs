@@ -4,21 +4,21 @@ use serde_json::json;
 use super::*;
 use crate::domain::RevertKind;
 
-fn said(code: i64, message: &str, data: Option<Value>) -> Option<Failure> {
+fn parsed(code: i64, message: &str, data: Option<Value>) -> Option<Failure> {
     failure(&ErrorObject { code, message: message.into(), data })
 }
 
-fn in_words(code: i64, message: &str, data: Option<Value>) -> Option<String> {
-    said(code, message, data).map(|failure| failure.in_words(&[]))
+fn describe(code: i64, message: &str, data: Option<Value>) -> Option<String> {
+    parsed(code, message, data).map(|failure| failure.describe(&[]))
 }
 
 fn text(reason: &str) -> String {
     format!("0x08c379a0{}", hex::encode(encode(&[Token::String(reason.into())])))
 }
 
-/// One row for each place and wording that a node is known for.
+/// One row for each known format.
 #[test]
-fn the_bytes_are_found_wherever_the_node_put_them() {
+fn the_returned_bytes_are_found_in_every_format() {
     let hex = text("insufficient funds");
     let hash = format!("0x{}", "ab".repeat(32));
     let hardhat =
@@ -65,16 +65,16 @@ fn the_bytes_are_found_wherever_the_node_put_them() {
             Value::Null,
         ),
     ] {
-        let failure = said(code, message, Some(data)).unwrap_or_else(|| panic!("{node}: no failure"));
+        let failure = parsed(code, message, Some(data)).unwrap_or_else(|| panic!("{node}: no failure"));
         let revert = failure.revert.clone().unwrap_or_else(|| panic!("{node}: no bytes"));
         assert_eq!(format!("{:#x}", revert.data), hex, "{node}");
-        assert_eq!(failure.in_words(&[]), "insufficient funds", "{node}");
+        assert_eq!(failure.describe(&[]), "insufficient funds", "{node}");
         assert!(!failure.out_of_gas, "{node}");
     }
 }
 
 #[test]
-fn without_bytes_the_words_are_the_reason() {
+fn without_bytes_the_message_is_the_reason() {
     for (message, data) in [
         ("execution reverted: not the owner", None),
         ("execution reverted: not the owner", Some(json!("0x"))),
@@ -85,33 +85,33 @@ fn without_bytes_the_words_are_the_reason() {
         ),
         ("rpc error: execution reverted: not the owner", Some(json!({ "code": 3 }))),
     ] {
-        let failure = said(-32000, message, data).unwrap();
+        let failure = parsed(-32000, message, data).unwrap();
         let revert = failure.revert.as_ref().unwrap().decode(&[]);
         assert_eq!(
             (revert.kind, revert.reason.as_deref()),
             (RevertKind::Error, Some("not the owner")),
             "{message}"
         );
-        assert_eq!(failure.in_words(&[]), "not the owner");
+        assert_eq!(failure.describe(&[]), "not the owner");
     }
 }
 
 #[test]
-fn a_revert_without_anything_is_empty_and_the_message_is_all_there_is() {
+fn a_revert_without_data_is_empty_and_described_by_the_message() {
     for (code, message, data) in [
         (3, "execution reverted", Some(json!("0x"))),
         (-32000, "execution reverted", None),
         (-32015, "VM execution error.", Some(json!("Reverted 0x"))),
         (-32603, "Error: Transaction reverted without a reason string", Some(json!({ "data": "0x" }))),
     ] {
-        let failure = said(code, message, data).unwrap();
+        let failure = parsed(code, message, data).unwrap();
         assert_eq!(failure.revert.as_ref().unwrap().decode(&[]).kind, RevertKind::Empty, "{message}");
-        assert_eq!(failure.in_words(&[]), message);
+        assert_eq!(failure.describe(&[]), message);
     }
 }
 
 #[test]
-fn what_broke_off_returned_nothing() {
+fn an_aborted_execution_has_no_revert_data() {
     for (code, message, data, out_of_gas) in [
         (-32000, "invalid opcode: INVALID", None, false),
         (-32000, "out of gas", None, true),
@@ -120,42 +120,43 @@ fn what_broke_off_returned_nothing() {
         (-32015, "VM execution error.", Some(json!("Bad instruction fe")), false),
         (-32015, "VM execution error.", Some(json!("Out of gas")), true),
     ] {
-        let failure = said(code, message, data).unwrap();
+        let failure = parsed(code, message, data).unwrap();
         assert_eq!((failure.revert.clone(), failure.out_of_gas), (None, out_of_gas), "{message}");
-        assert_eq!(failure.in_words(&[]), message);
+        assert_eq!(failure.describe(&[]), message);
     }
 }
 
 #[test]
-fn a_contract_that_speaks_of_gas_has_not_run_out_of_it() {
+fn a_revert_reason_about_gas_is_not_out_of_gas() {
     let message = "execution reverted: out of gas money";
     for data in [None, Some(json!(text("out of gas money")))] {
-        let failure = said(3, message, data).unwrap();
-        assert_eq!((failure.out_of_gas, failure.in_words(&[]).as_str()), (false, "out of gas money"));
+        let failure = parsed(3, message, data).unwrap();
+        assert_eq!((failure.out_of_gas, failure.describe(&[]).as_str()), (false, "out of gas money"));
     }
 }
 
 #[test]
-fn a_panic_and_an_unknown_error_are_named() {
+fn a_panic_and_unrecognised_data_are_described() {
     let panic = format!("0x4e487b71{:0>64}", "11");
-    assert_eq!(in_words(3, "x", Some(panic.into())).as_deref(), Some("panic: arithmetic overflow (0x11)"));
-    assert_eq!(in_words(3, "x", Some("0xdeadbeef01".into())).as_deref(), Some("unknown error 0xdeadbeef01"));
+    assert_eq!(describe(3, "x", Some(panic.into())).as_deref(), Some("panic: arithmetic overflow (0x11)"));
+    let unknown = describe(3, "x", Some("0xdeadbeef01".into()));
+    assert_eq!(unknown.as_deref(), Some("unrecognised revert data 0xdeadbeef01"));
     let cut = &text("hello")[..20];
-    assert!(in_words(3, "x", Some(cut.into())).unwrap().starts_with("unknown error 0x08c379a0"));
+    assert!(describe(3, "x", Some(cut.into())).unwrap().starts_with("unrecognised revert data 0x08c379a0"));
 }
 
 #[test]
-fn an_error_that_is_not_about_execution_is_no_failure() {
+fn an_error_that_is_not_about_execution_is_not_a_failure() {
     for message in
         ["insufficient funds for transfer", "header not found", "gas required exceeds allowance (1)"]
     {
-        assert_eq!(said(-32000, message, None), None);
+        assert_eq!(parsed(-32000, message, None), None);
     }
-    assert_eq!(said(-32602, "invalid argument", Some("0xdeadbeef".into())), None);
+    assert_eq!(parsed(-32602, "invalid argument", Some("0xdeadbeef".into())), None);
 }
 
 #[test]
-fn nonsense_in_the_place_of_bytes_is_no_bytes() {
+fn invalid_data_is_treated_as_empty() {
     for data in [
         json!("0xzz"),
         json!("é0x1"),
@@ -163,28 +164,29 @@ fn nonsense_in_the_place_of_bytes_is_no_bytes() {
         json!([text("x")]),
         json!({ "data": { "data": { "data": { "data": text("x") } } } }),
     ] {
-        let failure = said(3, "execution reverted", Some(data.clone())).unwrap();
+        let failure = parsed(3, "execution reverted", Some(data.clone())).unwrap();
         assert_eq!(failure.revert.unwrap().decode(&[]).kind, RevertKind::Empty, "{data}");
     }
-    let endless = format!("0x{}", "ee".repeat(100_000));
-    let revert = said(3, "execution reverted", Some(endless.into())).unwrap().revert.unwrap();
+    let long = format!("0x{}", "ee".repeat(100_000));
+    let revert = parsed(3, "execution reverted", Some(long.into())).unwrap().revert.unwrap();
     assert_eq!((revert.data.len(), revert.size), (1024, 100_000));
 }
 
-/// Found by the chaos run: an estimate that was answered like this made the transaction FAILED, as if its contract had refused it.
+/// Found by the chaos run: an estimate that was answered like this made the transaction FAILED, as if its contract had
+/// refused it.
 #[test]
-fn a_code_for_reverts_on_words_that_are_known_for_something_else_is_no_revert() {
+fn a_revert_code_with_a_message_known_otherwise_is_not_a_revert() {
     let known = include_str!("../node_answers.tsv").lines().skip(1).filter_map(|line| {
         let cells: Vec<&str> = line.splitn(4, '\t').collect();
         (cells[2] == "3").then(|| (cells[0], cells[3]))
     });
     let mut seen = 0;
-    for (class, words) in known.filter(|(class, _)| *class != "unknown") {
-        assert_eq!(said(3, words, None), None, "{class}: {words}");
-        assert!(said(3, words, Some(json!(text("no")))).is_some(), "but bytes were returned: {words}");
+    for (class, message) in known.filter(|(class, _)| *class != "unknown") {
+        assert_eq!(parsed(3, message, None), None, "{class}: {message}");
+        assert!(parsed(3, message, Some(json!(text("no")))).is_some(), "but bytes were returned: {message}");
         seen += 1;
     }
     assert!(seen >= 5, "the table has such rows");
-    assert!(said(3, "execution reverted: nonce too low", None).is_some(), "a contract may say anything");
-    assert!(said(3, "no words that anybody knows", None).is_some());
+    assert!(parsed(3, "execution reverted: nonce too low", None).is_some(), "reasons may be any text");
+    assert!(parsed(3, "an unclassified message", None).is_some());
 }

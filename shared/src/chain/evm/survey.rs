@@ -1,6 +1,6 @@
-//! Asks every node who it is and where its head is, and has the nodes judged by it.
+//! Queries every node for its chain id, genesis and head, and updates its health.
 //!
-//! Decides which nodes are used, not whether the chain is: that is for whoever knows the database.
+//! Decides which nodes are used. Whether the chain is halted is decided by the caller.
 
 use std::time::Duration;
 
@@ -20,37 +20,37 @@ use super::wire::Call;
 use crate::chain::port::{ChainIdentity, RpcError};
 use crate::domain::ChainId;
 
-/// How much longer than the first right node the others may take, so that a node that hangs does not delay the verdict.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How much longer than the first correct node the others may take, so that a hanging node does not delay the result.
+const STRAGGLER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a node says of itself.
+/// A node's identity and head.
 #[derive(Clone, Debug)]
-struct Seen {
+struct NodeStatus {
     chain_id: ChainId,
     genesis: Option<H256>,
     head: u64,
 }
 
 impl EvmClient {
-    /// Checks every node against the configured id and `known`, the genesis; where that is not known yet, the first
-    /// node that has one decides for the others.
+    /// Checks every node against the configured chain id and `known`, the genesis hash. If that is not known yet, the
+    /// genesis of the first node that has one is used for all.
     pub(super) async fn survey(&self, known: Option<H256>) -> Result<ChainIdentity, RpcError> {
         let nodes = &self.shared.exchange.nodes;
-        let (seen, mut failure) = self.ask_everyone().await;
-        let of_our_id = |seen: &&Seen| seen.chain_id == self.chain_id;
+        let (seen, mut failure) = self.query_all().await;
+        let of_our_id = |seen: &&NodeStatus| seen.chain_id == self.chain_id;
         let expected =
             known.or_else(|| seen.iter().flatten().filter(of_our_id).find_map(|seen| seen.genesis));
         let (mut best, mut problem) = (None, None);
         for (node, seen) in nodes.all().iter().zip(&seen) {
             let Some(seen) = seen else { continue };
-            match ChainIdentity::judge(self.chain_id, expected, seen.chain_id, seen.genesis) {
+            match ChainIdentity::check(self.chain_id, expected, seen.chain_id, seen.genesis) {
                 ChainIdentity::Ours { .. } => {
                     nodes.note_identity(node, Identity::Ours);
                     best = best.max(Some(seen.head));
                 }
-                ChainIdentity::External { problem: told } => {
-                    problem.get_or_insert(told.clone());
-                    nodes.note_identity(node, Identity::External(told));
+                ChainIdentity::WrongChain { problem: found } => {
+                    problem.get_or_insert(found.clone());
+                    nodes.note_identity(node, Identity::WrongChain(found));
                 }
             }
         }
@@ -61,55 +61,55 @@ impl EvmClient {
                 nodes.note_lag(node, best.saturating_sub(seen.head));
             }
         }
-        nodes.guard();
+        nodes.require_identity();
         if best.is_some() {
             return Ok(ChainIdentity::Ours { genesis: expected });
         }
-        // A node that was right when it could last be asked may still be: then nothing is known, and nothing changes.
+        // A node that was correct at its last answer may still be: then the result is unknown, not a wrong chain.
         let maybe_ours = nodes.all().iter().any(|node| node.health.identity() == Identity::Ours);
         match problem {
-            Some(problem) if !maybe_ours => Ok(ChainIdentity::External { problem }),
+            Some(problem) if !maybe_ours => Ok(ChainIdentity::WrongChain { problem }),
             _ => Err(failure.take().unwrap_or_else(|| no_node("eth_chainId"))),
         }
     }
 
-    /// What each node said, by its place; nothing for those that said nothing, and one reason why.
-    async fn ask_everyone(&self) -> (Vec<Option<Seen>>, Option<RpcError>) {
+    /// The status of each node by index, `None` for those without one, and the last error.
+    async fn query_all(&self) -> (Vec<Option<NodeStatus>>, Option<RpcError>) {
         let nodes = self.shared.exchange.nodes.all();
-        let mut seen: Vec<Option<Seen>> = vec![None; nodes.len()];
+        let mut seen: Vec<Option<NodeStatus>> = vec![None; nodes.len()];
         let mut failure = None;
-        let mut heard = vec![false; nodes.len()];
+        let mut answered = vec![false; nodes.len()];
         let mut answers: FuturesUnordered<_> =
-            nodes.iter().map(|node| async move { (node.index, self.look_at(node).await) }).collect();
-        let mut deadline = Instant::now() + self.shared.exchange.nodes.http.timeout() + PATIENCE;
+            nodes.iter().map(|node| async move { (node.index, self.query(node).await) }).collect();
+        let mut deadline = Instant::now() + self.shared.exchange.nodes.http.timeout() + STRAGGLER_TIMEOUT;
         while let Ok(Some((index, answer))) = timeout_at(deadline, answers.next()).await {
-            heard[index] = true;
+            answered[index] = true;
             match answer {
                 Ok(found) => {
                     if found.chain_id == self.chain_id {
-                        deadline = deadline.min(Instant::now() + PATIENCE);
+                        deadline = deadline.min(Instant::now() + STRAGGLER_TIMEOUT);
                     }
                     seen[index] = Some(found);
                 }
                 Err(error) => failure = Some(error),
             }
         }
-        for node in nodes.iter().filter(|node| !heard[node.index]) {
+        for node in nodes.iter().filter(|node| !answered[node.index]) {
             self.shared.exchange.nodes.note(node, false);
         }
         (seen, failure)
     }
 
-    async fn look_at(&self, node: &Endpoint) -> Result<Seen, RpcError> {
+    async fn query(&self, node: &Endpoint) -> Result<NodeStatus, RpcError> {
         let [id, number, block] = ["eth_chainId", "eth_blockNumber", "eth_getBlockByNumber"];
-        let asked =
+        let calls =
             [Call::new(id, json!([])), Call::new(number, json!([])), Call::new(block, json!(["0x0", false]))];
-        let told = self.ask_one(node, &asked).await?;
-        let Count(chain_id) = parse(id, &node.shown, &told[0])?;
-        let Count(head) = parse(number, &node.shown, &told[1])?;
-        let genesis: Option<RawBlock> = parse(block, &node.shown, &told[2])?;
+        let replies = self.call_node(node, &calls).await?;
+        let Count(chain_id) = parse(id, &node.shown, &replies[0])?;
+        let Count(head) = parse(number, &node.shown, &replies[1])?;
+        let genesis: Option<RawBlock> = parse(block, &node.shown, &replies[2])?;
         let genesis = genesis.and_then(RawBlock::mined).filter(|block| block.block.number == 0);
-        Ok(Seen { chain_id: ChainId(chain_id), genesis: genesis.map(|block| block.block.hash), head })
+        Ok(NodeStatus { chain_id: ChainId(chain_id), genesis: genesis.map(|block| block.block.hash), head })
     }
 }
 

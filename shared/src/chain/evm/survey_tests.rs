@@ -1,4 +1,4 @@
-//! Nodes of the wrong chain, behind, dead, and back again.
+//! Nodes that serve the wrong chain, lag, fail and recover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use ethers_core::types::{Address, Bytes};
 use serde_json::{Value, json};
 
-use super::super::testing::{Act, Node, answer, client, impatient_client};
+use super::super::testing::{Act, Node, answer, client, short_timeout_client};
 use super::*;
 use crate::chain::port::{BlockTag, ChainConnector};
 
 const OURS: u64 = 31337;
 
-/// What a node of these tests is, changed while it runs. Its count of any address is its `mark`.
+/// The state of a fake node, changeable while it runs. It returns `mark` as the transaction count of any address.
 struct Facts {
     id: AtomicU64,
     genesis: AtomicU64,
@@ -29,16 +29,16 @@ async fn node(mark: u64, id: u64, genesis: u64, head: u64) -> (Node, Arc<Facts>)
         mark,
         dead: AtomicBool::new(false),
     });
-    let told = Arc::clone(&facts);
-    let act = move |body: &Value| match told.dead.load(SeqCst) {
+    let shared = Arc::clone(&facts);
+    let act = move |body: &Value| match shared.dead.load(SeqCst) {
         true => Act::Reset,
-        false => answer(body, |call| Ok(told.tell(call))),
+        false => answer(body, |call| Ok(shared.reply(call))),
     };
     (Node::start(act).await, facts)
 }
 
 impl Facts {
-    fn tell(&self, call: &Value) -> Value {
+    fn reply(&self, call: &Value) -> Value {
         let hex = |number: u64| json!(format!("{number:#x}"));
         match call["method"].as_str().unwrap() {
             "eth_chainId" => hex(self.id.load(SeqCst)),
@@ -59,7 +59,7 @@ fn hash(number: u64) -> H256 {
     H256::from_low_u64_be(number)
 }
 
-/// Which node a read goes to.
+/// The mark of the node that a read goes to.
 async fn asked(client: &EvmClient) -> u64 {
     client.transaction_count(Address::zero(), BlockTag::Latest).await.unwrap()
 }
@@ -70,7 +70,7 @@ fn ours(genesis: u64) -> ChainIdentity {
 
 fn problem(identity: Result<ChainIdentity, RpcError>) -> String {
     match identity.unwrap() {
-        ChainIdentity::External { problem } => problem,
+        ChainIdentity::WrongChain { problem } => problem,
         other => panic!("{other:?}"),
     }
 }
@@ -80,7 +80,7 @@ fn sends(node: &Node) -> usize {
 }
 
 #[tokio::test]
-async fn a_node_of_another_chain_is_never_used_and_halts_nothing() {
+async fn a_node_of_the_wrong_chain_is_not_used_and_does_not_halt_the_chain() {
     let ((wrong, facts), (right, _)) = (node(1, 99, 5, 1_000_000).await, node(2, OURS, 5, 10).await);
     let client = client(&[&wrong, &right]);
     assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5));
@@ -88,9 +88,9 @@ async fn a_node_of_another_chain_is_never_used_and_halts_nothing() {
     client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
     assert!(client.receipts_from_any_node(&[], None).await.unwrap().is_empty());
     assert_eq!((sends(&wrong), sends(&right)), (0, 1));
-    assert_eq!(wrong.bodies().len(), 1, "it was asked who it is, and nothing else");
+    assert_eq!(wrong.bodies().len(), 1, "only the identity was queried");
     let right_one = &client.shared.exchange.nodes.all()[1];
-    assert_eq!(right_one.health.lag(), 0, "the head of another chain is no measure");
+    assert_eq!(right_one.health.lag(), 0, "the head of another chain is ignored");
 
     facts.id.store(OURS, SeqCst);
     facts.head.store(10, SeqCst);
@@ -102,14 +102,14 @@ async fn a_node_of_another_chain_is_never_used_and_halts_nothing() {
 async fn a_node_with_another_genesis_is_another_chain() {
     let ((reset, _), (right, _)) = (node(1, OURS, 6, 10).await, node(2, OURS, 5, 10).await);
     let client = client(&[&reset, &right]);
-    assert_eq!(client.identity(None).await.unwrap(), ours(6), "unknown yet: the first one decides");
+    assert_eq!(client.identity(None).await.unwrap(), ours(6), "unknown yet: the first node's is used");
     assert_eq!(asked(&client).await, 1);
-    assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5), "the database knows better");
+    assert_eq!(client.identity(Some(hash(5))).await.unwrap(), ours(5), "the known genesis takes precedence");
     assert_eq!(asked(&client).await, 2);
 }
 
 #[tokio::test]
-async fn a_node_without_block_0_is_judged_by_its_id() {
+async fn a_node_without_block_0_is_checked_by_its_chain_id() {
     let (pruned, _) = node(1, OURS, 0, 10).await;
     let client = client(&[&pruned]);
     assert_eq!(client.identity(None).await.unwrap(), ChainIdentity::Ours { genesis: None });
@@ -118,13 +118,13 @@ async fn a_node_without_block_0_is_judged_by_its_id() {
 }
 
 #[tokio::test]
-async fn the_chain_is_foreign_only_if_no_node_can_be_right() {
+async fn the_result_is_wrong_chain_only_if_no_node_can_be_correct() {
     let ((one, _), (two, facts)) = (node(1, 99, 5, 10).await, node(2, OURS, 5, 10).await);
     let client = client(&[&one, &two]);
     client.identity(Some(hash(5))).await.unwrap();
     facts.dead.store(true, SeqCst);
     let error = client.identity(Some(hash(5))).await.unwrap_err();
-    assert!(error.to_string().contains("could not be reached"), "what was known stays: {error}");
+    assert!(error.to_string().contains("could not be reached"), "the known identity is retained: {error}");
     facts.dead.store(false, SeqCst);
     facts.genesis.store(6, SeqCst);
     assert!(problem(client.identity(Some(hash(5))).await).contains("serves chain 99"));
@@ -136,14 +136,14 @@ async fn the_chain_is_foreign_only_if_no_node_can_be_right() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_never_checked_is_not_used_beside_a_checked_one() {
+async fn an_unchecked_node_is_not_used_after_a_survey() {
     let ((late, facts), (right, _)) = (node(1, 99, 5, 10).await, node(2, OURS, 5, 10).await);
     facts.dead.store(true, SeqCst);
     let client = client(&[&late, &right]);
     client.identity(Some(hash(5))).await.unwrap();
     facts.dead.store(false, SeqCst);
     client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
-    assert_eq!((asked(&client).await, sends(&late)), (2, 0), "it turned out to be of another chain");
+    assert_eq!((asked(&client).await, sends(&late)), (2, 0), "it serves another chain");
     facts.id.store(OURS, SeqCst);
     client.identity(Some(hash(5))).await.unwrap();
     client.send_raw(&Bytes::new(), hash(7)).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_node_that_was_never_checked_is_not_used_beside_a_checked_one() {
 }
 
 #[tokio::test]
-async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
+async fn a_lagging_node_is_used_last_until_it_has_caught_up() {
     let ((behind, facts), (at_head, other)) = (node(1, OURS, 5, 94).await, node(2, OURS, 5, 100).await);
     let client = client(&[&behind, &at_head]);
     client.identity(Some(hash(5))).await.unwrap();
@@ -163,16 +163,16 @@ async fn a_node_that_lags_is_asked_last_until_it_has_caught_up() {
     other.dead.store(false, SeqCst);
     facts.head.store(95, SeqCst);
     client.identity(Some(hash(5))).await.unwrap();
-    assert_eq!(asked(&client).await, 1, "five behind is near enough");
+    assert_eq!(asked(&client).await, 1, "five blocks behind is within the limit");
 }
 
 #[tokio::test]
-async fn a_node_that_hangs_does_not_delay_the_verdict() {
+async fn a_hanging_node_does_not_delay_the_result() {
     let (hangs, (right, _)) = (Node::start(|_| Act::Hang).await, node(2, OURS, 5, 10).await);
     let client = client(&[&hangs, &right]);
-    let verdict = tokio::time::timeout(Duration::from_secs(6), client.identity(None)).await;
-    assert_eq!(verdict.expect("before the time-out of ten seconds").unwrap(), ours(5));
+    let identity = tokio::time::timeout(Duration::from_secs(6), client.identity(None)).await;
+    assert_eq!(identity.expect("before the timeout of ten seconds").unwrap(), ours(5));
     assert_eq!(asked(&client).await, 2);
-    let alone = impatient_client(&[&hangs]);
+    let alone = short_timeout_client(&[&hangs]);
     assert!(matches!(alone.identity(None).await, Err(RpcError::Timeout { .. })));
 }

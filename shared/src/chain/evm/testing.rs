@@ -1,4 +1,4 @@
-//! A node made of a socket and a closure, for tests of everything that can go wrong on the way to a real one.
+//! A fake node for unit tests: a socket and a closure that decides the response, including failures.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::domain::ChainId;
 /// What the node does with a request.
 pub(super) enum Act {
     Answer(u16, String),
-    /// The connection ends in the middle of this body.
+    /// Closes the connection in the middle of this body.
     Truncate(String),
     Reset,
     Hang,
@@ -62,7 +62,7 @@ impl Node {
         self.seen.lock().unwrap().clone()
     }
 
-    /// How many calls each request held so far.
+    /// Number of calls in each request so far.
     pub(super) fn batches(&self) -> Vec<usize> {
         self.bodies().iter().map(|body| body.as_array().map_or(1, Vec::len)).collect()
     }
@@ -73,7 +73,7 @@ impl Node {
                 tokio::task::yield_now().await;
             }
         });
-        waited.await.unwrap_or_else(|_| panic!("{} requests of {requests} came", self.bodies().len()));
+        waited.await.unwrap_or_else(|_| panic!("received {} of {requests} requests", self.bodies().len()));
     }
 }
 
@@ -120,7 +120,7 @@ async fn serve(
     }
 }
 
-/// Answers each call of a body with what `result` makes of it: `Ok` a result, `Err` an error object.
+/// Answers each call of a body with `result`: `Ok` is a result, `Err` an error object.
 pub(super) fn answer(body: &Value, result: impl Fn(&Value) -> Result<Value, Value>) -> Act {
     Act::Answer(200, replies(body, result).to_string())
 }
@@ -131,7 +131,7 @@ pub(super) fn replies(body: &Value, result: impl Fn(&Value) -> Result<Value, Val
         Err(error) => json!({ "jsonrpc": "2.0", "id": call["id"], "error": error }),
     };
     match body.as_array() {
-        // Backwards: answers are matched by id, not by place.
+        // Reversed: replies must be matched by id, not by position.
         Some(calls) => calls.iter().rev().map(one).collect(),
         None => one(body),
     }
@@ -162,8 +162,8 @@ pub(super) fn client(nodes: &[&Node]) -> EvmClient {
     EvmClient::new(&config(nodes)).unwrap()
 }
 
-/// For nodes that hang: a time-out that a test can wait for.
-pub(super) fn impatient_client(nodes: &[&Node]) -> EvmClient {
+/// For nodes that hang: a timeout that is short enough for a test.
+pub(super) fn short_timeout_client(nodes: &[&Node]) -> EvmClient {
     let mut config = config(nodes);
     config.rpc.timeout = Duration::from_millis(300);
     EvmClient::new(&config).unwrap()

@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0 as it is on the wire: bodies out, replies in. Knows nothing of Ethereum.
+//! JSON-RPC 2.0 encoding: request bodies and replies. Independent of Ethereum.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A node's text is stored and logged.
+/// Messages of nodes are sanitized, because they are stored and logged.
 pub(super) use crate::domain::sanitize::storable;
 
-/// One question. The method name is static: it labels metrics and errors, and labels must be few.
+/// One call. The method name is static, because it is a metric label and labels must be bounded.
 #[derive(Clone)]
 pub(super) struct Call {
     pub(super) method: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Call {
 
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The parameters of a send are signed bytes: never in a log.
+        // The parameters of a send are signed bytes, which must not be logged.
         f.write_str(self.method)
     }
 }
@@ -31,13 +31,13 @@ impl Call {
         Call { method, params }
     }
 
-    /// About as many bytes as the call takes in a body.
+    /// Approximate size of the call in a body, in bytes.
     pub(super) fn weight(&self) -> usize {
         self.params.get().len() + self.method.len() + 48
     }
 }
 
-/// The `error` member of a reply: the node answered, and this is what it said.
+/// The `error` member of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ErrorObject {
     pub(super) code: i64,
@@ -46,24 +46,24 @@ pub(super) struct ErrorObject {
 }
 
 impl ErrorObject {
-    /// `data` as text to search in.
+    /// `data` as searchable text.
     pub(super) fn data_text(&self) -> Option<String> {
         self.data.as_ref().map(|data| data.as_str().map_or_else(|| data.to_string(), str::to_owned))
     }
 }
 
-/// What a node said to one call.
+/// A node's reply to one call.
 pub(super) type Reply = Result<Box<RawValue>, ErrorObject>;
 
-/// What a contract returns is far shorter. Anything longer is left unread.
+/// Longer `data` is ignored; revert data is far shorter.
 const MAX_ERROR_DATA_BYTES: usize = 1 << 20;
 
-/// What a body turned out to hold.
+/// A decoded body.
 #[derive(Debug)]
 pub(super) enum Replies {
-    /// By id; `None` where the reply cannot be trusted: two to one id, or neither a result nor an error.
+    /// By id; `None` for an invalid reply: two for one id, or neither a result nor an error.
     ById(HashMap<u64, Option<Reply>>),
-    /// One error for the request as a whole, without a usable id.
+    /// One error for the whole request, without a usable id.
     Whole(ErrorObject),
 }
 
@@ -75,7 +75,7 @@ struct Request<'a> {
     params: &'a RawValue,
 }
 
-/// The body for `calls` with ids from `first_id` on. A single call is a plain object: every node understands that.
+/// The body for `calls` with ids from `first_id` on. A single call is a plain object, which every node accepts.
 pub(super) fn encode(calls: &[&Call], first_id: u64) -> Vec<u8> {
     let requests: Vec<Request<'_>> = calls
         .iter()
@@ -89,12 +89,12 @@ pub(super) fn encode(calls: &[&Call], first_id: u64) -> Vec<u8> {
     body.expect("a request is plain JSON")
 }
 
-/// The parts stay text until somebody needs them: read as values they would take many times their length.
+/// The members stay unparsed text, because parsed values would take many times their length in memory.
 #[derive(Deserialize)]
 struct RawReply<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
-    /// `null` is an answer (not found) and differs from no answer.
+    /// `null` is a valid result (not found), unlike an absent member.
     #[serde(borrow, default, deserialize_with = "present")]
     result: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -121,7 +121,7 @@ impl RawReply<'_> {
     }
 }
 
-/// Keeps the replies to ids that were asked, and forgets every other as soon as it is read: a body may hold millions.
+/// Collects the replies to the requested ids and drops all others while parsing: a body may contain millions.
 struct Asked(Range<u64>);
 
 impl<'de> DeserializeSeed<'de> for Asked {
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for Asked {
     }
 }
 
-/// Reads a body that answers the calls with these ids, or says why it is no JSON-RPC.
+/// Decodes a body with replies to these ids. `Err` describes why it is not valid JSON-RPC.
 pub(super) fn decode(body: &[u8], asked: Range<u64>) -> Result<Replies, String> {
     match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
         Some(b'[') => {
@@ -163,17 +163,17 @@ pub(super) fn decode(body: &[u8], asked: Range<u64>) -> Result<Replies, String> 
             match (raw.id(), reply(raw)?) {
                 (Some(id), reply) => Ok(Replies::ById(HashMap::from([(id, Some(reply))]))),
                 (None, Err(error)) => Ok(Replies::Whole(error)),
-                (None, Ok(_)) => Err("a result without an id".into()),
+                (None, Ok(_)) => Err("result without an id".into()),
             }
         }
         Some(_) => Err("neither an object nor an array".into()),
-        None => Err("an empty body".into()),
+        None => Err("empty body".into()),
     }
 }
 
 fn reply(raw: RawReply<'_>) -> Result<Reply, String> {
     match (raw.error, raw.result) {
-        // Some nodes send `"result": null` beside the error.
+        // Some nodes send `"result": null` together with an error.
         (Some(error), _) => {
             let data = error.data.filter(|data| data.get().len() <= MAX_ERROR_DATA_BYTES);
             let data = data
@@ -182,7 +182,7 @@ fn reply(raw: RawReply<'_>) -> Result<Reply, String> {
             Ok(Err(ErrorObject { code: error.code, message: storable(&error.message), data }))
         }
         (None, Some(result)) => Ok(Ok(result.to_owned())),
-        (None, None) => Err("a reply with neither result nor error".into()),
+        (None, None) => Err("reply with neither result nor error".into()),
     }
 }
 
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn a_null_result_is_an_answer() {
+    fn a_null_result_is_a_result() {
         let replies = by_id(r#"{"jsonrpc":"2.0","id":1,"result":null}"#);
         assert_eq!(replies[&1].as_ref().unwrap().as_ref().unwrap().get(), "null");
     }
 
     #[test]
-    fn an_error_beside_a_null_result_is_an_error() {
+    fn an_error_with_a_null_result_is_an_error() {
         let replies =
             by_id(r#"[{"id":1,"result":null,"error":{"code":-32000,"message":"no\u0000pe","data":"0x"}}]"#);
         let error = replies[&1].as_ref().unwrap().as_ref().unwrap_err();
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_not_kept() {
+    fn replies_to_other_ids_are_dropped() {
         let flood = r#"{"id":7000,"result":[0,0,0]},{"id":[1,2,3],"result":0},{"result":0},"#.repeat(1_000);
         let replies = by_id(&format!(r#"[{flood}{{"id":5,"result":"0x1"}}]"#));
         assert_eq!(replies.keys().collect::<Vec<_>>(), [&5]);
     }
 
     #[test]
-    fn an_error_with_endless_data_is_an_error_without_data() {
+    fn oversized_error_data_is_dropped() {
         let data = "0,".repeat(MAX_ERROR_DATA_BYTES);
         let replies = by_id(&format!(r#"[{{"id":1,"error":{{"code":3,"message":"no","data":[{data}0]}}}}]"#));
         let error = replies[&1].as_ref().unwrap().as_ref().unwrap_err();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_rpc_is_refused() {
+    fn invalid_json_rpc_is_refused() {
         for body in
             ["", "  ", "<html>", "[{\"id\":1,\"resu", "{\"id\":1}", "{\"result\":\"0x\"}", "true", "[1]"]
         {

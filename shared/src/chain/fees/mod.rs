@@ -1,7 +1,6 @@
-//! What a transaction offers for its gas: the policies, and one look-up per chain and head that all lanes share.
+//! Fee policies, and one price lookup per chain and head that all lanes share.
 //!
-//! A policy prices a transaction once, before it is signed. It never looks at a signed one: replacing an attempt is
-//! another decision.
+//! A policy prices a transaction once, before signing. Prices of replacements are set elsewhere (`domain::bump`).
 
 mod policy;
 mod source;
@@ -37,25 +36,25 @@ impl<T> BySpeed<T> {
     }
 }
 
-/// What is known about prices at one head.
+/// Price data at one head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Market {
-    /// Base fee of the block that comes next. `None`: the node keeps no fee history.
+    /// Base fee of the next block. `None`: the node has no fee history.
     pub next_base_fee: Option<U256>,
-    /// What recent blocks were tipped, one tip each. Empty blocks say zero.
+    /// Priority fees of recent blocks, one per block. Empty blocks report zero.
     pub tips: BySpeed<Vec<U256>>,
-    /// What the node suggests. Only asked for where a policy needs it, or there is no history.
+    /// The node's `eth_gasPrice`. Read only if the policy needs it or there is no fee history.
     pub gas_price: Option<U256>,
-    /// What the gas station says. `None`: it is not asked, or does not answer.
+    /// Gas station prices. `None`: not configured, or no usable answer.
     pub station: Option<BySpeed<StationPrice>>,
 }
 
-/// Prices a payload. Must respect the payload's own limits; the limit of the chain is laid over its answer.
+/// Prices a payload. Must respect the payload's own limits; the chain's limit is applied to the result.
 pub trait FeePolicy: Send + Sync + std::fmt::Debug {
     fn price(&self, market: &Market, payload: &Payload) -> Fees;
 }
 
-/// The same fees, with no price above `limit`.
+/// The fees, capped at `limit`.
 pub fn limited(fees: Fees, limit: U256) -> Fees {
     match fees {
         Fees::Legacy { gas_price } => Fees::Legacy { gas_price: gas_price.min(limit) },
@@ -66,8 +65,8 @@ pub fn limited(fees: Fees, limit: U256) -> Fees {
     }
 }
 
-/// `value × multiplier`, rounded up, at most `U256::MAX`. The multiplier counts to six decimal places; one that is
-/// no positive number counts as 1.
+/// `value × multiplier`, rounded up, saturating. The multiplier has a precision of six decimal places; one that is not
+/// a positive number is treated as 1.
 pub fn scale(value: U256, multiplier: f64) -> U256 {
     const MILLION: u64 = 1_000_000;
     let ppm = if multiplier.is_finite() && multiplier > 0.0 {
@@ -76,7 +75,7 @@ pub fn scale(value: U256, multiplier: f64) -> U256 {
         MILLION
     };
     let (whole, rest) = value.div_mod(U256::from(MILLION));
-    // `rest` and `ppm` are below 2^20 and 2^64: their product and the sum cannot leave 256 bits.
+    // `rest` and `ppm` are below 2^20 and 2^64, so product and sum cannot overflow 256 bits.
     let rest = (rest * U256::from(ppm) + U256::from(MILLION - 1)) / U256::from(MILLION);
     whole.checked_mul(U256::from(ppm)).and_then(|whole| whole.checked_add(rest)).unwrap_or(U256::MAX)
 }

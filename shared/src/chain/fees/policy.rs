@@ -1,4 +1,4 @@
-//! The four ways to a price. Pure: what they know of the world is the `Market`.
+//! The four built-in fee policies: pure functions of the `Market` and the payload.
 
 use ethers_core::types::U256;
 
@@ -7,14 +7,14 @@ use super::{FeePolicy, Market, scale};
 use crate::config;
 use crate::domain::{Fees, Payload, Speed, TxKind};
 
-/// The parts of a price that a client may leave open.
+/// The components of a price, used where the client sets none.
 trait Parts {
     fn tip(&self, market: &Market, speed: Speed) -> U256;
     fn cap(&self, market: &Market, speed: Speed, tip: U256) -> U256;
     fn gas_price(&self, market: &Market, speed: Speed) -> U256;
 }
 
-/// What the client left open comes from the policy; a tip is never above its cap.
+/// The client's values take precedence over the policy's; a tip never exceeds its cap.
 fn assemble(parts: &impl Parts, market: &Market, payload: &Payload) -> Fees {
     let speed = payload.speed;
     match payload.kind {
@@ -29,7 +29,7 @@ fn assemble(parts: &impl Parts, market: &Market, payload: &Payload) -> Fees {
     }
 }
 
-/// The default: cap = next base fee × multiplier + tip, tip = the median of what recent blocks paid.
+/// The default: cap = next base fee × multiplier + tip, tip = median tip of recent blocks.
 #[derive(Clone, Debug)]
 pub struct FeeHistoryPolicy {
     config: config::Fees,
@@ -44,21 +44,21 @@ impl FeeHistoryPolicy {
         U256::from(self.config.min_priority_fee)
     }
 
-    /// Empty blocks report a tip of zero, which says nothing about the price of getting into a full one.
+    /// Ignores the zero tips of empty blocks, which do not indicate the price in a full block.
     fn median(&self, tips: &[U256]) -> U256 {
         let mut paid: Vec<U256> = tips.iter().copied().filter(|tip| !tip.is_zero()).collect();
         paid.sort_unstable();
         paid.get(paid.len() / 2).copied().unwrap_or_default().max(self.floor())
     }
 
-    /// What the node suggests, where it keeps no history.
+    /// The node's `eth_gasPrice`, for nodes without a fee history.
     fn suggested(&self, market: &Market, speed: Speed) -> U256 {
         scale(market.gas_price.unwrap_or_default(), self.config.multipliers.of(speed))
     }
 }
 
 impl Parts for FeeHistoryPolicy {
-    /// The medians of few blocks can contradict the order of the speeds; a speed never does.
+    /// With few blocks, the medians may not be ordered by speed; the result always is.
     fn tip(&self, market: &Market, speed: Speed) -> U256 {
         let normal = self.median(&market.tips.normal);
         match speed {
@@ -75,8 +75,8 @@ impl Parts for FeeHistoryPolicy {
         }
     }
 
-    /// A legacy transaction pays its price in full. Where there is a fee market it still gets the room of the
-    /// multiplier: its bytes are not re-priced by default, and one that falls behind the base fee stops its sequence.
+    /// A legacy transaction pays its full price. On an EIP-1559 chain it still includes the multiplier, because its
+    /// bytes are not re-priced by default, and a price below the base fee blocks the sequence.
     fn gas_price(&self, market: &Market, speed: Speed) -> U256 {
         match market.next_base_fee {
             Some(_) => self.cap(market, speed, self.tip(market, speed)),
@@ -91,17 +91,17 @@ impl FeePolicy for FeeHistoryPolicy {
     }
 }
 
-/// What one price means to a fee market: what it leaves beyond the base fee is the tip.
+/// The tip for a gas price on an EIP-1559 chain: what exceeds the base fee.
 fn tip_within(price: U256, market: &Market, floor: U256) -> U256 {
     price.saturating_sub(market.next_base_fee.unwrap_or_default()).max(floor)
 }
 
-/// The base fee may rise meanwhile as far as the multiplier goes; the tip comes on top.
+/// Base fee times `multiplier`, plus the tip.
 fn cap_over(tip: U256, market: &Market, multiplier: f64) -> U256 {
     scale(market.next_base_fee.unwrap_or_default(), multiplier).saturating_add(tip)
 }
 
-/// The node's own suggestion, times the multiplier of the speed.
+/// The node's `eth_gasPrice` times the multiplier of the speed.
 #[derive(Clone, Debug)]
 pub struct GasPricePolicy {
     config: config::Fees,
@@ -133,7 +133,7 @@ impl FeePolicy for GasPricePolicy {
     }
 }
 
-/// What the configuration says, times the multiplier of the speed, whatever the chain thinks of it.
+/// The configured price times the multiplier of the speed, independent of the market.
 #[derive(Clone, Debug)]
 pub struct FixedPolicy {
     config: config::Fees,
@@ -172,7 +172,7 @@ impl FeePolicy for FixedPolicy {
     }
 }
 
-/// What the gas station says; what it leaves out, and everything while it is silent, comes from the history.
+/// Gas station prices; missing components, or all without a usable answer, come from the fee history.
 #[derive(Clone, Debug)]
 pub struct GasStationPolicy {
     history: FeeHistoryPolicy,
@@ -183,14 +183,14 @@ impl GasStationPolicy {
         GasStationPolicy { history: FeeHistoryPolicy::new(config) }
     }
 
-    fn said(&self, market: &Market, speed: Speed) -> StationPrice {
+    fn station_price(&self, market: &Market, speed: Speed) -> StationPrice {
         market.station.as_ref().map(|prices| *prices.of(speed)).unwrap_or_default()
     }
 }
 
 impl Parts for GasStationPolicy {
     fn tip(&self, market: &Market, speed: Speed) -> U256 {
-        match self.said(market, speed) {
+        match self.station_price(market, speed) {
             StationPrice { tip: Some(tip), .. } => tip.max(self.history.floor()),
             StationPrice { gas_price: Some(price), .. } => tip_within(price, market, self.history.floor()),
             _ => self.history.tip(market, speed),
@@ -198,7 +198,7 @@ impl Parts for GasStationPolicy {
     }
 
     fn cap(&self, market: &Market, speed: Speed, tip: U256) -> U256 {
-        match self.said(market, speed) {
+        match self.station_price(market, speed) {
             StationPrice { cap: Some(cap), .. } => cap,
             StationPrice { gas_price: Some(_), .. } => {
                 cap_over(tip, market, self.history.config.base_fee_multiplier)
@@ -208,8 +208,8 @@ impl Parts for GasStationPolicy {
     }
 
     fn gas_price(&self, market: &Market, speed: Speed) -> U256 {
-        let said = self.said(market, speed);
-        match (said.gas_price.or(said.cap), said.tip) {
+        let station = self.station_price(market, speed);
+        match (station.gas_price.or(station.cap), station.tip) {
             (Some(price), _) => price,
             (None, Some(tip)) => self.history.cap(market, speed, tip.max(self.history.floor())),
             (None, None) => self.history.gas_price(market, speed),

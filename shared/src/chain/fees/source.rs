@@ -1,4 +1,4 @@
-//! Prices for one chain. However many lanes ask at one head, the node is asked once, and the gas station less often.
+//! Prices for one chain. All lanes at one head share one lookup; gas station prices are cached longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use crate::chain::port::{ChainConnector, FeeHistory, RpcError};
 use crate::config::{self, FeePolicyKind};
 use crate::domain::{ChainId, Fees, Payload};
 
-/// A lane may still hold the head before the one the price was read at; that far back it takes the newer price.
-/// Further back it is another chain (a reset), and the price is read again.
+/// A lane may be behind the head the price was read at; up to this many blocks it uses the newer price. Further behind
+/// means a chain reset, and the price is read again.
 const HEADS_SHARED: u64 = 16;
 
-/// On a chain that makes a block for every transaction a price serves for this long, if no base fee has risen above it.
-/// An answer of a node that is slow is as old.
-const SERVES_FOR: Duration = Duration::from_millis(250);
+/// On a chain with very frequent blocks a price stays valid for this long, unless the base fee has risen above it. A
+/// slow node's answer can be equally old.
+const VALID_FOR: Duration = Duration::from_millis(250);
 
-/// JSON-RPC: the node has no such method.
+/// JSON-RPC: method not found.
 const METHOD_NOT_FOUND: i64 = -32601;
 
-/// The block a price is asked at.
+/// The block for which a price is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub number: u64,
-    /// Its own base fee. `None`: there is none, or it is not known.
+    /// Its own base fee. `None`: none or unknown.
     pub base_fee: Option<U256>,
 }
 
@@ -47,28 +47,28 @@ pub struct FeeSource {
     kind: FeePolicyKind,
     limit: Option<U256>,
     history_blocks: u64,
-    /// Ascending and each once, as nodes want them.
+    /// Ascending and without duplicates, as nodes require.
     percentiles: Vec<f64>,
-    /// Where the percentile of a speed stands among them.
+    /// Index of each speed's percentile in `percentiles`.
     columns: BySpeed<usize>,
     station: Option<Station>,
-    /// How long a price serves beyond its head.
-    serves_for: Duration,
-    last: Mutex<LookUps>,
+    /// How long a price stays valid for newer heads.
+    valid_for: Duration,
+    last: Mutex<Lookups>,
 }
 
 #[derive(Debug, Default)]
-struct LookUps {
+struct Lookups {
     market: Option<Known>,
-    /// When the last look-up failed, and how: whoever was waiting for it shares the failure instead of repeating it.
+    /// Time and error of the last failed lookup: lanes that waited for it share the failure instead of repeating it.
     failure: Option<(Instant, RpcError)>,
-    /// The node said that it has no fee history; it is not asked for one again.
+    /// The node does not support `eth_feeHistory`; it is not called again.
     no_history: bool,
-    /// What the gas station said, and when. `None` inside: nothing that can be used.
+    /// The last gas station prices and when they were read. Inner `None`: no usable prices.
     station: Option<(Instant, Option<BySpeed<StationPrice>>)>,
 }
 
-/// What was last read, at which head, and when it was asked for.
+/// The last price data, its head, and when it was requested.
 #[derive(Debug)]
 struct Known {
     at: u64,
@@ -77,7 +77,7 @@ struct Known {
 }
 
 impl Known {
-    fn serves(&self, head: Head, now: Instant, serves_for: Duration) -> bool {
+    fn is_valid_for(&self, head: Head, now: Instant, valid_for: Duration) -> bool {
         let reach = head.number.saturating_add(HEADS_SHARED);
         if (head.number..=reach).contains(&self.at) {
             return true;
@@ -86,7 +86,7 @@ impl Known {
             (Some(now), Some(known)) => now > known,
             _ => true,
         };
-        self.at < head.number && !risen && now.duration_since(self.asked) < serves_for
+        self.at < head.number && !risen && now.duration_since(self.asked) < valid_for
     }
 }
 
@@ -102,18 +102,18 @@ impl FeeSource {
         FeeSource::with_policy(config, policy)
     }
 
-    /// `policy` prices; `config.policy` still says what is read for it.
+    /// With a custom policy; `config.policy` still decides which price data is read.
     pub fn with_policy(config: &config::Fees, policy: Arc<dyn FeePolicy>) -> Self {
-        let asked = BySpeed::each(|speed| config.percentile_of(speed));
-        let mut percentiles = vec![asked.slow, asked.normal, asked.fast];
+        let wanted = BySpeed::each(|speed| config.percentile_of(speed));
+        let mut percentiles = vec![wanted.slow, wanted.normal, wanted.fast];
         percentiles.sort_by(f64::total_cmp);
         percentiles.dedup();
-        let column = |speed| percentiles.iter().position(|one| one == asked.of(speed)).unwrap_or_default();
+        let column = |speed| percentiles.iter().position(|one| one == wanted.of(speed)).unwrap_or_default();
         let columns = BySpeed::each(column);
         let station = (config.policy == FeePolicyKind::GasStation)
             .then(|| Station::new(&config.gas_station, &config.multipliers));
         if station.is_some() && config.max_fee_per_gas.is_none() {
-            tracing::warn!("a gas station sets prices and fees.max_fee_per_gas does not limit them");
+            tracing::warn!("gas station prices are not limited: fees.max_fee_per_gas is not set");
         }
         FeeSource {
             policy,
@@ -122,14 +122,14 @@ impl FeeSource {
             history_blocks: config.history_blocks.max(1),
             percentiles,
             columns,
-            // A gas station's prices serve as long as was set, and not a moment longer.
-            serves_for: station.as_ref().map_or(SERVES_FOR, |station| SERVES_FOR.min(station.config.cache)),
+            // Gas station prices are never used longer than the configured cache time.
+            valid_for: station.as_ref().map_or(VALID_FOR, |station| VALID_FOR.min(station.config.cache)),
             station,
             last: Mutex::default(),
         }
     }
 
-    /// The price of `payload` as of block `head`; never above the chain's limit.
+    /// The price of `payload` at block `head`; never above the chain's limit.
     pub async fn quote(
         &self,
         connector: &dyn ChainConnector,
@@ -141,7 +141,7 @@ impl FeeSource {
         Ok(self.limit.map_or(fees, |limit| limited(fees, limit)))
     }
 
-    /// The base fee of the block after `head`, where the chain has one.
+    /// The base fee of the block after `head`, if the chain has one.
     pub async fn next_base_fee(
         &self,
         connector: &dyn ChainConnector,
@@ -153,7 +153,8 @@ impl FeeSource {
     async fn market(&self, connector: &dyn ChainConnector, head: Head) -> Result<Arc<Market>, RpcError> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
-        if let Some(known) = last.market.as_ref().filter(|known| known.serves(head, asked, self.serves_for)) {
+        let is_valid = |known: &&Known| known.is_valid_for(head, asked, self.valid_for);
+        if let Some(known) = last.market.as_ref().filter(is_valid) {
             return Ok(Arc::clone(&known.market));
         }
         if let Some((failed, error)) = &last.failure
@@ -162,7 +163,7 @@ impl FeeSource {
             return Err(error.clone());
         }
         let asked = Instant::now();
-        match self.look_up(connector, &mut last).await {
+        match self.lookup(connector, &mut last).await {
             Ok(market) => {
                 let market = Arc::new(market);
                 last.market = Some(Known { at: head.number, asked, market: Arc::clone(&market) });
@@ -175,10 +176,10 @@ impl FeeSource {
         }
     }
 
-    /// The history is read whatever the policy: it has the base fee that no cap may be below, and it is what remains
-    /// when a gas station is silent.
-    async fn look_up(&self, connector: &dyn ChainConnector, last: &mut LookUps) -> Result<Market, RpcError> {
-        let LookUps { no_history, station, .. } = last;
+    /// The fee history is read for every policy: it has the base fee, which no cap may be below, and it is the
+    /// fallback for a gas station without prices.
+    async fn lookup(&self, connector: &dyn ChainConnector, last: &mut Lookups) -> Result<Market, RpcError> {
+        let Lookups { no_history, station, .. } = last;
         let suggestion = async {
             match self.kind {
                 FeePolicyKind::GasPrice => connector.gas_price().await.map(Some),
@@ -188,7 +189,7 @@ impl FeeSource {
         let (history, suggested, station) = tokio::join!(
             self.history(connector, no_history),
             suggestion,
-            self.ask_station(connector.chain_id(), station)
+            self.station_prices(connector.chain_id(), station)
         );
         let (history, mut gas_price) = (history?, suggested?);
         if history.is_none() && gas_price.is_none() && self.kind != FeePolicyKind::Fixed {
@@ -206,7 +207,7 @@ impl FeeSource {
         })
     }
 
-    /// `None`: the node keeps no fee history.
+    /// `None`: the node has no usable fee history.
     async fn history(
         &self,
         connector: &dyn ChainConnector,
@@ -226,8 +227,8 @@ impl FeeSource {
         }
     }
 
-    /// `None`: there is no station, or nothing it says can be used.
-    async fn ask_station(
+    /// `None`: no gas station, or no usable prices.
+    async fn station_prices(
         &self,
         chain: ChainId,
         last: &mut Option<(Instant, Option<BySpeed<StationPrice>>)>,
@@ -238,11 +239,11 @@ impl FeeSource {
         {
             return *prices;
         }
-        let prices = match station.ask().await {
+        let prices = match station.fetch().await {
             Ok(prices) => Some(prices),
             Err(error) => {
                 tracing::warn!(chain.id = chain.0, %error, retry_in = ?station.config.cache,
-                    "the gas station gives no prices; the fee history does");
+                    "gas station returned no usable prices; using the fee history");
                 None
             }
         };

@@ -1,4 +1,4 @@
-//! One look-up for many lanes, and what is asked for which policy.
+//! Shared lookups, and the data read for each policy.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::config;
 use crate::domain::{Receipt, Speed};
 use crate::store::Attempt;
 
-/// Answers prices slowly, counts how often it was asked, and can lack the history or fail altogether.
+/// A connector that answers price requests slowly, counts them, and can lack the fee history or fail.
 #[derive(Debug, Default)]
 pub(in crate::chain::fees) struct Node {
     asked_history: AtomicUsize,
@@ -38,7 +38,7 @@ impl ChainConnector for Node {
         if self.lacks_history {
             return Err(RpcError::Refused { method, endpoint, code: METHOD_NOT_FOUND, message: "no".into() });
         }
-        // A tip of 2,000,000 wei at the percentile 20, and so on.
+        // 100,000 wei per percentile: 2,000,000 wei at percentile 20.
         let reward = |percentile: &f64| U256::from((percentile * 100_000.0) as u64);
         Ok(FeeHistory { next_base_fee: 100.into(), rewards: vec![percentiles.iter().map(reward).collect()] })
     }
@@ -115,45 +115,46 @@ async fn quote_at(source: &FeeSource, node: &Node, head: u64) -> Result<Fees, Rp
 }
 
 #[tokio::test]
-async fn many_lanes_at_one_head_ask_the_node_once() {
+async fn many_lanes_at_one_head_share_one_lookup() {
     let (source, node) = (FeeSource::new(&config::Fees::default()), Node::default());
     let lanes = futures::future::join_all((0..50).map(|_| quote_at(&source, &node, 7))).await;
     assert!(lanes.iter().all(Result::is_ok));
     assert_eq!(node.asked_history.load(SeqCst), 1);
     quote_at(&source, &node, 6).await.unwrap();
-    assert_eq!(node.asked_history.load(SeqCst), 1, "a lane one block behind takes the newer price");
+    assert_eq!(node.asked_history.load(SeqCst), 1, "a lane one block behind uses the newer price");
     quote_at(&source, &node, 8).await.unwrap();
     assert_eq!(node.asked_history.load(SeqCst), 2);
 }
 
-/// A chain that makes a block for every transaction.
+/// A chain that mines a block for every transaction.
 #[test]
-fn a_price_serves_for_a_while_unless_the_base_fee_has_risen_above_it() {
+fn a_price_stays_valid_for_a_while_unless_the_base_fee_has_risen_above_it() {
     let asked = Instant::now();
     let market = Arc::new(Market { next_base_fee: Some(100.into()), ..Market::default() });
     let known = Known { at: 40, asked, market };
     let at = |number, base_fee: u64| Head { number, base_fee: Some(base_fee.into()) };
-    let soon = asked + SERVES_FOR / 2;
-    assert!(known.serves(at(41, 95), soon, SERVES_FOR) && known.serves(at(90, 100), soon, SERVES_FOR));
-    assert!(!known.serves(at(41, 101), soon, SERVES_FOR), "the next block costs more than that");
-    assert!(!known.serves(Head::from(41), soon, SERVES_FOR), "nobody knows what its base fee is");
-    assert!(!known.serves(at(41, 95), asked + SERVES_FOR, SERVES_FOR), "too old");
-    assert!(!known.serves(at(40 - HEADS_SHARED - 1, 95), soon, SERVES_FOR), "that is another chain");
-    assert!(known.serves(at(40, 500), asked + SERVES_FOR, SERVES_FOR), "the head it was read at");
+    let soon = asked + VALID_FOR / 2;
+    assert!(known.is_valid_for(at(41, 95), soon, VALID_FOR));
+    assert!(known.is_valid_for(at(90, 100), soon, VALID_FOR));
+    assert!(!known.is_valid_for(at(41, 101), soon, VALID_FOR), "the base fee has risen");
+    assert!(!known.is_valid_for(Head::from(41), soon, VALID_FOR), "unknown base fee");
+    assert!(!known.is_valid_for(at(41, 95), asked + VALID_FOR, VALID_FOR), "too old");
+    assert!(!known.is_valid_for(at(40 - HEADS_SHARED - 1, 95), soon, VALID_FOR), "a chain reset");
+    assert!(known.is_valid_for(at(40, 500), asked + VALID_FOR, VALID_FOR), "the head it was read at");
 }
 
 #[tokio::test]
-async fn lanes_that_waited_for_a_failed_look_up_share_the_failure() {
+async fn lanes_that_waited_for_a_failed_lookup_share_the_failure() {
     let (source, node) = (FeeSource::new(&config::Fees::default()), Node { down: true, ..Node::default() });
     let lanes = futures::future::join_all((0..50).map(|_| quote_at(&source, &node, 7))).await;
     assert!(lanes.iter().all(Result::is_err));
     assert_eq!(node.asked_history.load(SeqCst), 1);
     assert!(quote_at(&source, &node, 7).await.is_err());
-    assert_eq!(node.asked_history.load(SeqCst), 2, "whoever comes later asks again");
+    assert_eq!(node.asked_history.load(SeqCst), 2, "a later request causes a new lookup");
 }
 
 #[tokio::test]
-async fn a_node_without_fee_history_is_asked_for_its_gas_price() {
+async fn without_fee_history_the_gas_price_is_read() {
     let (source, node) =
         (FeeSource::new(&config::Fees::default()), Node { lacks_history: true, ..Node::default() });
     for head in 1..4 {
@@ -170,7 +171,7 @@ fn tip(fees: Fees) -> U256 {
 }
 
 #[tokio::test]
-async fn one_look_up_has_the_tips_of_all_speeds() {
+async fn one_lookup_has_the_tips_of_all_speeds() {
     let (source, node) = (FeeSource::new(&config()), Node::default());
     for (speed, expected) in [(Speed::Slow, 2_500_000), (Speed::Normal, 5_000_000), (Speed::Fast, 9_000_000)]
     {
@@ -181,7 +182,7 @@ async fn one_look_up_has_the_tips_of_all_speeds() {
     assert_eq!(
         tip(high.quote(&node, 7, &at(Speed::Fast)).await.unwrap()),
         9_500_000.into(),
-        "one column for two"
+        "two speeds with the same percentile"
     );
     assert_eq!(tip(high.quote(&node, 7, &at(Speed::Slow)).await.unwrap()), 2_500_000.into());
 }
@@ -196,7 +197,7 @@ async fn nothing_is_priced_above_the_limit_of_the_chain() {
 }
 
 #[tokio::test]
-async fn a_policy_asks_the_node_for_what_it_needs() {
+async fn only_the_data_that_a_policy_needs_is_read() {
     let sources = |policy| {
         let fixed = config::FixedFees { gas_price: Some(60.into()), ..config::FixedFees::default() };
         FeeSource::new(&config::Fees { policy, fixed, ..config() })
@@ -214,6 +215,6 @@ async fn a_policy_asks_the_node_for_what_it_needs() {
         source.quote(&node, 7, &payload()).await.unwrap();
         assert_eq!(asked(&node), expected, "{policy:?}");
         let base = source.next_base_fee(&node, 7).await.unwrap();
-        assert_eq!(base, (!lacks_history).then(|| 100.into()), "whatever the policy, a low cap is noticed");
+        assert_eq!(base, (!lacks_history).then(|| 100.into()), "read for every policy");
     }
 }

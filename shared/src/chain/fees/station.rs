@@ -1,5 +1,5 @@
-//! A gas station: a service on the web that answers a GET with prices as JSON. Nothing it says is taken on trust: an
-//! answer that is late, long, incomplete or no price is no answer.
+//! Gas station client: an HTTP service that returns prices as JSON. Its response is untrusted: a late, oversized,
+//! incomplete or invalid one is an error.
 
 use ethers_core::types::U256;
 use reqwest::redirect::Policy;
@@ -11,14 +11,14 @@ use crate::config::{GasStation, Multipliers, PricePaths, PriceUnit};
 use crate::domain::Speed;
 use crate::domain::amount::parse_amount;
 
-/// Honest answers are a few kilobytes.
+/// Usual responses are a few kilobytes.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// Longer texts are no prices.
+/// Longer strings are not prices.
 const MAX_PRICE_CHARS: usize = 100;
 /// 10^77 is the largest power of ten below 2^256.
 const MAX_EXPONENT: i64 = 77;
 
-/// What the station says for one speed, in wei per gas.
+/// The gas station's prices for one speed, in wei per gas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StationPrice {
     pub tip: Option<U256>,
@@ -26,24 +26,24 @@ pub struct StationPrice {
     pub gas_price: Option<U256>,
 }
 
-/// No text of it holds the URL: URLs carry keys.
+/// Messages never contain the URL, because it may contain an API key.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StationError {
-    #[error("no HTTP client could be set up for it")]
+    #[error("could not create the HTTP client")]
     NoClient,
-    #[error("it did not answer in time")]
+    #[error("timeout")]
     Timeout,
-    #[error("it could not be reached: {0}")]
+    #[error("could not be reached: {0}")]
     Transport(String),
-    #[error("it answered HTTP {0}")]
+    #[error("returned HTTP {0}")]
     Status(u16),
-    #[error("it answered more than {MAX_ANSWER_BYTES} bytes")]
+    #[error("response larger than {MAX_ANSWER_BYTES} bytes")]
     Oversized,
-    #[error("its answer is not JSON")]
+    #[error("response is not JSON")]
     NotJson,
-    #[error("its answer has nothing at `{0}`")]
+    #[error("response has no value at `{0}`")]
     Missing(String),
-    #[error("its answer has no price at `{0}`")]
+    #[error("response has no valid price at `{0}`")]
     NotAPrice(String),
 }
 
@@ -60,14 +60,14 @@ impl Station {
             .timeout(config.timeout)
             .connect_timeout(config.timeout)
             .redirect(Policy::none());
-        // A proxy from the environment is for the outside, never for a service on this machine.
+        // The environment's proxy is not used for a local service.
         if config.url.as_ref().and_then(|url| Url::parse(url.expose()).ok()).is_some_and(is_loopback) {
             builder = builder.no_proxy();
         }
         Station { client: builder.build().ok(), config: config.clone(), multipliers: multipliers.clone() }
     }
 
-    pub(super) async fn ask(&self) -> Result<BySpeed<StationPrice>, StationError> {
+    pub(super) async fn fetch(&self) -> Result<BySpeed<StationPrice>, StationError> {
         let answer = serde_json::from_slice(&self.get().await?).map_err(|_| StationError::NotJson)?;
         self.read(&answer)
     }
@@ -89,7 +89,7 @@ impl Station {
         Ok(answer)
     }
 
-    /// A speed without paths of its own is the normal one times its multiplier.
+    /// A speed without its own paths uses the normal price times its multiplier.
     fn read(&self, answer: &Value) -> Result<BySpeed<StationPrice>, StationError> {
         let unit = self.config.unit;
         let normal = read_speed(answer, &self.config.normal, unit)?;
@@ -119,7 +119,7 @@ fn failed(error: reqwest::Error) -> StationError {
         return StationError::Timeout;
     }
     let error = error.without_url();
-    // The outer text is only "error sending request"; the innermost says what happened.
+    // The outer message is only "error sending request"; the innermost has the cause.
     let mut cause: &dyn std::error::Error = &error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -152,7 +152,7 @@ fn find<'a>(answer: &'a Value, path: &str) -> Option<&'a Value> {
     })
 }
 
-/// A number or a text of one: whole, with a fraction, with an exponent, or 0x hex. Rounded up to whole wei.
+/// A number, or a string with an integer, a decimal fraction, an exponent, or 0x hex. Rounded up to whole wei.
 fn read_price(value: &Value, unit: PriceUnit) -> Option<U256> {
     let decimals = match unit {
         PriceUnit::Wei => 0,
@@ -160,7 +160,7 @@ fn read_price(value: &Value, unit: PriceUnit) -> Option<U256> {
     };
     let text = match value {
         Value::String(text) => text.clone(),
-        // As it was written, to the 17 digits that a JSON number is good for.
+        // JSON numbers have up to 17 significant digits.
         Value::Number(number) => number.to_string(),
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! A gas station that is honest, and ones that are not.
+//! Valid and invalid gas station responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -26,7 +26,7 @@ fn station(url: &str) -> Station {
     Station::new(&config, &Multipliers::default())
 }
 
-/// Answers every GET with these bytes and closes; without bytes it never answers.
+/// Answers every GET with these bytes and closes; with `None` it never answers.
 async fn serve(answer: Option<Vec<u8>>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/prices?key=hunter2", listener.local_addr().unwrap());
@@ -58,8 +58,8 @@ fn http(status: u16, body: &str) -> Option<Vec<u8>> {
     Some((head + body).into_bytes())
 }
 
-async fn asked(answer: Option<Vec<u8>>) -> Result<BySpeed<StationPrice>, StationError> {
-    station(&serve(answer).await.0).ask().await
+async fn fetched(answer: Option<Vec<u8>>) -> Result<BySpeed<StationPrice>, StationError> {
+    station(&serve(answer).await.0).fetch().await
 }
 
 fn gwei(count: u64) -> Option<U256> {
@@ -67,8 +67,8 @@ fn gwei(count: u64) -> Option<U256> {
 }
 
 #[tokio::test]
-async fn an_honest_answer_is_read_at_its_paths_and_scaled_for_other_speeds() {
-    let prices = asked(http(200, r#"{"standard":{"tip":2,"cap":"40.0"}}"#)).await.unwrap();
+async fn a_valid_response_is_read_at_its_paths_and_scaled_for_other_speeds() {
+    let prices = fetched(http(200, r#"{"standard":{"tip":2,"cap":"40.0"}}"#)).await.unwrap();
     assert_eq!(prices.normal, StationPrice { tip: gwei(2), cap: gwei(40), gas_price: None });
     assert_eq!(
         prices.fast,
@@ -81,7 +81,7 @@ async fn an_honest_answer_is_read_at_its_paths_and_scaled_for_other_speeds() {
 }
 
 #[tokio::test]
-async fn speeds_may_have_paths_of_their_own_and_paths_may_lead_through_lists() {
+async fn speeds_may_have_their_own_paths_and_paths_may_index_arrays() {
     let mut station = station("http://localhost/");
     station.config.unit = PriceUnit::Wei;
     station.config.slow = paths("", "", "/a.b/0");
@@ -99,54 +99,54 @@ async fn speeds_may_have_paths_of_their_own_and_paths_may_lead_through_lists() {
 }
 
 #[tokio::test]
-async fn hostile_answers_are_no_answers() {
+async fn invalid_responses_are_refused() {
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-    for (body, words) in [
+    for (body, expected) in [
         ("", "not JSON"),
         ("<html>busy</html>", "not JSON"),
         (r#"{"standard":{"tip":2,"cap":40}"#, "not JSON"),
         (deep.as_str(), "not JSON"),
         (r#"{"standard":{"tip":2,"cap":1e400}}"#, "not JSON"),
-        ("null", "nothing at `standard.tip`"),
-        (r#"{"standard":{"tip":2}}"#, "nothing at `standard.cap`"),
-        (r#"{"standard":{"tip":2,"cap":null}}"#, "no price at `standard.cap`"),
-        (r#"{"standard":{"tip":-1,"cap":40}}"#, "no price at `standard.tip`"),
-        (r#"{"standard":{"tip":2,"cap":0}}"#, "no price at `standard.cap`"),
-        (r#"{"standard":{"tip":2,"cap":"0.0"}}"#, "no price at `standard.cap`"),
-        (r#"{"standard":{"tip":2,"cap":1e300}}"#, "no price at `standard.cap`"),
-        (r#"{"standard":{"tip":true,"cap":40}}"#, "no price at `standard.tip`"),
-        (r#"{"standard":{"tip":[2],"cap":40}}"#, "no price at `standard.tip`"),
+        ("null", "no value at `standard.tip`"),
+        (r#"{"standard":{"tip":2}}"#, "no value at `standard.cap`"),
+        (r#"{"standard":{"tip":2,"cap":null}}"#, "no valid price at `standard.cap`"),
+        (r#"{"standard":{"tip":-1,"cap":40}}"#, "no valid price at `standard.tip`"),
+        (r#"{"standard":{"tip":2,"cap":0}}"#, "no valid price at `standard.cap`"),
+        (r#"{"standard":{"tip":2,"cap":"0.0"}}"#, "no valid price at `standard.cap`"),
+        (r#"{"standard":{"tip":2,"cap":1e300}}"#, "no valid price at `standard.cap`"),
+        (r#"{"standard":{"tip":true,"cap":40}}"#, "no valid price at `standard.tip`"),
+        (r#"{"standard":{"tip":[2],"cap":40}}"#, "no valid price at `standard.tip`"),
     ] {
-        let error = asked(http(200, body)).await.unwrap_err().to_string();
-        assert!(error.contains(words), "{:.80}: {error}", body);
+        let error = fetched(http(200, body)).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{:.80}: {error}", body);
     }
     for status in [204, 302, 404, 429, 500] {
-        let error = asked(http(status, "")).await.unwrap_err();
-        assert!(matches!(error, StationError::Status(said) if said == status), "{error}");
+        let error = fetched(http(status, "")).await.unwrap_err();
+        assert!(matches!(error, StationError::Status(found) if found == status), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_station_that_is_silent_endless_or_gone_is_given_up() {
-    assert!(matches!(asked(None).await, Err(StationError::Timeout)));
-    let endless = http(200, &format!("\"{}\"", "x".repeat(2 << 20)));
-    assert!(matches!(asked(endless).await, Err(StationError::Oversized)));
+async fn timeouts_oversized_responses_and_connection_errors_are_reported() {
+    assert!(matches!(fetched(None).await, Err(StationError::Timeout)));
+    let oversized = http(200, &format!("\"{}\"", "x".repeat(2 << 20)));
+    assert!(matches!(fetched(oversized).await, Err(StationError::Oversized)));
     let mut cut = http(200, r#"{"standard":{"tip":2,"cap":40}}"#).unwrap();
     cut.truncate(cut.len() - 3);
-    assert!(matches!(asked(Some(cut)).await, Err(StationError::Transport(_))));
+    assert!(matches!(fetched(Some(cut)).await, Err(StationError::Transport(_))));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/prices?key=hunter2", listener.local_addr().unwrap());
     drop(listener);
-    let error = station(&url).ask().await.unwrap_err();
+    let error = station(&url).fetch().await.unwrap_err();
     assert!(matches!(error, StationError::Transport(_)));
     assert!(
         !format!("{error} {error:?} {:?}", station(&url)).contains("hunter2"),
-        "the key stays out of the log"
+        "the API key must not be logged"
     );
 }
 
 #[test]
-fn prices_are_exact_round_up_and_end_at_256_bits() {
+fn prices_are_exact_rounded_up_and_limited_to_256_bits() {
     let read = |value: Value, unit| read_price(&value, unit);
     let (wei, gwei) = (PriceUnit::Wei, PriceUnit::Gwei);
     for (value, unit, expected) in [
@@ -199,7 +199,7 @@ fn prices_are_exact_round_up_and_end_at_256_bits() {
     assert_eq!(read(json!("1".repeat(101)), wei), None);
 }
 
-mod shared_look_ups {
+mod shared_lookups {
     use super::*;
     use crate::chain::fees::FeeSource;
     use crate::chain::fees::source::tests::Node;
@@ -221,21 +221,21 @@ mod shared_look_ups {
     }
 
     #[tokio::test]
-    async fn an_answer_is_shared_by_lanes_and_blocks_while_it_is_fresh() {
+    async fn prices_are_shared_by_lanes_and_blocks_while_cached() {
         let (url, asked) = serve(http(200, r#"{"standard":{"tip":2,"cap":40}}"#)).await;
-        let lasting = source(&url, Duration::from_secs(600));
-        let lanes = futures::future::join_all((0..50).map(|lane| cap(&lasting, 7 + lane % 2))).await;
+        let cached = source(&url, Duration::from_secs(600));
+        let lanes = futures::future::join_all((0..50).map(|lane| cap(&cached, 7 + lane % 2))).await;
         assert!(lanes.iter().all(|cap| Some(*cap) == gwei(40)));
         assert_eq!(asked.load(SeqCst), 1);
-        let fleeting = source(&url, Duration::ZERO);
+        let uncached = source(&url, Duration::ZERO);
         for head in [7, 7, 8] {
-            assert_eq!(Some(cap(&fleeting, head).await), gwei(40));
+            assert_eq!(Some(cap(&uncached, head).await), gwei(40));
         }
         assert_eq!(asked.load(SeqCst), 3, "once for each block");
     }
 
     #[tokio::test]
-    async fn a_station_without_prices_is_replaced_by_the_history_and_not_asked_at_every_block() {
+    async fn without_gas_station_prices_the_history_is_used_and_the_failure_cached() {
         let (url, asked) = serve(http(500, "")).await;
         let source = source(&url, Duration::from_secs(600));
         for head in 7..10 {

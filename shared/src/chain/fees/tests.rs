@@ -1,4 +1,4 @@
-//! Prices at the edges of the arithmetic, and what a speed changes.
+//! Prices at the limits of the arithmetic, and the effect of speeds.
 
 use ethers_core::types::Address;
 
@@ -50,14 +50,14 @@ fn the_cap_leaves_room_for_the_base_fee_and_the_tip_is_the_median() {
 }
 
 #[test]
-fn empty_blocks_do_not_pull_the_tip_down_and_the_floor_holds() {
+fn empty_blocks_do_not_lower_the_tip_and_the_minimum_applies() {
     assert_eq!(policy().price(&history(100.into(), &[0, 0, 50]), &payload()), dynamic(250, 50));
     assert_eq!(policy().price(&history(100.into(), &[0, 0]), &payload()), dynamic(210, 10));
     assert_eq!(policy().price(&history(100.into(), &[3]), &payload()), dynamic(210, 10));
 }
 
 #[test]
-fn a_zero_base_fee_still_offers_the_tip() {
+fn a_zero_base_fee_still_includes_the_tip() {
     assert_eq!(policy().price(&history(U256::zero(), &[]), &payload()), dynamic(10, 10));
 }
 
@@ -68,7 +68,7 @@ fn the_largest_base_fee_saturates() {
 }
 
 #[test]
-fn limits_of_the_payload_are_used_as_they_are() {
+fn limits_of_the_payload_are_used_unchanged() {
     let market = history(100.into(), &[30]);
     let with = |cap: Option<u64>, tip: Option<u64>| Payload {
         max_fee_per_gas: cap.map(U256::from),
@@ -91,13 +91,13 @@ fn a_legacy_payload_gets_one_price() {
 }
 
 #[test]
-fn without_history_the_node_s_price_is_the_base() {
+fn without_history_the_node_s_gas_price_is_used() {
     assert_eq!(policy().price(&suggestion(100), &payload()), dynamic(200, 10));
     assert_eq!(policy().price(&suggestion(0), &payload()), dynamic(10, 10));
 }
 
 #[test]
-fn a_speed_takes_its_own_percentile_and_never_contradicts_its_name() {
+fn a_speed_uses_its_percentile_and_prices_are_ordered_by_speed() {
     let list = |tips: &[u64]| tips.iter().copied().map(U256::from).collect::<Vec<_>>();
     let market = |slow: &[u64], normal: &[u64], fast: &[u64]| Market {
         next_base_fee: Some(100.into()),
@@ -108,7 +108,7 @@ fn a_speed_takes_its_own_percentile_and_never_contradicts_its_name() {
     assert_eq!(policy().price(&sound, &at(Speed::Slow)), dynamic(221, 21));
     assert_eq!(policy().price(&sound, &at(Speed::Normal)), dynamic(231, 31));
     assert_eq!(policy().price(&sound, &at(Speed::Fast)), dynamic(295, 95));
-    // Empty percentiles are left out, so that few blocks can turn the order round.
+    // Zero tips are ignored, so few blocks can reverse the order.
     let odd = market(&[0, 0, 99], &[0, 40, 41], &[12, 13, 14]);
     assert_eq!(policy().price(&odd, &at(Speed::Slow)), dynamic(241, 41));
     assert_eq!(policy().price(&odd, &at(Speed::Normal)), dynamic(241, 41));
@@ -125,14 +125,14 @@ fn the_gas_price_is_what_the_node_suggests() {
     assert_eq!(
         policy.price(&suggestion(100), &payload()),
         dynamic(100, 100),
-        "no fee market: all of it is tip"
+        "no base fee: all of it is tip"
     );
     let market = Market { gas_price: Some(130.into()), ..history(100.into(), &[1]) };
-    assert_eq!(policy.price(&market, &payload()), dynamic(230, 30), "beyond the base fee it is tip");
+    assert_eq!(policy.price(&market, &payload()), dynamic(230, 30), "the tip is what exceeds the base fee");
     assert_eq!(policy.price(&market, &at(Speed::Fast)), dynamic(263, 63));
     assert_eq!(policy.price(&market, &at(Speed::Slow)), dynamic(217, 17));
     let behind = Market { gas_price: Some(90.into()), ..history(100.into(), &[]) };
-    assert_eq!(policy.price(&behind, &payload()), dynamic(210, 10), "the floor holds");
+    assert_eq!(policy.price(&behind, &payload()), dynamic(210, 10), "the minimum applies");
     let capped = Payload { max_fee_per_gas: Some(50.into()), ..payload() };
     assert_eq!(policy.price(&market, &capped), dynamic(50, 30));
 }
@@ -154,7 +154,7 @@ fn fixed(gas_price: Option<U256>, cap: Option<U256>, tip: Option<U256>) -> Fixed
 }
 
 #[test]
-fn fixed_fees_do_not_look_at_the_market() {
+fn fixed_fees_ignore_the_market() {
     let all = fixed(Some(50.into()), Some(80.into()), Some(4.into()));
     for market in [Market::default(), history(1000.into(), &[70]), suggestion(9)] {
         assert_eq!(all.price(&market, &payload()), dynamic(80, 4));
@@ -169,10 +169,10 @@ fn fixed_fees_do_not_look_at_the_market() {
     let most = fixed(None, Some(U256::MAX), Some(U256::MAX)).price(&nothing, &at(Speed::Fast));
     assert_eq!(most, Fees::Eip1559 { max_fee_per_gas: U256::MAX, max_priority_fee_per_gas: U256::MAX });
     let own = Payload { max_fee_per_gas: Some(3.into()), ..payload() };
-    assert_eq!(all.price(&nothing, &own), dynamic(3, 3), "a client's own price stays");
+    assert_eq!(all.price(&nothing, &own), dynamic(3, 3), "a client's price takes precedence");
 }
 
-fn said(tip: Option<u64>, cap: Option<u64>, gas_price: Option<u64>) -> Market {
+fn station(tip: Option<u64>, cap: Option<u64>, gas_price: Option<u64>) -> Market {
     let price = StationPrice {
         tip: tip.map(U256::from),
         cap: cap.map(U256::from),
@@ -182,28 +182,29 @@ fn said(tip: Option<u64>, cap: Option<u64>, gas_price: Option<u64>) -> Market {
 }
 
 #[test]
-fn what_a_station_leaves_out_comes_from_the_history() {
+fn missing_gas_station_prices_come_from_the_history() {
     let policy = GasStationPolicy::new(config());
     let price = |market: &Market| policy.price(market, &payload());
-    assert_eq!(price(&said(Some(20), Some(500), None)), dynamic(500, 20));
-    assert_eq!(price(&said(Some(20), None, None)), dynamic(220, 20));
-    assert_eq!(price(&said(None, Some(500), None)), dynamic(500, 30));
-    assert_eq!(price(&said(None, None, Some(150))), dynamic(250, 50));
-    assert_eq!(price(&said(Some(600), Some(500), None)), dynamic(500, 500), "a tip is never above the cap");
-    assert_eq!(price(&said(Some(0), Some(500), None)), dynamic(500, 10), "the floor holds");
-    assert_eq!(price(&history(100.into(), &[30])), dynamic(230, 30), "a silent station is no station");
-    assert_eq!(policy.price(&said(Some(20), Some(500), Some(150)), &legacy()), one(150));
-    assert_eq!(policy.price(&said(Some(20), Some(500), None), &legacy()), one(500));
-    assert_eq!(policy.price(&said(Some(20), None, None), &legacy()), one(220));
+    assert_eq!(price(&station(Some(20), Some(500), None)), dynamic(500, 20));
+    assert_eq!(price(&station(Some(20), None, None)), dynamic(220, 20));
+    assert_eq!(price(&station(None, Some(500), None)), dynamic(500, 30));
+    assert_eq!(price(&station(None, None, Some(150))), dynamic(250, 50));
+    assert_eq!(price(&station(Some(600), Some(500), None)), dynamic(500, 500), "the tip is capped");
+    assert_eq!(price(&station(Some(0), Some(500), None)), dynamic(500, 10), "the minimum applies");
+    assert_eq!(price(&history(100.into(), &[30])), dynamic(230, 30), "without station prices");
+    assert_eq!(policy.price(&station(Some(20), Some(500), Some(150)), &legacy()), one(150));
+    assert_eq!(policy.price(&station(Some(20), Some(500), None), &legacy()), one(500));
+    assert_eq!(policy.price(&station(Some(20), None, None), &legacy()), one(220));
     assert_eq!(policy.price(&history(100.into(), &[30]), &legacy()), one(230));
-    let no_market = Market { next_base_fee: None, gas_price: Some(40.into()), ..said(None, None, Some(150)) };
-    assert_eq!(price(&no_market), dynamic(150, 150));
+    let no_base =
+        Market { next_base_fee: None, gas_price: Some(40.into()), ..station(None, None, Some(150)) };
+    assert_eq!(price(&no_base), dynamic(150, 150));
     let own = Payload { max_priority_fee_per_gas: Some(7.into()), ..payload() };
-    assert_eq!(policy.price(&said(Some(20), None, None), &own), dynamic(207, 7));
+    assert_eq!(policy.price(&station(Some(20), None, None), &own), dynamic(207, 7));
 }
 
 #[test]
-fn a_station_at_the_end_of_the_numbers_saturates() {
+fn the_largest_station_price_saturates() {
     let policy = GasStationPolicy::new(config());
     let most = StationPrice { gas_price: Some(U256::MAX), ..StationPrice::default() };
     let market = Market { station: Some(BySpeed::each(|_| most)), ..history(U256::MAX, &[30]) };
@@ -212,7 +213,7 @@ fn a_station_at_the_end_of_the_numbers_saturates() {
 }
 
 #[test]
-fn a_limit_holds_for_every_part_of_a_price() {
+fn a_limit_applies_to_every_component_of_a_price() {
     assert_eq!(limited(dynamic(500, 30), 100.into()), dynamic(100, 30));
     assert_eq!(limited(dynamic(500, 300), 100.into()), dynamic(100, 100));
     assert_eq!(limited(dynamic(50, 30), 100.into()), dynamic(50, 30));

@@ -1,4 +1,4 @@
-//! JSON values to ABI tokens, without ever guessing.
+//! Strict conversion of JSON values to ABI tokens.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use crate::domain::amount::parse_amount;
 use crate::domain::hex_text::{parse_address, parse_bytes};
 use crate::domain::payload::InvalidIntent;
 
-/// JSON numbers from here on may already have lost digits in the client's own encoder.
+/// From this value on, JSON numbers may have lost digits in the client's encoder.
 const FIRST_INEXACT: u64 = 1 << 53;
 
-/// One token per parameter. Errors name the argument by its path, for example `payload.args[1][0]`.
+/// One token per parameter. Errors contain the path of the argument, for example `payload.args[1][0]`.
 pub(super) fn tokens(params: &[Param], args: &[Value], root: &str) -> Result<Vec<Token>, InvalidIntent> {
     let root = At::Root(root);
     expect_count(params.len(), args.len(), &root)?;
@@ -26,7 +26,7 @@ pub(super) fn tokens(params: &[Param], args: &[Value], root: &str) -> Result<Vec
         .collect()
 }
 
-/// Where in the arguments we are; only spelled out when something is wrong.
+/// The path of the current argument; formatted only for errors.
 enum At<'a> {
     Root(&'a str),
     Item(&'a At<'a>, usize),
@@ -71,7 +71,7 @@ fn token(kind: &AbiType, value: &Value, at: &At<'_>) -> Result<Token, InvalidInt
 }
 
 fn expect_count(expected: usize, found: usize, at: &At<'_>) -> Result<(), InvalidIntent> {
-    if expected == found { Ok(()) } else { Err(at.bad(format!("{expected} values expected, {found} given"))) }
+    if expected == found { Ok(()) } else { Err(at.bad(format!("expected {expected} values, got {found}"))) }
 }
 
 fn text<'a>(value: &'a Value, at: &At<'_>, wanted: &str) -> Result<&'a str, InvalidIntent> {
@@ -93,7 +93,7 @@ fn bytes(value: &Value, at: &At<'_>) -> Result<Vec<u8>, InvalidIntent> {
 fn fixed_bytes(length: usize, value: &Value, at: &At<'_>) -> Result<Token, InvalidIntent> {
     let bytes = bytes(value, at)?;
     if bytes.len() != length {
-        return Err(at.bad(format!("must be exactly {length} bytes, {} given", bytes.len())));
+        return Err(at.bad(format!("must be exactly {length} bytes, got {}", bytes.len())));
     }
     Ok(Token::FixedBytes(bytes))
 }
@@ -139,11 +139,11 @@ fn int(bits: usize, value: &Value, at: &At<'_>) -> Result<Token, InvalidIntent> 
     if !fits {
         return Err(at.bad(format!("is out of range for int{bits}")));
     }
-    // Two's complement over the whole word is how the ABI spells a negative number of any width.
+    // The ABI encodes negative numbers of any width as 256-bit two's complement.
     Ok(Token::Int(if negative { magnitude.overflowing_neg().0 } else { magnitude }))
 }
 
-/// Sign and magnitude. Text is exact; a JSON number is exact only below 2^53.
+/// Sign and magnitude. Strings are exact; JSON numbers only below 2^53.
 fn integer(value: &Value, at: &At<'_>) -> Result<(bool, U256), InvalidIntent> {
     match value {
         Value::String(text) => {
@@ -156,7 +156,7 @@ fn integer(value: &Value, at: &At<'_>) -> Result<(bool, U256), InvalidIntent> {
             Ok((negative && !magnitude.is_zero(), magnitude))
         }
         Value::Number(number) => exact(number).ok_or_else(|| {
-            at.bad("JSON numbers are exact only as integers below 2^53; give it as a decimal or 0x string")
+            at.bad("a JSON number must be an integer below 2^53; use a decimal or 0x string instead")
         }),
         _ => Err(at.bad("must be an integer, as a decimal or 0x string")),
     }

@@ -1,5 +1,5 @@
-//! The errors of a contract: given with a request as signatures or ABI fragments, kept as signatures, and used to read
-//! what the contract returns when it reverts.
+//! Custom errors of a contract: given with a request as signatures or ABI fragments, stored as signatures, and used to
+//! decode revert data.
 
 use serde_json::Value;
 
@@ -8,34 +8,34 @@ use super::{decode, signature};
 use crate::domain::payload::InvalidIntent;
 
 pub const MAX_ERRORS: usize = 64;
-/// Of one signature in its canonical spelling.
+/// Length limit of one canonical signature.
 pub const MAX_ERROR_CHARS: usize = 512;
 
-/// A custom error that was recognised.
+/// A decoded custom error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomError {
     pub name: String,
-    /// Without the names of its arguments: what the selector is the hash of.
+    /// Without argument names: the selector is its hash.
     pub signature: String,
     pub arguments: Vec<Argument>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Empty where the signature has none.
+    /// Empty if the signature has none.
     pub name: String,
     pub kind: String,
-    /// As it would be given as an argument: integers are decimal strings.
+    /// In the format of request arguments: integers are decimal strings.
     pub value: Value,
 }
 
-/// The errors in canonical spelling, with the names of their arguments.
+/// The errors in canonical form, with argument names.
 pub fn canonical_errors(errors: &[Value]) -> Result<Vec<String>, InvalidIntent> {
     const FIELD: &str = "payload.errors";
     if errors.len() > MAX_ERRORS {
         return Err(InvalidIntent::new(
             FIELD,
-            format!("{} errors given, at most {MAX_ERRORS} allowed", errors.len()),
+            format!("has {} entries; the limit is {MAX_ERRORS}", errors.len()),
         ));
     }
     let mut selectors = Vec::with_capacity(errors.len());
@@ -48,25 +48,25 @@ pub fn canonical_errors(errors: &[Value]) -> Result<Vec<String>, InvalidIntent> 
             Value::Object(_) => Function::from_fragment(error, &field, "error")?,
             _ => return Err(InvalidIntent::new(field, "must be a signature or an ABI fragment object")),
         };
-        let spelled = error.spelled();
-        if spelled.len() > MAX_ERROR_CHARS {
-            let problem = format!("{} characters given, at most {MAX_ERROR_CHARS} allowed", spelled.len());
+        let canonical = error.with_names();
+        if canonical.len() > MAX_ERROR_CHARS {
+            let problem = format!("is {} characters long; the limit is {MAX_ERROR_CHARS}", canonical.len());
             return Err(InvalidIntent::new(field, problem));
         }
-        // A fragment may call its parts anything.
-        if signature::parse_error(&spelled).as_ref() != Ok(&error) {
-            return Err(InvalidIntent::new(field, "has an argument whose name is no identifier"));
+        // Names in a fragment can be arbitrary strings.
+        if signature::parse_error(&canonical).as_ref() != Ok(&error) {
+            return Err(InvalidIntent::new(field, "has an argument name that is not an identifier"));
         }
         if selectors.contains(&error.selector()) {
-            return Err(InvalidIntent::new(field, "has the selector of an error before it"));
+            return Err(InvalidIntent::new(field, "has the same selector as an earlier error"));
         }
         selectors.push(error.selector());
-        Ok(spelled)
+        Ok(canonical)
     };
     errors.iter().enumerate().map(one).collect()
 }
 
-/// What `returned` says, if it is one of `errors` and holds what that error has. `None` otherwise.
+/// Decodes `returned` if it is one of `errors` with valid arguments. `None` otherwise.
 pub fn decode_error(errors: &[String], returned: &[u8]) -> Option<CustomError> {
     let (selector, data) = returned.split_first_chunk::<4>()?;
     let known = errors.iter().filter_map(|text| signature::parse_error(text).ok());
@@ -96,24 +96,24 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_and_a_fragment_are_kept_in_one_spelling_with_their_names() {
+    fn a_signature_and_a_fragment_have_the_same_canonical_form() {
         let fragment = json!({"type": "error", "name": "Bad", "inputs": [
             {"name": "who", "type": "address", "internalType": "address"},
             {"name": "orders", "type": "tuple[2]", "components": [{"name": "id", "type": "uint256"}, {"name": "", "type": "bytes"}]}]});
-        let spelled = "Bad(address who,(uint256 id,bytes)[2] orders)";
+        let canonical = "Bad(address who,(uint256 id,bytes)[2] orders)";
         let given = [
             json!(" error Bad( address who, tuple(uint id, bytes)[2] orders ) ; "),
             json!("Bad(address who,(uint256 id,bytes)[2] orders)"),
             fragment,
         ];
         for error in given {
-            assert_eq!(canonical_errors(&[error]).unwrap(), [spelled]);
+            assert_eq!(canonical_errors(&[error]).unwrap(), [canonical]);
         }
-        assert_eq!(canonical_errors(&[json!(spelled)]).unwrap(), [spelled], "it reads what it wrote");
+        assert_eq!(canonical_errors(&[json!(canonical)]).unwrap(), [canonical], "it round-trips");
     }
 
     #[test]
-    fn what_is_no_error_is_refused_by_its_place() {
+    fn invalid_errors_are_refused_with_their_index() {
         assert_eq!(refusal(json!(["A()", "B(uint7)"])).0, "payload.errors[1]");
         assert_eq!(refusal(json!([1])).0, "payload.errors[0]");
         assert_eq!(
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_error_that_fits_is_recognised() {
+    fn only_a_matching_error_is_decoded() {
         let errors =
             canonical_errors(&[json!("Other()"), json!("Short(uint256 have, uint256 need)")]).unwrap();
         let selector = Function {
@@ -147,9 +147,9 @@ mod tests {
         returned.extend([[0; 31].as_slice(), &[7], &[0; 31], &[9]].concat());
         let found = decode_error(&errors, &returned).unwrap();
         assert_eq!((found.name.as_str(), found.signature.as_str()), ("Short", "Short(uint256,uint256)"));
-        let told: Vec<_> =
+        let arguments: Vec<_> =
             found.arguments.iter().map(|a| (a.name.as_str(), a.kind.as_str(), a.value.clone())).collect();
-        assert_eq!(told, [("have", "uint256", json!("7")), ("need", "uint256", json!("9"))]);
+        assert_eq!(arguments, [("have", "uint256", json!("7")), ("need", "uint256", json!("9"))]);
         assert_eq!(decode_error(&errors, &returned[..67]), None, "a byte is missing");
         assert_eq!(decode_error(&errors[..1], &returned), None, "another error");
         assert_eq!(decode_error(&errors, &returned[..3]), None);

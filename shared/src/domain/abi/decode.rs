@@ -1,25 +1,25 @@
-//! Returned bytes to JSON values, in the spelling that `argument` reads.
+//! Decodes returned bytes to JSON values, in the format that `argument` accepts.
 //!
-//! The bytes are whatever a contract chose to return, so nothing they say is believed: every length is held against the
-//! bytes that are there before anything is made of it, and values that point at the same bytes again and again use up a
-//! budget. What is not exactly of its type is no value at all.
+//! The bytes come from a contract and are untrusted: every length is checked against the available bytes before
+//! allocation, and a budget limits values that point to the same bytes repeatedly. A value that does not match its
+//! type exactly is an error.
 
 use ethers_core::types::{Address, U256};
 use serde_json::Value;
 
 use super::types::{AbiType, Param};
 
-/// Values, and words of text and bytes, in all. Far above what fits into honest data of the size that is kept.
+/// Maximum number of values plus words of text and bytes. Far above what valid data of the stored size contains.
 const BUDGET: usize = 512;
 const WORD: usize = 32;
 
-/// One value per parameter, or `None` if `data` does not hold them. Bytes after the last one are left alone.
+/// One value per parameter, or `None` if `data` does not contain them. Trailing bytes are ignored.
 pub(super) fn decode(params: &[Param], data: &[u8]) -> Option<Vec<Value>> {
     let mut budget = BUDGET;
     fields(params.iter().map(|param| &param.kind), data, &mut budget)
 }
 
-/// Values side by side in a frame; what is dynamic stands elsewhere in it, at an offset from its beginning.
+/// Consecutive values of a frame. Dynamic values are stored elsewhere in the frame, at an offset from its start.
 fn fields<'t>(
     kinds: impl Iterator<Item = &'t AbiType>,
     frame: &[u8],
@@ -38,7 +38,7 @@ fn fields<'t>(
     Some(values)
 }
 
-/// The value that begins at the beginning of `place`.
+/// The value at the start of `place`.
 fn value(kind: &AbiType, place: &[u8], budget: &mut usize) -> Option<Value> {
     spend(budget, 1)?;
     Some(match kind {
@@ -68,14 +68,14 @@ fn value(kind: &AbiType, place: &[u8], budget: &mut usize) -> Option<Value> {
 }
 
 fn items(kind: &AbiType, length: usize, frame: &[u8], budget: &mut usize) -> Option<Value> {
-    // Every item has a word of its own at the least, so a length beyond that is a lie.
+    // Every item occupies at least one word, so a greater length is invalid.
     if length > frame.len() / WORD {
         return None;
     }
     fields(std::iter::repeat_n(kind, length), frame, budget).map(Value::Array)
 }
 
-/// By name where every component has one, as arguments may be given.
+/// An object if every component has a name, otherwise an array; `argument` accepts both.
 fn tuple(parts: &[Param], values: Vec<Value>) -> Value {
     if parts.iter().any(|part| part.name.is_empty()) {
         return Value::Array(values);
@@ -83,14 +83,14 @@ fn tuple(parts: &[Param], values: Vec<Value>) -> Value {
     parts.iter().map(|part| part.name.clone()).zip(values).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// Bytes of a value that stands where it belongs; `None` for one that stands elsewhere.
+/// Size of a static type in bytes; `None` for a dynamic type.
 fn static_size(kind: &AbiType) -> Option<usize> {
     match kind {
         AbiType::String | AbiType::Bytes | AbiType::Array(_) => None,
         AbiType::Tuple(parts) => {
             parts.iter().try_fold(0_usize, |sum, part| Some(sum.saturating_add(static_size(&part.kind)?)))
         }
-        // A size beyond all memory is found not to be there.
+        // A saturated size fails the bounds check later.
         AbiType::FixedArray(item, length) => Some(static_size(item)?.saturating_mul(*length)),
         _ => Some(WORD),
     }
@@ -109,13 +109,13 @@ fn number(data: &[u8], at: usize) -> Option<U256> {
     word(data, at).map(U256::from_big_endian)
 }
 
-/// An offset or a length. One above 32 bits points nowhere.
+/// An offset or a length. Values above 32 bits are invalid.
 fn small(data: &[u8], at: usize) -> Option<usize> {
     let number = number(data, at).filter(|number| number.bits() <= 32)?;
     usize::try_from(number.low_u64()).ok()
 }
 
-/// A length and as many bytes. The padding after them is often left out by hand-written code.
+/// A length and that many bytes. The padding is not required, because hand-written code often omits it.
 fn counted<'d>(place: &'d [u8], budget: &mut usize) -> Option<&'d [u8]> {
     let length = small(place, 0)?;
     let bytes = place.get(WORD..WORD.checked_add(length)?)?;
@@ -127,7 +127,7 @@ fn zero(bytes: &[u8]) -> Option<()> {
     bytes.iter().all(|byte| *byte == 0).then_some(())
 }
 
-/// Two's complement over the whole word, whatever the width.
+/// 256-bit two's complement, for any width.
 fn signed(word: U256, bits: usize) -> Option<String> {
     let first_outside = U256::one() << (bits - 1);
     let magnitude = word.overflowing_neg().0;

@@ -25,7 +25,7 @@ fn words(words: &[&str]) -> Vec<u8> {
     hex::decode(text).unwrap()
 }
 
-/// Kinds of every sort, and values in the spelling that is read and written.
+/// Parameter lists with every type, and their values as JSON.
 fn examples() -> Vec<(&'static str, Value)> {
     let address = "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed";
     let max = U256::MAX.to_string();
@@ -56,7 +56,7 @@ fn examples() -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn what_was_encoded_is_decoded_in_the_same_spelling() {
+fn encoded_values_are_decoded_to_the_same_json() {
     for (list, values) in examples() {
         let data = encode(list, &values);
         assert_eq!(decode(&params(list), &data).map(Value::Array), Some(values.clone()), "{list}");
@@ -67,7 +67,7 @@ fn what_was_encoded_is_decoded_in_the_same_spelling() {
 }
 
 #[test]
-fn what_is_not_exactly_of_its_type_is_no_value() {
+fn invalid_values_are_refused() {
     let ff = "f".repeat(64);
     for (list, data) in [
         ("uint256", vec![]),
@@ -99,9 +99,9 @@ fn what_is_not_exactly_of_its_type_is_no_value() {
     }
 }
 
-/// Lists whose items are all the same list: a few bytes would mean 32 to the power of 15 values.
+/// Nested arrays whose items all point to the same array: a few bytes would decode to 32^15 values.
 #[test]
-fn a_bomb_of_offsets_is_refused_soon() {
+fn an_offset_bomb_is_refused_quickly() {
     let list = format!("uint256{}", "[]".repeat(15));
     // Each word is an offset and a length of 32.
     let data = words(&["20"; 80]);
@@ -112,7 +112,7 @@ fn a_bomb_of_offsets_is_refused_soon() {
     data.extend(words(&["3c0"; 30]));
     data.extend(words(&["20", "61<"]));
     let texts = decode(&params(&same_text), &data).unwrap();
-    assert_eq!(texts[0].as_array().unwrap().len(), 30, "a few at the same place are honest");
+    assert_eq!(texts[0].as_array().unwrap().len(), 30, "a few offsets to the same data are valid");
     assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
@@ -125,9 +125,9 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Random bytes, and honest ones with a few places changed: never a panic, never more than the budget allows.
+/// Random bytes, and valid data with a few bytes changed: never a panic, never more than the budget.
 #[test]
-fn hostile_bytes_are_decoded_within_bounds_or_not_at_all() {
+fn malformed_bytes_are_decoded_within_bounds_or_not_at_all() {
     let mut random = StdRng::seed_from_u64(16);
     let examples = examples();
     let mut decoded = 0;
@@ -139,7 +139,7 @@ fn hostile_bytes_are_decoded_within_bounds_or_not_at_all() {
                 let length = random.random_range(0..1024);
                 data = (0..length).map(|_| random.random()).collect();
             }
-            // Small numbers are offsets and lengths that nearly fit.
+            // Small numbers act as nearly valid offsets and lengths.
             1 => {
                 for _ in 0..random.random_range(1..8) {
                     let word = random.random_range(0..40_usize) * 32 + 31;
@@ -155,5 +155,5 @@ fn hostile_bytes_are_decoded_within_bounds_or_not_at_all() {
             assert!(values.iter().map(size).sum::<usize>() <= 2 * BUDGET, "{list}: {values:?}");
         }
     }
-    assert!(decoded > 100, "some of it still means something: {decoded}");
+    assert!(decoded > 100, "some of it must still be decodable: {decoded}");
 }

@@ -1,8 +1,7 @@
-//! Calls by name: a signature or an ABI fragment, and JSON arguments, become call data. And the way back, for the errors
-//! a contract returns.
+//! ABI encoding: a signature or an ABI fragment and JSON arguments become call data. ABI decoding of custom errors.
 //!
-//! The conversion from JSON is our own because it has to be strict: a number that JSON cannot carry exactly, a value
-//! outside the range of its type, or a short `bytes4` is refused with the path of the argument, never padded or cut.
+//! The conversion from JSON is our own because it must be strict: an inexact JSON number, a value out of range or a
+//! short `bytes4` is refused with the path of the argument, never padded or truncated.
 
 mod argument;
 mod custom_error;
@@ -36,7 +35,7 @@ pub fn encode_call(method: &Value, args: &[Value]) -> Result<Bytes, InvalidInten
     Ok(data.into())
 }
 
-/// The selector of a signature such as `transfer(address,uint256)`. `Err` is the problem in words.
+/// The selector of a signature such as `transfer(address,uint256)`. `Err` describes the problem.
 pub fn selector(signature: &str) -> Result<[u8; 4], String> {
     signature::parse(signature).map(|function| function.selector())
 }

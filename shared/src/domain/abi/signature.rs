@@ -1,14 +1,14 @@
-//! Human-readable signatures: `transfer(address,uint256)`, with or without names, `function`, modifiers, `returns`; and
-//! those of errors.
+//! Parses human-readable signatures of functions and errors: `transfer(address,uint256)`, with or without names,
+//! `function`, modifiers and `returns`.
 
 use super::types::{AbiType, Function, MAX_DEPTH, Param, is_identifier};
 
-/// Words that may follow a parameter list; none of them changes the encoding.
+/// Keywords allowed after a parameter list; none of them changes the encoding.
 const MODIFIERS: [&str; 6] = ["external", "public", "payable", "nonpayable", "view", "pure"];
-/// Words between a parameter's type and its name.
+/// Keywords allowed between a parameter's type and its name.
 const LOCATIONS: [&str; 4] = ["memory", "calldata", "storage", "payable"];
 
-/// `Err` is the problem in words.
+/// `Err` describes the problem.
 pub(super) fn parse(text: &str) -> Result<Function, String> {
     let mut reader = Reader { rest: text.trim() };
     let function = reader
@@ -60,12 +60,12 @@ impl<'a> Reader<'a> {
 
     fn unexpected(&self, wanted: &str) -> String {
         match self.rest.chars().next() {
-            Some(found) => format!("{wanted} expected, `{found}` found"),
-            None => format!("{wanted} expected at the end"),
+            Some(found) => format!("expected {wanted}, found `{found}`"),
+            None => format!("expected {wanted} at the end"),
         }
     }
 
-    /// A name and its parameters, with or without `keyword` in front. `None`: it does not begin like one.
+    /// A name and its parameters, optionally after `keyword`. `None`: it does not start with a name and `(`.
     fn named(&mut self, keyword: &str) -> Option<Result<Function, String>> {
         let mut name = self.word();
         if name == keyword && self.rest.starts_with(char::is_whitespace) {
@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
         begins.then(|| Ok(Function { name: name.to_owned(), inputs: self.params(0)? }))
     }
 
-    /// A parenthesised list, opening parenthesis included.
+    /// A parenthesised list, including the opening parenthesis.
     fn params(&mut self, depth: usize) -> Result<Vec<Param>, String> {
         if !self.take('(') {
             return Err(self.unexpected("`(`"));
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
                 "" => return Ok(Param { name: name.to_owned(), kind }),
                 word if LOCATIONS.contains(&word) => {}
                 word if name.is_empty() && is_identifier(word) => name = word,
-                word => return Err(format!("`{word}` is not expected here")),
+                word => return Err(format!("unexpected `{word}`")),
             }
         }
     }
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         Ok(kind)
     }
 
-    /// Modifiers and the `returns` part: checked, so that a typo is not taken for one, and then forgotten.
+    /// Modifiers and the `returns` part: validated, so that typing errors are found, and then ignored.
     fn tail(&mut self) -> Result<(), String> {
         loop {
             self.skip_blanks();
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
                     break;
                 }
                 word if MODIFIERS.contains(&word) => {}
-                word => return Err(format!("`{word}` is not expected here")),
+                word => return Err(format!("unexpected `{word}`")),
             }
         }
         self.end()
@@ -161,6 +161,6 @@ impl<'a> Reader<'a> {
     fn end(&mut self) -> Result<(), String> {
         self.take(';');
         self.skip_blanks();
-        if self.rest.is_empty() { Ok(()) } else { Err(self.unexpected("nothing more")) }
+        if self.rest.is_empty() { Ok(()) } else { Err(self.unexpected("the end")) }
     }
 }

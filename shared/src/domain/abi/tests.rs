@@ -87,7 +87,7 @@ fn the_examples_of_the_abi_specification_encode_as_printed_there() {
 }
 
 #[test]
-fn a_signature_may_be_decorated() {
+fn a_signature_may_have_names_and_modifiers() {
     let plain = encode(json!("transfer(address,uint256)"), json!([ADDRESS, "1"])).unwrap();
     assert_eq!(plain, words("a9059cbb", &[&ADDRESS[2..].to_lowercase(), "1"]));
     for decorated in [
@@ -100,7 +100,7 @@ fn a_signature_may_be_decorated() {
 }
 
 #[test]
-fn an_abi_fragment_says_the_same_as_its_signature() {
+fn an_abi_fragment_is_equivalent_to_its_signature() {
     let fragment = json!({
         "type": "function", "name": "place", "stateMutability": "payable", "outputs": [],
         "inputs": [
@@ -122,7 +122,7 @@ fn tuples_by_name_and_by_position_are_the_same() {
 }
 
 #[test]
-fn integers_keep_their_range() {
+fn integers_are_range_checked() {
     let good =
         [("int8", "-128", "80"), ("int8", "127", "7f"), ("uint8", "255", "ff"), ("int256", "-1", "ff")];
     for (kind, value, last_byte) in good {
@@ -147,7 +147,7 @@ fn integers_keep_their_range() {
 }
 
 #[test]
-fn nothing_lossy_passes() {
+fn lossy_numbers_are_refused() {
     for value in [
         json!(1.0),
         json!(1e3),
@@ -166,13 +166,13 @@ fn nothing_lossy_passes() {
         assert_eq!(refusal("f(int256)", json!([value])).0, "payload.args[0]");
     }
     assert!(encode(json!("f(uint256)"), json!([9_007_199_254_740_991_u64])).is_ok());
-    // A number too long for 64 bits reaches us as a float.
+    // A number above 64 bits is parsed as a float.
     let long: Value = serde_json::from_str("[123456789012345678901234567890]").unwrap();
     assert!(refusal("f(uint256)", long).1.contains("2^53"));
 }
 
 #[test]
-fn every_type_wants_its_own_json() {
+fn every_type_requires_its_json_type() {
     for (kind, value) in [
         ("bool", json!("true")),
         ("bool", json!(1)),
@@ -196,16 +196,16 @@ fn every_type_wants_its_own_json() {
 }
 
 #[test]
-fn a_wrong_argument_is_named_by_its_path() {
+fn an_error_contains_the_path_of_the_argument() {
     assert_eq!(refusal("f(bool,uint8[])", json!([true, [1, 300]])).0, "payload.args[1][1]");
     assert_eq!(refusal("f((uint8 a,(bool b) c))", json!([{"a": 1, "c": {"b": 1}}])).0, "payload.args[0].c.b");
     assert_eq!(refusal("f((uint8 a))", json!([{"a": 1, "x": 2}])).0, "payload.args[0].x");
     let (field, problem) = refusal("f(bool)", json!([]));
-    assert_eq!((field.as_str(), problem.as_str()), ("payload.args", "1 values expected, 0 given"));
+    assert_eq!((field.as_str(), problem.as_str()), ("payload.args", "expected 1 values, got 0"));
 }
 
 #[test]
-fn what_is_no_signature_is_refused() {
+fn invalid_signatures_are_refused() {
     let deep = format!("f(uint256{})", "[]".repeat(40));
     let deep_tuple = format!("f({}bool{})", "(".repeat(10_000), ")".repeat(10_000));
     for method in [

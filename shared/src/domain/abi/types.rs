@@ -1,4 +1,4 @@
-//! The types of the contract ABI, with the names of their parts, so that a struct can be given as a JSON object.
+//! The contract ABI types, with component names, so that a struct can be given as a JSON object.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::domain::payload::InvalidIntent;
 
-/// Deep enough for any contract; bounds the recursion that a hostile signature can cause.
+/// Limits the recursion that a malicious signature can cause.
 pub(super) const MAX_DEPTH: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,12 +26,12 @@ pub(super) enum AbiType {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Param {
-    /// Empty when the signature names none.
+    /// Empty if the signature has none.
     pub(super) name: String,
     pub(super) kind: AbiType,
 }
 
-/// A function, or an error: either is a name and what belongs to it.
+/// A function or an error: a name and its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) name: String,
@@ -39,12 +39,12 @@ pub(super) struct Function {
 }
 
 impl AbiType {
-    /// A type without parts. `Err` is the problem in words.
+    /// A type without components. `Err` describes the problem.
     pub(super) fn elementary(word: &str) -> Result<AbiType, String> {
         let width = |digits: &str, max: usize, step: usize| -> Result<usize, String> {
             let width = match digits {
                 "" => max,
-                // `uint08` is no type, though it reads as a number.
+                // `uint08` would parse as a number, but is not a type.
                 _ if digits.starts_with('0') || !digits.bytes().all(|byte| byte.is_ascii_digit()) => 0,
                 _ => digits.parse().unwrap_or(0),
             };
@@ -83,7 +83,7 @@ impl AbiType {
     }
 }
 
-/// The canonical spelling: no names, no blanks, no aliases. This is what the selector is the hash of.
+/// The canonical form: no names, no spaces, no aliases. The selector is its hash.
 impl fmt::Display for AbiType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -119,13 +119,13 @@ fn write_params(f: &mut fmt::Formatter<'_>, params: &[Param]) -> fmt::Result {
     f.write_str(")")
 }
 
-fn spell_params(text: &mut String, params: &[Param]) {
+fn write_named_params(text: &mut String, params: &[Param]) {
     text.push('(');
     for (index, param) in params.iter().enumerate() {
         if index > 0 {
             text.push(',');
         }
-        spell(text, &param.kind);
+        write_named(text, &param.kind);
         if !param.name.is_empty() {
             text.push(' ');
             text.push_str(&param.name);
@@ -134,15 +134,15 @@ fn spell_params(text: &mut String, params: &[Param]) {
     text.push(')');
 }
 
-fn spell(text: &mut String, kind: &AbiType) {
+fn write_named(text: &mut String, kind: &AbiType) {
     match kind {
-        AbiType::Tuple(parts) => spell_params(text, parts),
+        AbiType::Tuple(parts) => write_named_params(text, parts),
         AbiType::Array(item) => {
-            spell(text, item);
+            write_named(text, item);
             text.push_str("[]");
         }
         AbiType::FixedArray(item, length) => {
-            spell(text, item);
+            write_named(text, item);
             text.push_str(&format!("[{length}]"));
         }
         plain => text.push_str(&plain.to_string()),
@@ -156,14 +156,14 @@ impl Function {
     }
 
     /// With the names of the parameters: `transfer(address to,uint256 amount)`.
-    pub(super) fn spelled(&self) -> String {
+    pub(super) fn with_names(&self) -> String {
         let mut text = self.name.clone();
-        spell_params(&mut text, &self.inputs);
+        write_named_params(&mut text, &self.inputs);
         text
     }
 
     /// From a compiler's ABI: `{"type":"function","name":…,"inputs":[…]}`, or `"error"`. Only the name and the inputs
-    /// decide the bytes; whatever else compilers put there is left alone.
+    /// affect the encoding; other members are ignored.
     pub(super) fn from_fragment(
         fragment: &Value,
         field: &str,
@@ -178,7 +178,7 @@ impl Function {
         }
         let name = match fragment.get("name") {
             Some(Value::String(name)) if is_identifier(name) => name.clone(),
-            _ => return Err(InvalidIntent::new(format!("{field}.name"), format!("must name the {wanted}"))),
+            _ => return Err(InvalidIntent::new(format!("{field}.name"), "must be an identifier")),
         };
         let inputs = fragment_params(fragment.get("inputs"), &format!("{field}.inputs"), 0)?;
         Ok(Function { name, inputs })

@@ -1,4 +1,4 @@
-//! AWS KMS: two actions of its JSON protocol.
+//! AWS KMS: two actions of its JSON API.
 
 use std::time::Duration;
 
@@ -63,14 +63,14 @@ impl AwsKms {
         let authorization = sigv4::authorization(&keys, &self.region, "kms", at, &signed);
         let request = self.transport.request(Method::POST, &[]);
         let mut request = with_secret(request, "authorization", &authorization)?;
-        // The transport says who the host is.
+        // The transport sets the host header.
         for (name, value) in headers.iter().filter(|(name, _)| *name != "host") {
             request = with_secret(request, name, value)?;
         }
         let reply = self.transport.send(request.body(body)).await?;
         self.clock.learn(reply.date);
         if reply.status == 200 {
-            return serde_json::from_slice(&reply.body).map_err(|_| "its answer cannot be read".into());
+            return serde_json::from_slice(&reply.body).map_err(|_| "invalid response".into());
         }
         let (failure, credentials_refused) = refusal(&reply);
         if credentials_refused {
@@ -88,20 +88,20 @@ struct Refusal {
     message: Option<String>,
 }
 
-/// And whether other credentials could help.
+/// The failure, and whether new credentials may help.
 fn refusal(reply: &Reply) -> (Failure, bool) {
-    // A proxy's page, or worse: it is not repeated.
+    // Without the body, which may be the page of a proxy.
     let Ok(refusal) = serde_json::from_slice::<Refusal>(&reply.body) else {
         return (format!("HTTP {}", reply.status).into(), matches!(reply.status, 401 | 403));
     };
-    // `com.amazonaws.kms#DisabledException`, or the last word alone.
-    let word = refusal.kind.rsplit('#').next().unwrap_or_default();
-    let (meaning, credentials_refused) = match word {
+    // `com.amazonaws.kms#DisabledException` or `DisabledException`.
+    let code = refusal.kind.rsplit('#').next().unwrap_or_default();
+    let (meaning, credentials_refused) = match code {
         "AccessDeniedException" | "AccessDenied" => (Some("this worker may not use the key"), false),
         "ThrottlingException" | "LimitExceededException" => (Some("too many requests"), false),
         "DisabledException" => (Some("the key is disabled"), false),
-        "KMSInvalidStateException" => (Some("the key is in a state in which it cannot sign"), false),
-        "NotFoundException" => (Some("there is no such key"), false),
+        "KMSInvalidStateException" => (Some("the key's state does not allow signing"), false),
+        "NotFoundException" => (Some("the key does not exist"), false),
         "InvalidKeyUsageException" | "ValidationException" | "UnsupportedOperationException" => {
             (Some("the key must be an ECC_SECG_P256K1 key for SIGN_VERIFY"), false)
         }
@@ -114,7 +114,7 @@ fn refusal(reply: &Reply) -> (Failure, bool) {
         | "IncompleteSignatureException" => (Some("the credentials are not accepted"), true),
         _ => (None, false),
     };
-    (Failure::named(word, meaning, refusal.message.as_deref()), credentials_refused)
+    (Failure::named(code, meaning, refusal.message.as_deref()), credentials_refused)
 }
 
 fn blob(answer: &Value, field: &str) -> Result<Vec<u8>, Failure> {
@@ -141,14 +141,14 @@ impl Cloud for AwsKms {
     }
 
     async fn sign(&self, key: &str, digest: H256) -> Result<Vec<u8>, Failure> {
-        let asked = json!({
+        let body = json!({
             "KeyId": key,
             "Message": STANDARD.encode(digest),
-            // Otherwise the digest would be hashed again.
+            // Without it the digest would be hashed again.
             "MessageType": "DIGEST",
             "SigningAlgorithm": "ECDSA_SHA_256",
         });
-        blob(&self.call("Sign", asked).await?, "Signature")
+        blob(&self.call("Sign", body).await?, "Signature")
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_our_words_and_logged_in_theirs() {
+    fn failures_have_our_message_and_keep_the_services_message_for_the_log() {
         let body = r#"{"__type":"com.amazonaws.kms#AccessDeniedException","Message":"User: arn:aws:iam::1:user/x is not authorized"}"#;
         let (failure, again) = refused(400, body);
         assert_eq!(failure.reason, "AccessDeniedException: this worker may not use the key");

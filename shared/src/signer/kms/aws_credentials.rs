@@ -1,4 +1,4 @@
-//! Credentials for AWS: from the environment, a file, or one of the servers that lend them for a while.
+//! AWS credentials: from the environment, a file, or a server that issues temporary credentials.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::config::endpoint::exposes_secrets;
 use crate::config::{self, AwsCredentials, Secret};
 use crate::signer::transport::{Route, Transport, with_form, with_secret};
 
-/// Where containers of ECS ask, and pods of EKS: plain HTTP that does not leave the host.
+/// Credential endpoints of ECS containers and EKS pods: plain HTTP within the host.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 const INSTANCE: &str = "http://169.254.169.254";
-/// For an answer that does not say how long it is good for.
-const UNSAID: Duration = Duration::from_secs(15 * 60);
+/// Lifetime of a response without an expiration.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug)]
 pub(super) struct Credentials {
@@ -42,7 +42,7 @@ impl Credentials {
     ) -> Result<Credentials, String> {
         let variable =
             |name: &str| environment(name).ok_or(format!("the environment variable {name} is not set"));
-        // Half of the time is left for the question itself.
+        // Leaves half of the timeout for the operation itself.
         let route = |url| Route { direct: true, ..Route::to(url, config.timeout / 2) };
         let source = match config.credentials {
             AwsCredentials::Environment => Source::Fixed(AwsKeys {
@@ -81,7 +81,7 @@ impl Credentials {
                     return Err(format!("AWS_ENDPOINT_URL_STS: {problem}"));
                 }
                 Source::WebIdentity {
-                    // Through a proxy, if there is one: it is as far away as the service itself.
+                    // Uses a configured proxy, like the service itself.
                     server: Transport::new(Route { direct: false, ..route(&url) })?,
                     role: variable("AWS_ROLE_ARN")?,
                     token_file: variable("AWS_WEB_IDENTITY_TOKEN_FILE")?.into(),
@@ -146,9 +146,9 @@ impl Credentials {
                 let request = server.request(Method::POST, &[]).header("accept", "application/xml");
                 let answer = answer(server, with_form(request, &form)).await?;
                 Lent::from_xml(std::str::from_utf8(&answer).unwrap_or_default())
-                    .ok_or_else(|| "the security token service's answer holds no credentials".into())
+                    .ok_or_else(|| "the response of the security token service has no credentials".into())
             }
-            Source::Fixed(_) | Source::File { .. } => Err("these are not lent".into()),
+            Source::Fixed(_) | Source::File { .. } => Err("not temporary credentials".into()),
         }
     }
 }
@@ -163,7 +163,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// The answer of STS: four names that occur once, with texts that need no escaping.
+    /// Parses the STS response: four elements that occur once and need no unescaping.
     fn from_xml(xml: &str) -> Option<Lent> {
         let found = |name: &str| {
             let (_, rest) = xml.split_once(&format!("<{name}>"))?;
@@ -179,8 +179,8 @@ impl Lent {
 
     fn lasting(self, clock: &ServiceClock) -> Result<(AwsKeys, Duration), String> {
         let lasts = match self.expiration {
-            Some(at) => (at - clock.now()).to_std().map_err(|_| "the credentials are out of date")?,
-            None => UNSAID,
+            Some(at) => (at - clock.now()).to_std().map_err(|_| "the credentials have expired")?,
+            None => DEFAULT_LIFETIME,
         };
         let (access_key_id, secret, session_token) = (self.access_key_id, self.secret_access_key, self.token);
         Ok((AwsKeys { access_key_id, secret, session_token }, lasts))
@@ -188,7 +188,7 @@ impl Lent {
 }
 
 fn lent(body: &[u8]) -> Result<Lent, String> {
-    serde_json::from_slice(body).map_err(|_| "the answer about credentials cannot be read".into())
+    serde_json::from_slice(body).map_err(|_| "invalid credentials response".into())
 }
 
 async fn answer(server: &Transport, request: reqwest::RequestBuilder) -> Result<Zeroizing<Vec<u8>>, String> {
@@ -205,7 +205,7 @@ async fn text(path: &Path) -> Result<Zeroizing<String>, String> {
     text.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Of a file as the AWS command line writes it.
+/// The credentials of a profile in a file of the AWS CLI.
 fn section(file: &str, profile: &str) -> Option<AwsKeys> {
     let (mut inside, mut id, mut secret, mut token) = (false, None, None, None);
     for line in file.lines().map(str::trim) {

@@ -37,7 +37,7 @@ fn in_an_hour() -> String {
 }
 
 #[tokio::test]
-async fn the_environment_is_read_and_what_is_missing_is_named() {
+async fn missing_environment_variables_are_named() {
     let all =
         [("AWS_ACCESS_KEY_ID", "id1"), ("AWS_SECRET_ACCESS_KEY", "secret1"), ("AWS_SESSION_TOKEN", "token1")];
     assert_eq!(got(&with(AwsCredentials::Environment, &all).unwrap()).await, expected(1));
@@ -72,7 +72,7 @@ async fn a_file_is_read_again_each_time() {
 }
 
 #[tokio::test]
-async fn a_container_is_lent_credentials_until_they_are_refused() {
+async fn container_credentials_are_cached_until_rejected() {
     let fake = FakeSigner::start(|asked| match (asked.line.as_str(), asked.header("authorization")) {
         ("GET /v1/credentials", Some("pass")) => {
             let body = json!({
@@ -94,8 +94,8 @@ async fn a_container_is_lent_credentials_until_they_are_refused() {
     assert_eq!(got(&credentials).await, expected(1));
     assert_eq!(fake.seen().len(), 2);
 
-    let stranger = with(AwsCredentials::Container, &[full]).unwrap();
-    let error = stranger.get(&ServiceClock::default()).await.unwrap_err();
+    let without_token = with(AwsCredentials::Container, &[full]).unwrap();
+    let error = without_token.get(&ServiceClock::default()).await.unwrap_err();
     assert!(error.contains("403") && !error.contains("/v1/credentials"), "{error}");
     for (url, fine) in [
         ("http://credentials.example/", false),
@@ -108,7 +108,7 @@ async fn a_container_is_lent_credentials_until_they_are_refused() {
 }
 
 #[tokio::test]
-async fn an_instance_is_lent_the_credentials_of_its_role() {
+async fn an_instance_gets_the_credentials_of_its_role() {
     let fake = FakeSigner::start(|asked| {
         let roles = "GET /latest/meta-data/iam/security-credentials/";
         let session = asked.header("x-aws-ec2-metadata-token") == Some("session");
@@ -135,7 +135,7 @@ async fn an_instance_is_lent_the_credentials_of_its_role() {
 }
 
 #[tokio::test]
-async fn a_web_identity_is_exchanged_for_those_of_a_role() {
+async fn a_web_identity_is_exchanged_for_role_credentials() {
     let fake = FakeSigner::start(|asked| {
         let form = "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3Arole%2Fr\
                     &RoleSessionName=gapless&WebIdentityToken=e.y.J";
@@ -164,7 +164,7 @@ async fn a_web_identity_is_exchanged_for_those_of_a_role() {
 }
 
 #[test]
-fn credentials_that_are_over_are_no_credentials() {
+fn expired_credentials_are_rejected() {
     let lent = Lent {
         access_key_id: "id".into(),
         secret_access_key: Secret::new("secret"),

@@ -1,4 +1,5 @@
-//! secp256k1 as the services speak it: public keys and signatures in DER, to addresses and to what a transaction carries.
+//! secp256k1 in the formats of the services: converts DER public keys to addresses and DER signatures to `r`, `s`,
+//! parity.
 
 use ethers_core::k256::ecdsa::{RecoveryId, Signature, VerifyingKey};
 use ethers_core::types::{H256, U256};
@@ -6,8 +7,8 @@ use ethers_core::utils::public_key_to_address;
 
 use crate::domain::Address;
 
-/// What stands before an uncompressed point: a SubjectPublicKeyInfo with the algorithm id-ecPublicKey on the curve
-/// secp256k1. DER has one spelling for it, so comparing is reading.
+/// Prefix of an uncompressed point in a SubjectPublicKeyInfo with id-ecPublicKey on secp256k1. DER is canonical, so a
+/// comparison is sufficient.
 const SPKI_HEAD: [u8; 23] = [
     0x30, 0x56, 0x30, 0x10, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81,
     0x04, 0x00, 0x0a, 0x03, 0x42, 0x00,
@@ -16,21 +17,21 @@ const SPKI_HEAD: [u8; 23] = [
 /// The address of a public key.
 pub(super) fn address(der: &[u8]) -> Result<Address, &'static str> {
     let point = der.strip_prefix(&SPKI_HEAD).filter(|point| point.len() == 65);
-    let point = point.ok_or("the key is not one of the curve secp256k1")?;
-    let key = VerifyingKey::from_sec1_bytes(point).map_err(|_| "the public key cannot be read")?;
+    let point = point.ok_or("the key is not a secp256k1 key")?;
+    let key = VerifyingKey::from_sec1_bytes(point).map_err(|_| "invalid public key")?;
     Ok(public_key_to_address(&key))
 }
 
-/// A signature as nodes take it.
+/// A signature in the form that nodes accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) r: U256,
-    /// The lower of the two that fit (EIP-2).
+    /// The lower of the two valid values (EIP-2).
     pub(super) s: U256,
     pub(super) is_y_odd: bool,
 }
 
-/// The services do not say which of two keys a signature belongs to: it is the one with `address`, or it is of no use.
+/// Finds the parity, which the services do not return. `None`: the signature is not of the key of `address`.
 pub(super) fn signature_of(address: Address, digest: H256, der: &[u8]) -> Option<Found> {
     let signature = Signature::from_der(der).ok()?;
     let signature = signature.normalize_s().unwrap_or(signature);
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn other_curves_points_and_lengths_are_no_keys() {
+    fn other_curves_points_and_lengths_are_rejected() {
         let good = spki(&key(7));
         let mut other_curve = good.clone();
         other_curve[19] = 0x01;
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn either_parity_and_either_half_is_found() {
+    fn both_parities_and_both_values_of_s_are_handled() {
         let (mut odd, mut high) = (0, 0);
         for byte in 1..=40 {
             let (key, digest) = (key(byte), H256::repeat_byte(byte));
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_key_is_nothing() {
+    fn signatures_of_other_keys_and_invalid_ones_are_rejected() {
         let (ours, digest) = (address_of(&key(1)), H256::repeat_byte(9));
         let der = |key: &SigningKey, digest: H256| {
             let signature: Signature = key.sign_prehash(digest.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Google Cloud KMS: two methods of its REST protocol, with the checksums that Google asks clients to compare.
+//! Google Cloud KMS: two methods of its REST API, with the checksums that Google recommends to verify.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use super::{Cloud, Failure};
 use crate::config;
 use crate::signer::transport::{Reply, Route, Transport};
 
-/// The one algorithm for secp256k1. Its digest field takes any 32 bytes: here they are a Keccak hash.
+/// The algorithm for secp256k1. Its digest field accepts any 32 bytes; here a Keccak hash.
 const ALGORITHM: &str = "EC_SIGN_SECP256K1_SHA256";
 /// CRC-32C: the checksum of RFC 3720.
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// Keys that are used with one set of credentials.
+/// Keys used with one set of credentials.
 #[derive(Debug)]
 pub(in crate::signer) struct GcpKms {
     transport: Transport,
@@ -52,7 +52,7 @@ impl GcpKms {
         })
     }
 
-    /// `name` with `ending` at its end, below `v1`.
+    /// Request to `v1/{name}{ending}`.
     fn request(&self, method: Method, name: &str, ending: &str) -> RequestBuilder {
         let path = format!("v1/{name}{ending}");
         self.transport.request(method, &path.split('/').collect::<Vec<_>>())
@@ -63,7 +63,7 @@ impl GcpKms {
         let reply = self.transport.send(request.bearer_auth(token.expose())).await?;
         self.clock.learn(reply.date);
         if reply.status == 200 {
-            return serde_json::from_slice(&reply.body).map_err(|_| "its answer cannot be read".into());
+            return serde_json::from_slice(&reply.body).map_err(|_| "invalid response".into());
         }
         if reply.status == 401 {
             self.token.forget().await;
@@ -84,7 +84,7 @@ struct Status {
 }
 
 fn refusal(reply: &Reply) -> Failure {
-    // A proxy's page, or worse: it is not repeated.
+    // Without the body, which may be the page of a proxy.
     let Ok(Refusal { error }) = serde_json::from_slice::<Refusal>(&reply.body) else {
         return format!("HTTP {}", reply.status).into();
     };
@@ -92,45 +92,45 @@ fn refusal(reply: &Reply) -> Failure {
         "PERMISSION_DENIED" => Some("this worker may not use the key"),
         "UNAUTHENTICATED" => Some("the credentials are not accepted"),
         "RESOURCE_EXHAUSTED" => Some("too many requests"),
-        "FAILED_PRECONDITION" => Some("the key is in a state in which it cannot sign"),
-        "NOT_FOUND" => Some("there is no such key"),
+        "FAILED_PRECONDITION" => Some("the key's state does not allow signing"),
+        "NOT_FOUND" => Some("the key does not exist"),
         _ => None,
     };
     Failure::named(&error.status, meaning, error.message.as_deref())
 }
 
-/// Numbers of 64 bits are texts in Google's JSON.
+/// Google's JSON encodes 64-bit numbers as strings.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
 
-fn fits(checksum: &Value, bytes: &[u8]) -> bool {
+fn checksum_matches(checksum: &Value, bytes: &[u8]) -> bool {
     number(checksum) == Some(u64::from(CRC32C.checksum(bytes)))
 }
 
 fn public_key(answer: &Value) -> Result<Vec<u8>, Failure> {
-    let pem = answer["pem"].as_str().ok_or("its answer has no public key")?;
+    let pem = answer["pem"].as_str().ok_or("the response has no public key")?;
     if answer["algorithm"] != ALGORITHM {
-        return Err(format!("the key must be of the algorithm {ALGORITHM}").into());
+        return Err(format!("the key must have the algorithm {ALGORITHM}").into());
     }
-    if !answer["pemCrc32c"].is_null() && !fits(&answer["pemCrc32c"], pem.as_bytes()) {
-        return Err("the public key changed on its way: its checksum does not fit".into());
+    if !answer["pemCrc32c"].is_null() && !checksum_matches(&answer["pemCrc32c"], pem.as_bytes()) {
+        return Err("public key checksum mismatch".into());
     }
     let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes());
-    Ok(der.map_err(|_| "the public key cannot be read")?.to_vec())
+    Ok(der.map_err(|_| "invalid public key")?.to_vec())
 }
 
 fn signature(answer: &Value, key: &str) -> Result<Vec<u8>, Failure> {
     let signature = answer["signature"].as_str().and_then(|text| STANDARD.decode(text).ok());
-    let signature = signature.ok_or("its answer has no readable signature")?;
+    let signature = signature.ok_or("the response has no valid signature")?;
     if answer["name"] != key {
-        return Err("it answers for another key".into());
+        return Err("the response is for another key".into());
     }
     if answer["verifiedDigestCrc32c"] != true {
-        return Err("the digest changed on its way: its checksum was not verified".into());
+        return Err("digest checksum not verified".into());
     }
-    if !fits(&answer["signatureCrc32c"], &signature) {
-        return Err("the signature changed on its way: its checksum does not fit".into());
+    if !checksum_matches(&answer["signatureCrc32c"], &signature) {
+        return Err("signature checksum mismatch".into());
     }
     Ok(signature)
 }
@@ -154,11 +154,11 @@ impl Cloud for GcpKms {
     }
 
     async fn sign(&self, key: &str, digest: H256) -> Result<Vec<u8>, Failure> {
-        let asked = json!({
+        let body = json!({
             "digest": { "sha256": STANDARD.encode(digest) },
             "digestCrc32c": CRC32C.checksum(digest.as_bytes()).to_string(),
         });
-        let request = self.request(Method::POST, key, ":asymmetricSign").json(&asked);
+        let request = self.request(Method::POST, key, ":asymmetricSign").json(&body);
         signature(&self.call(request).await?, key)
     }
 }
@@ -172,12 +172,16 @@ mod tests {
         // RFC 3720, B.4.
         assert_eq!(CRC32C.checksum(&[0; 32]), 0x8a91_36aa);
         assert_eq!(CRC32C.checksum(&[0xff; 32]), 0x62a8_ab43);
-        assert!(fits(&json!("2324772522"), &[0; 32]) && fits(&json!(2_324_772_522_u64), &[0; 32]));
-        assert!(!fits(&json!("2324772523"), &[0; 32]) && !fits(&Value::Null, &[0; 32]));
+        for right in [json!("2324772522"), json!(2_324_772_522_u64)] {
+            assert!(checksum_matches(&right, &[0; 32]), "{right}");
+        }
+        for wrong in [json!("2324772523"), Value::Null] {
+            assert!(!checksum_matches(&wrong, &[0; 32]), "{wrong}");
+        }
     }
 
     #[test]
-    fn an_answer_about_a_signature_is_held_against_its_checksums() {
+    fn checksums_of_a_signature_are_verified() {
         let good = json!({
             "name": "k", "signature": STANDARD.encode([0; 32]), "signatureCrc32c": "2324772522",
             "verifiedDigestCrc32c": true,
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_our_words_and_logged_in_theirs() {
+    fn failures_have_our_message_and_keep_the_services_message_for_the_log() {
         let body = r#"{"error":{"code":403,"message":"Permission denied on projects/x","status":"PERMISSION_DENIED"}}"#;
         let failure = refusal(&Reply { status: 403, date: None, body: body.as_bytes().to_vec().into() });
         assert_eq!(failure.reason, "PERMISSION_DENIED: this worker may not use the key");

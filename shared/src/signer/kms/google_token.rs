@@ -1,4 +1,4 @@
-//! Access tokens for Google: for a service account whose key is in a file, or from the metadata server of the machine.
+//! Google access tokens: with a service account key file, or from the metadata server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::signer::transport::{Route, Transport, with_form};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/cloudkms";
 const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-/// The longest that Google allows.
+/// The maximum that Google allows.
 const ASSERTION_LASTS_S: i64 = 3600;
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl AccessToken {
         timeout: Duration,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<AccessToken, String> {
-        // Half of the time is left for the question itself.
+        // Leaves half of the timeout for the operation itself.
         let timeout = timeout / 2;
         let source = match credentials_file {
             Some(path) => Source::ServiceAccount(path.clone()),
@@ -87,7 +87,7 @@ impl AccessToken {
         self.held.forget().await;
     }
 
-    /// The file is read each time, so that its key can be replaced.
+    /// Reads the file each time, so that the key can be replaced.
     async fn of_service_account(&self, path: &PathBuf, clock: &ServiceClock) -> Result<Granted, String> {
         let bad = |reason: &str| format!("{}: {reason}", path.display());
         let text =
@@ -100,7 +100,7 @@ impl AccessToken {
         if let Some(problem) = exposes_secrets(&account.token_uri) {
             return Err(bad(&format!("token_uri: {problem}")));
         }
-        let assertion = account.assertion(clock).ok_or_else(|| bad("its private key cannot be used"))?;
+        let assertion = account.assertion(clock).ok_or_else(|| bad("invalid private key"))?;
         let server = Transport::new(Route::to(&account.token_uri, self.timeout))?;
         let form = [("grant_type", GRANT), ("assertion", assertion.as_str())];
         answer(&server, with_form(server.request(Method::POST, &[]), &form), Some(clock)).await
@@ -123,13 +123,13 @@ async fn answer(
         clock.learn(reply.date);
     }
     match reply.status {
-        200 => serde_json::from_slice(&reply.body).map_err(|_| failed("its answer cannot be read".into())),
+        200 => serde_json::from_slice(&reply.body).map_err(|_| failed("invalid response".into())),
         status => Err(failed(format!("HTTP {status}"))),
     }
 }
 
 impl ServiceAccount {
-    /// A JSON Web Token of RFC 7523, signed with RS256.
+    /// A JSON Web Token (RFC 7523), signed with RS256.
     fn assertion(&self, clock: &ServiceClock) -> Option<Zeroizing<String>> {
         let now = clock.now().timestamp();
         let header = json!({ "alg": "RS256", "typ": "JWT", "kid": self.private_key_id });

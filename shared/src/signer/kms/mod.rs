@@ -1,7 +1,7 @@
-//! Keys of cloud key management services, which never leave them: AWS KMS and Google Cloud KMS.
+//! Keys of cloud key management services: AWS KMS and Google Cloud KMS.
 //!
-//! Such a service sees a digest and not a transaction. So nothing it says is a word about the transaction: whatever goes
-//! wrong, the intent waits. The transaction is put together here, and then checked like that of any other keeper.
+//! Such a service signs a digest and cannot refuse a transaction, so every failure is temporary and the intent waits.
+//! The transaction is assembled here and then checked like that of any remote signer.
 
 mod aws;
 mod aws_credentials;
@@ -19,34 +19,34 @@ use ethers_core::types::{Bytes, H256, Signature};
 
 pub(super) use self::aws::AwsKms;
 pub(super) use self::google::GcpKms;
-use super::remote_signer::{NoAnswer, RemoteSigner, cut};
+use super::remote_signer::{RemoteSigner, SignFailure, sanitize};
 use super::signature::v;
 use crate::domain::{Address, UnsignedTx};
 
-/// Of the environment. Empty is as good as absent.
+/// An environment variable; empty counts as absent.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What is asked of a service.
+/// Operations of a key management service.
 #[async_trait]
 pub(super) trait Cloud: Send + Sync + std::fmt::Debug {
     fn kind(&self) -> &'static str;
     fn shown(&self) -> &str;
-    /// Of one question, whatever it takes to ask it.
+    /// Timeout of one operation, including credentials.
     fn timeout(&self) -> Duration;
-    /// In DER, as in RFC 5280.
+    /// SubjectPublicKeyInfo in DER (RFC 5280).
     async fn public_key(&self, key: &str) -> Result<Vec<u8>, Failure>;
-    /// A signature in DER, as in RFC 3279.
+    /// Signature in DER (RFC 3279).
     async fn sign(&self, key: &str, digest: H256) -> Result<Vec<u8>, Failure>;
 }
 
-/// Why a service gave nothing.
+/// A failed operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// In our words: clients read them.
+    /// Our message, visible to clients.
     reason: String,
-    /// In the service's, which name accounts and keys: for the log alone.
+    /// The service's message, which may name accounts and keys; only logged.
     said: Option<String>,
 }
 
@@ -63,14 +63,14 @@ impl From<&str> for Failure {
 }
 
 impl Failure {
-    /// The word a service has for it, what that means, and the sentence the service added.
-    fn named(word: &str, meaning: Option<&str>, said: Option<&str>) -> Failure {
-        let word = cut(word);
+    /// The service's error code, its meaning, and the service's message.
+    fn named(code: &str, meaning: Option<&str>, said: Option<&str>) -> Failure {
+        let code = sanitize(code);
         let reason = match meaning {
-            Some(meaning) => format!("{word}: {meaning}"),
-            None => word,
+            Some(meaning) => format!("{code}: {meaning}"),
+            None => code,
         };
-        Failure { reason, said: said.map(cut) }
+        Failure { reason, said: said.map(sanitize) }
     }
 }
 
@@ -79,41 +79,41 @@ impl Failure {
 pub(super) struct CloudKey {
     cloud: Arc<dyn Cloud>,
     id: String,
-    /// What was last complained about. A worker asks every second; the log says it once.
-    trouble: Mutex<Option<String>>,
+    /// The last logged reason. A worker retries every second, but each reason is logged once.
+    last_reason: Mutex<Option<String>>,
 }
 
 impl CloudKey {
     pub(super) fn new(cloud: Arc<dyn Cloud>, id: &str) -> CloudKey {
-        CloudKey { cloud, id: id.to_owned(), trouble: Mutex::default() }
+        CloudKey { cloud, id: id.to_owned(), last_reason: Mutex::default() }
     }
 
-    /// Waiting for a turn and for credentials included, so that one hanging server holds nobody for longer.
-    async fn in_time<T>(&self, asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    /// Applies the timeout, which includes waiting for a slot and for credentials.
+    async fn with_timeout<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let limit = self.cloud.timeout();
-        match tokio::time::timeout(limit, asking).await {
+        match tokio::time::timeout(limit, work).await {
             Ok(result) => result,
-            Err(_) => Err(format!("no answer within {limit:?}").into()),
+            Err(_) => Err(format!("no response within {limit:?}").into()),
         }
     }
 
-    /// Whether this is news.
-    fn is_news(&self, trouble: Option<&str>) -> bool {
-        let mut last = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = last.as_deref() != trouble;
-        *last = trouble.map(str::to_owned);
-        news
+    /// Records the reason; returns whether it changed.
+    fn is_new(&self, reason: Option<&str>) -> bool {
+        let mut last = self.last_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = last.as_deref() != reason;
+        *last = reason.map(str::to_owned);
+        is_new
     }
 
-    fn complain(&self, failure: &Failure) {
-        if self.is_news(Some(&failure.reason)) {
+    fn log_failure(&self, failure: &Failure) {
+        if self.is_new(Some(&failure.reason)) {
             tracing::warn!(
                 signer = self.cloud.kind(),
                 endpoint = self.cloud.shown(),
                 key = self.id,
                 reason = failure.reason,
                 said = failure.said,
-                "a cloud key cannot be used now; no nonce is used"
+                "cloud key unavailable; no nonce is used"
             );
         }
     }
@@ -130,42 +130,42 @@ impl RemoteSigner for CloudKey {
     }
 
     async fn addresses(&self) -> Result<Vec<Address>, String> {
-        let found = self.in_time(self.cloud.public_key(&self.id)).await;
+        let found = self.with_timeout(self.cloud.public_key(&self.id)).await;
         match found.and_then(|der| curve::address(&der).map_err(Failure::from)) {
             Ok(address) => Ok(vec![address]),
             Err(failure) => {
-                self.complain(&failure);
+                self.log_failure(&failure);
                 Err(failure.reason)
             }
         }
     }
 
-    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, NoAnswer> {
+    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, SignFailure> {
         let typed = tx.typed();
         let digest = typed.sighash();
-        let signed = match self.in_time(self.cloud.sign(&self.id, digest)).await {
+        let signed = match self.with_timeout(self.cloud.sign(&self.id, digest)).await {
             Ok(signed) => signed,
             Err(failure) => {
-                self.complain(&failure);
-                return Err(NoAnswer::Unavailable(failure.reason));
+                self.log_failure(&failure);
+                return Err(SignFailure::Unavailable(failure.reason));
             }
         };
         let Some(found) = curve::signature_of(tx.from, digest, &signed) else {
-            let reason = "the signature is not one of the submitter's key";
-            if self.is_news(Some(reason)) {
+            let reason = "the signature is not from the submitter's key";
+            if self.is_new(Some(reason)) {
                 tracing::error!(
                     chain.id = tx.chain_id.0,
                     submitter = format!("{:#x}", tx.from),
                     signer = self.cloud.kind(),
                     endpoint = self.cloud.shown(),
                     key = self.id,
-                    "a key management service signed with another key; refused, no nonce is used"
+                    "key management service signed with another key; rejected, no nonce is used"
                 );
             }
-            return Err(NoAnswer::External(reason.into()));
+            return Err(SignFailure::WrongKey(reason.into()));
         };
-        self.is_news(None);
-        // Sums of a chain id that no signature could hold are refused by the check that follows.
+        self.is_new(None);
+        // A chain id that overflows `v` is rejected by the following check.
         let v = v(&typed, tx.chain_id, found.is_y_odd);
         Ok(typed.rlp_signed(&Signature { r: found.r, s: found.s, v }))
     }

@@ -1,6 +1,6 @@
-//! Signature Version 4 of AWS: who asks is proved by a keyed hash over the request.
+//! AWS Signature Version 4: authenticates a request with an HMAC.
 //!
-//! Only what a POST to a JSON service needs: a path that is not encoded, and no query.
+//! Supports only what a POST to a JSON service needs: a path without encoding, and no query.
 
 use chrono::{DateTime, Utc};
 use hmac::{Hmac, Mac};
@@ -12,11 +12,11 @@ use crate::config::Secret;
 pub(super) struct AwsKeys {
     pub(super) access_key_id: String,
     pub(super) secret: Secret,
-    /// With temporary credentials.
+    /// Only for temporary credentials.
     pub(super) session_token: Option<Secret>,
 }
 
-/// What is signed.
+/// The request to sign.
 pub(super) struct Request<'a> {
     pub(super) method: &'a str,
     pub(super) path: &'a str,
@@ -25,12 +25,12 @@ pub(super) struct Request<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// As in the header `x-amz-date`.
+/// The value of the `x-amz-date` header.
 pub(super) fn timestamp(at: DateTime<Utc>) -> String {
     at.format("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// The header `authorization`.
+/// The value of the `authorization` header.
 pub(super) fn authorization(
     keys: &AwsKeys,
     region: &str,
@@ -43,7 +43,7 @@ pub(super) fn authorization(
     let headers: String =
         request.headers.iter().map(|(name, value)| format!("{name}:{}\n", value.trim())).collect();
     let body = hex::encode(Sha256::digest(request.body));
-    // The empty line is that of the query.
+    // The empty line is the query string.
     let canonical = format!("{}\n{}\n\n{headers}\n{names}\n{body}", request.method, request.path);
     let day = at.format("%Y%m%d").to_string();
     let scope = format!("{day}/{region}/{service}/aws4_request");
@@ -62,7 +62,7 @@ pub(super) fn authorization(
 }
 
 fn keyed_hash(key: &[u8], data: &[u8]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("keys of any length are taken");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
     mac.update(data);
     mac.finalize().into_bytes().into()
 }
@@ -71,9 +71,9 @@ fn keyed_hash(key: &[u8], data: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    /// Of the test suite that AWS publishes for Signature Version 4; the secret is the one of its documentation.
+    /// From the test suite that AWS publishes for Signature Version 4; the secret is the one in its documentation.
     #[test]
-    fn requests_of_awss_own_test_suite_are_signed_as_it_says() {
+    fn signatures_match_the_test_suite_of_aws() {
         let keys = AwsKeys {
             access_key_id: "AKIDEXAMPLE".into(),
             secret: Secret::new("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"),

@@ -1,4 +1,4 @@
-//! What expires: credentials that are fetched anew in time, and a clock that may be wrong.
+//! Caches temporary credentials, and corrects a wrong local clock.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Mutex;
 
-/// Before the end of a long-lived credential it is renewed this early; of a short-lived one, at nine tenths.
-const RENEW_EARLY_AT_MOST: Duration = Duration::from_secs(300);
-/// After a renewal failed and the old one still serves.
-const RENEW_AGAIN: Duration = Duration::from_secs(10);
+/// A credential is renewed after nine tenths of its lifetime, but at most this long before it expires.
+const MAX_EARLY_RENEWAL: Duration = Duration::from_secs(300);
+/// Backoff after a failed renewal while the old credential is still valid.
+const RENEWAL_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Whatever its issuer says.
-const KEPT_AT_MOST: Duration = Duration::from_secs(24 * 3600);
+/// Maximum cache time, whatever the lifetime of the credential.
+const MAX_CACHED: Duration = Duration::from_secs(24 * 3600);
 
-/// A credential that is fetched when it is needed, by one asker at a time, and kept while it is good.
+/// A credential that is fetched on demand, by one task at a time, and cached while it is valid.
 #[derive(Debug)]
 pub(super) struct Temporary<T>(Mutex<Option<Held<T>>>);
 
@@ -30,7 +30,7 @@ impl<T: Clone> Temporary<T> {
         Temporary(Mutex::new(None))
     }
 
-    /// `fetch` answers with a credential and how long it lasts.
+    /// `fetch` returns a credential and its lifetime.
     pub(super) async fn get(
         &self,
         fetch: impl Future<Output = Result<(T, Duration), String>>,
@@ -41,39 +41,39 @@ impl<T: Clone> Temporary<T> {
         {
             return Ok(held.value.clone());
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         match (fetch.await, &mut *held) {
             (Ok((value, lasts)), _) => {
-                let lasts = lasts.min(KEPT_AT_MOST);
-                let early = (lasts / 10).min(RENEW_EARLY_AT_MOST);
+                let lasts = lasts.min(MAX_CACHED);
+                let early = (lasts / 10).min(MAX_EARLY_RENEWAL);
                 *held = Some(Held {
                     value: value.clone(),
-                    renew_at: asked + (lasts - early),
-                    ends_at: asked + lasts,
+                    renew_at: requested_at + (lasts - early),
+                    ends_at: requested_at + lasts,
                 });
                 Ok(value)
             }
             (Err(_), Some(held)) if Instant::now() < held.ends_at => {
-                held.renew_at = Instant::now() + RENEW_AGAIN;
+                held.renew_at = Instant::now() + RENEWAL_BACKOFF;
                 Ok(held.value.clone())
             }
             (Err(reason), _) => Err(reason),
         }
     }
 
-    /// It was not accepted: the next one who asks fetches another.
+    /// Discards the credential after it was rejected; the next `get` fetches a new one.
     pub(super) async fn forget(&self) {
         *self.0.lock().await = None;
     }
 }
 
-/// The clock of a service, as far as its answers tell. A worker whose own is wrong would be refused for ever.
+/// Time of a service, from its `Date` headers. With a wrong local clock all requests would be rejected.
 #[derive(Debug, Default)]
 pub(super) struct ServiceClock {
     ahead_s: AtomicI64,
 }
 
-/// Below it the difference may be the journey. The services allow five minutes.
+/// Smaller differences may be network latency. The services accept five minutes.
 const IGNORED_S: i64 = 60;
 
 impl ServiceClock {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_credential_is_fetched_once_and_again_when_it_is_over_or_was_refused() {
+    async fn a_credential_is_cached_until_it_expires_or_is_rejected() {
         let temporary = Temporary::new();
         assert_eq!(got(&temporary, Err("away")).await, Err("away".into()));
         assert_eq!(got(&temporary, Ok((1, LONG))).await, Ok(1));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_credential_that_cannot_be_renewed_serves_to_its_end() {
+    async fn a_credential_that_cannot_be_renewed_is_used_until_it_expires() {
         let temporary = Temporary::new();
         assert_eq!(got(&temporary, Ok((1, LONG))).await, Ok(1));
         temporary.0.lock().await.as_mut().unwrap().renew_at = Instant::now();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_clock_follows_the_services() {
+    fn a_wrong_clock_is_corrected_by_the_service() {
         let clock = ServiceClock::default();
         let hour = TimeDelta::hours(1);
         clock.learn(Some(Utc::now() - hour));

@@ -33,7 +33,7 @@ fn spki(key: &SigningKey) -> Vec<u8> {
     [&head[..], key.verifying_key().to_encoded_point(false).as_bytes()].concat()
 }
 
-/// A signature of the digest in the question, with the higher `s`, as the services may return it.
+/// A signature of the requested digest, with the higher `s`, as the services may return it.
 fn sign(asked: &Asked, key: &SigningKey) -> Vec<u8> {
     let text = asked.body["Message"].as_str().or(asked.body["digest"]["sha256"].as_str()).unwrap();
     let low: ecdsa::Signature = key.sign_prehash(&STANDARD.decode(text).unwrap()).unwrap();
@@ -41,7 +41,7 @@ fn sign(asked: &Asked, key: &SigningKey) -> Vec<u8> {
     ecdsa::Signature::from_scalars(r, -s).unwrap().to_der().as_bytes().to_vec()
 }
 
-/// An answer in the form of the service that was asked.
+/// A response in the format of the service.
 fn signed_by(asked: &Asked, signature: &[u8]) -> Act {
     let encoded = STANDARD.encode(signature);
     let answer = match asked.header("x-amz-target") {
@@ -73,7 +73,7 @@ fn is_about_tokens(asked: &Asked) -> bool {
     asked.line.contains("/computeMetadata/")
 }
 
-/// A service that does as `act` says, and lends tokens in any case.
+/// A service that reacts with `act` and always issues tokens.
 async fn service(act: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> FakeSigner {
     FakeSigner::start(move |asked| match is_about_tokens(asked) {
         true => Act::Answer(200, json!({ "access_token": "lent", "expires_in": 3599 }).to_string()),
@@ -140,7 +140,7 @@ async fn each_service_signs_each_type() {
 }
 
 #[tokio::test]
-async fn the_questions_are_those_that_the_services_document() {
+async fn requests_match_the_documented_apis() {
     let tx = each_type()[2].clone();
     let digest = STANDARD.encode(tx.typed().sighash());
     let fake = service(honest).await;
@@ -175,7 +175,7 @@ async fn the_questions_are_those_that_the_services_document() {
 }
 
 #[tokio::test]
-async fn whatever_goes_wrong_is_waited_for() {
+async fn every_failure_is_temporary() {
     let tx = each_type()[2].clone();
     let acts: [fn(&Asked) -> Act; 14] = [
         |_| Act::Answer(400, json!({ "__type": "ThrottlingException", "message": "slow down" }).to_string()),
@@ -198,8 +198,8 @@ async fn whatever_goes_wrong_is_waited_for() {
             let fake = service(*act).await;
             match signer(key_of(kind, &fake)).sign(&tx).await {
                 Err(SignerError::Unavailable { reason, .. }) => {
-                    let foreign = reason.contains("not one of the submitter's key");
-                    assert_eq!(foreign, (9..=10).contains(&index), "{kind} {index}: {reason}");
+                    let other_key = reason.contains("not from the submitter's key");
+                    assert_eq!(other_key, (9..=10).contains(&index), "{kind} {index}: {reason}");
                     assert!(!reason.contains("html") && !reason.contains("slow down"), "{reason}");
                 }
                 other => panic!("{kind} {index}: {other:?}"),
@@ -209,7 +209,7 @@ async fn whatever_goes_wrong_is_waited_for() {
 }
 
 #[tokio::test]
-async fn keys_of_other_curves_are_named_and_not_used() {
+async fn keys_of_other_curves_are_rejected() {
     let p256 = "3059301306072a8648ce3d020106082a8648ce3d030107034200";
     let other = [hex::decode(p256).unwrap(), vec![4; 65]].concat();
     let answer = json!({ "KeySpec": "ECC_NIST_P256", "PublicKey": STANDARD.encode(other) }).to_string();
@@ -223,7 +223,7 @@ async fn keys_of_other_curves_are_named_and_not_used() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_clock_is_wrong_learns_the_time_from_the_service() {
+async fn a_wrong_clock_is_corrected_by_the_date_of_the_service() {
     let theirs = chrono::Utc::now() - chrono::TimeDelta::hours(3);
     let fake = service(move |asked| {
         let dated = asked.header("x-amz-date").unwrap();
@@ -244,7 +244,7 @@ async fn a_worker_whose_clock_is_wrong_learns_the_time_from_the_service() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_accepted_is_fetched_anew() {
+async fn a_rejected_token_is_replaced() {
     let lent = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&lent);
     let fake = FakeSigner::start(move |asked| {
@@ -267,7 +267,7 @@ async fn a_token_that_is_not_accepted_is_fetched_anew() {
 }
 
 #[tokio::test]
-async fn a_service_account_proves_itself_by_a_signed_assertion() {
+async fn a_service_account_authenticates_with_a_signed_assertion() {
     let pair = KeyPair::generate(KeySize::Rsa2048).unwrap();
     let der: Pkcs8V1Der<'_> = pair.as_der().unwrap();
     let begin_end = |word: &str| format!("-----{word} PRIVATE KEY-----");
@@ -322,7 +322,7 @@ async fn a_service_account_proves_itself_by_a_signed_assertion() {
 }
 
 #[test]
-fn nothing_secret_is_printed() {
+fn secrets_are_not_printed() {
     let keys = sigv4::AwsKeys {
         access_key_id: "AKIDEXAMPLE".into(),
         secret: config::Secret::new("hunter2"),

@@ -1,4 +1,4 @@
-//! Signers that are other processes, asked over HTTP: JSON-RPC (`eth_signTransaction`, Clef) or a signing service.
+//! Remote signers over HTTP: JSON-RPC (`eth_signTransaction`, Clef) or a signing service.
 
 mod wire;
 
@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
-use super::remote_signer::{NoAnswer, RemoteSigner};
+use super::remote_signer::{RemoteSigner, SignFailure};
 use super::transport::{Reply, Route, Transport};
 use crate::config::{self, Secret};
 use crate::domain::{Address, UnsignedTx};
@@ -24,7 +24,7 @@ pub(super) enum Protocol {
 }
 
 impl Protocol {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Protocol::JsonRpc => "json_rpc",
             Protocol::Clef => "clef",
@@ -33,7 +33,7 @@ impl Protocol {
     }
 }
 
-/// One process that signs, for one address or many.
+/// A remote signer, for one or more addresses.
 #[derive(Debug)]
 pub(super) struct Remote {
     protocol: Protocol,
@@ -59,7 +59,7 @@ impl Remote {
         })?;
         let token = match (&config.token_file, &config.token_env) {
             (Some(path), _) => Token::File(path.clone()),
-            // Without its name: it may be the token itself.
+            // The message omits the variable's name: it may be the token itself, entered by mistake.
             (None, Some(name)) => Token::Fixed(Secret::new(
                 std::env::var(name).map_err(|_| "the environment variable of token_env is not set")?,
             )),
@@ -68,15 +68,15 @@ impl Remote {
         Ok(Remote { protocol, transport, token, calls: AtomicU64::new(1) })
     }
 
-    async fn send(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Reply, NoAnswer> {
+    async fn send(&self, method: Method, path: &[&str], body: Option<&Value>) -> Result<Reply, SignFailure> {
         let mut request = self.transport.request(method, path);
-        if let Some(token) = self.token().await.map_err(NoAnswer::Unavailable)? {
+        if let Some(token) = self.token().await.map_err(SignFailure::Unavailable)? {
             request = request.bearer_auth(token.expose());
         }
         if let Some(body) = body {
             request = request.json(body);
         }
-        self.transport.send(request).await.map_err(NoAnswer::Unavailable)
+        self.transport.send(request).await.map_err(SignFailure::Unavailable)
     }
 
     async fn token(&self) -> Result<Option<Secret>, String> {
@@ -91,7 +91,7 @@ impl Remote {
         }
     }
 
-    async fn call(&self, method: &str, params: Value) -> Result<Value, NoAnswer> {
+    async fn call(&self, method: &str, params: Value) -> Result<Value, SignFailure> {
         let id = self.calls.fetch_add(1, Relaxed);
         let call = wire::call(id, method, params);
         wire::rpc_result(&self.send(Method::POST, &[], Some(&call)).await?, id)
@@ -101,7 +101,7 @@ impl Remote {
 #[async_trait]
 impl RemoteSigner for Remote {
     fn kind(&self) -> &'static str {
-        self.protocol.word()
+        self.protocol.name()
     }
 
     fn shown(&self) -> &str {
@@ -114,24 +114,26 @@ impl RemoteSigner for Remote {
             Protocol::Clef => self.call("account_list", json!([])).await,
             Protocol::Service => match self.send(Method::GET, &["addresses"], None).await {
                 Ok(reply) => wire::service_result(&reply).map(|mut body| body["addresses"].take()),
-                Err(no) => Err(no),
+                Err(error) => Err(error),
             },
         };
         match listed {
             Ok(list) => wire::addresses(list),
-            Err(NoAnswer::Refused(reason) | NoAnswer::Unavailable(reason) | NoAnswer::External(reason)) => {
-                Err(reason)
-            }
+            Err(
+                SignFailure::Refused(reason)
+                | SignFailure::Unavailable(reason)
+                | SignFailure::WrongKey(reason),
+            ) => Err(reason),
         }
     }
 
-    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, NoAnswer> {
-        let asked = wire::transaction(tx);
+    async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, SignFailure> {
+        let request = wire::transaction(tx);
         let result = match self.protocol {
-            Protocol::JsonRpc => self.call("eth_signTransaction", json!([asked])).await?,
-            Protocol::Clef => self.call("account_signTransaction", json!([asked])).await?,
+            Protocol::JsonRpc => self.call("eth_signTransaction", json!([request])).await?,
+            Protocol::Clef => self.call("account_signTransaction", json!([request])).await?,
             Protocol::Service => {
-                wire::service_result(&self.send(Method::POST, &["sign"], Some(&asked)).await?)?
+                wire::service_result(&self.send(Method::POST, &["sign"], Some(&request)).await?)?
             }
         };
         wire::raw_bytes(result)

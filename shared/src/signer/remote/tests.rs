@@ -43,13 +43,13 @@ async fn each_protocol_signs_each_type() {
             let signer = signer(protocol, &at(&fake));
             let draft = signer.sign(&tx).await.unwrap();
             assert_eq!(draft.raw, signed(&wallet(), &tx));
-            assert_eq!((signer.kind(), signer.address()), (protocol.word(), tx.from));
+            assert_eq!((signer.kind(), signer.address()), (protocol.name(), tx.from));
         }
     }
 }
 
 #[tokio::test]
-async fn a_signer_is_told_every_field() {
+async fn a_signer_receives_every_field() {
     let [legacy, listed, dynamic] = each_type();
     for tx in [&legacy, &listed, &dynamic] {
         let answer = signed(&wallet(), tx);
@@ -107,8 +107,8 @@ async fn the_methods_are_those_of_the_protocol() {
 }
 
 #[tokio::test]
-async fn a_lie_is_refused_and_named() {
-    let stranger: LocalWallet =
+async fn a_different_transaction_is_refused_with_the_field() {
+    let other_key: LocalWallet =
         "4747474747474747474747474747474747474747474747474747474747474747".parse().unwrap();
     let tx = each_type()[2].clone();
     let mut later = tx.clone();
@@ -120,7 +120,7 @@ async fn a_lie_is_refused_and_named() {
         for (raw, field) in [
             (signed(&wallet(), &later), "nonce"),
             (signed(&wallet(), &dearer), "value"),
-            (signed(&stranger, &tx), "from"),
+            (signed(&other_key, &tx), "from"),
             (good[..good.len() / 2].to_vec().into(), "raw"),
             (vec![0; 200_000].into(), "type"),
             (Bytes::new(), "raw"),
@@ -137,7 +137,7 @@ async fn a_lie_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_waited_for() {
+async fn invalid_responses_are_temporary() {
     let tx = each_type()[2].clone();
     let acts: [fn(&Asked) -> Act; 13] = [
         |_| Act::Answer(500, "{}".into()),
@@ -167,7 +167,7 @@ async fn an_answer_that_is_none_is_waited_for() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_waited_for() {
+async fn an_unreachable_signer_is_temporary() {
     let fake = FakeSigner::start(|_| Act::Reset).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     assert!(fake.seen().is_empty());
@@ -179,7 +179,7 @@ async fn nobody_there_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_no_is_told_from_a_fault() {
+async fn refusals_are_distinguished_from_failures() {
     let tx = each_type()[2].clone();
     for (code, message, refused) in [
         (-32000, "Request denied", true),
@@ -211,7 +211,7 @@ async fn a_no_is_told_from_a_fault() {
 }
 
 #[tokio::test]
-async fn a_transaction_of_another_sender_is_not_even_asked_for() {
+async fn a_transaction_of_another_sender_is_not_sent_to_the_signer() {
     let fake = FakeSigner::start(|_| Act::Hang).await;
     let mut tx = each_type()[0].clone();
     tx.from = Address::zero();
@@ -221,7 +221,7 @@ async fn a_transaction_of_another_sender_is_not_even_asked_for() {
 }
 
 #[tokio::test]
-async fn a_token_is_read_anew_for_every_request_and_never_shown() {
+async fn the_token_is_read_for_every_request_and_never_printed() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     let fake = FakeSigner::start(|_| Act::Answer(401, String::new())).await;
@@ -241,7 +241,7 @@ async fn a_token_is_read_anew_for_every_request_and_never_shown() {
 }
 
 #[tokio::test]
-async fn at_most_so_many_requests_are_under_way() {
+async fn concurrent_requests_are_limited() {
     let tx = each_type()[0].clone();
     let fake = FakeSigner::start(|_| Act::Hang).await;
     let config = config::RemoteSigner { max_in_flight: 1, ..at(&fake) };
@@ -250,7 +250,7 @@ async fn at_most_so_many_requests_are_under_way() {
     let (first, second) = tokio::join!(signer.sign(&tx), signer.sign(&tx));
     assert!(first.is_err() && second.is_err());
     assert_eq!(fake.seen().len(), 2);
-    assert!(begun.elapsed() >= config.timeout * 2, "one waited for the other, and then had its own time");
+    assert!(begun.elapsed() >= config.timeout * 2, "each has its full timeout, one after the other");
 }
 
 mod tls {
@@ -281,7 +281,7 @@ mod tls {
         (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
     }
 
-    /// Takes only clients that `authority` vouches for.
+    /// Accepts only clients with a certificate of `authority`.
     fn acceptor(authority: &Authority) -> TlsAcceptor {
         let provider = Arc::new(default_provider());
         let mut roots = RootCertStore::empty();
@@ -308,7 +308,7 @@ mod tls {
     }
 
     #[tokio::test]
-    async fn both_sides_prove_who_they_are() {
+    async fn mutual_tls_authenticates_both_sides() {
         let (ours, theirs) = (authority(), authority());
         let tx = each_type()[2].clone();
         let answer = signed(&wallet(), &tx);
@@ -317,7 +317,7 @@ mod tls {
                 .await;
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = issue(&ours);
-        let (strange_cert, strange_key) = issue(&theirs);
+        let (unknown_cert, unknown_key) = issue(&theirs);
         let good = config::RemoteSigner {
             timeout: Duration::from_secs(5),
             ca_file: file(dir.path(), "ca.pem", &ours.pem()),
@@ -333,8 +333,8 @@ mod tls {
         let no_certificate =
             config::RemoteSigner { client_cert_file: None, client_key_file: None, ..good.clone() };
         let unknown_client = config::RemoteSigner {
-            client_cert_file: file(dir.path(), "strange-cert.pem", &strange_cert),
-            client_key_file: file(dir.path(), "strange-key.pem", &strange_key),
+            client_cert_file: file(dir.path(), "unknown-cert.pem", &unknown_cert),
+            client_key_file: file(dir.path(), "unknown-key.pem", &unknown_key),
             ..good.clone()
         };
         for config in [unknown_server, system_authorities, no_certificate, unknown_client] {

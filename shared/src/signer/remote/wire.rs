@@ -1,4 +1,4 @@
-//! The words of remote signers: requests as JSON, and what their answers mean. No network here.
+//! JSON requests to remote signers and parsing of their responses. No network access.
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes};
@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::domain::{Fees, UnsignedTx};
-use crate::signer::remote_signer::{NoAnswer, cut};
+use crate::signer::remote_signer::{SignFailure, sanitize};
 use crate::signer::transport::Reply;
 
-/// All fields, in the form of `eth_signTransaction`. Nothing is left for the signer to fill in.
+/// All fields in the format of `eth_signTransaction`. The signer fills in nothing.
 pub(super) fn transaction(tx: &UnsignedTx) -> Value {
     let payload = &tx.payload;
     let mut fields = json!({
@@ -59,63 +59,63 @@ struct RpcError {
     message: String,
 }
 
-/// The result of a JSON-RPC call. Signers send errors with all kinds of statuses: the body decides, if it is one.
-pub(super) fn rpc_result(reply: &Reply, id: u64) -> Result<Value, NoAnswer> {
+/// The result of a JSON-RPC call. Signers send errors with various HTTP statuses, so a valid body takes precedence.
+pub(super) fn rpc_result(reply: &Reply, id: u64) -> Result<Value, SignFailure> {
     let Ok(answer) = serde_json::from_slice::<RpcReply>(&reply.body) else {
-        return Err(NoAnswer::Unavailable(unreadable(reply)));
+        return Err(SignFailure::Unavailable(unreadable(reply)));
     };
-    // Errors about requests that could not be read have no id.
+    // Errors about unparsable requests have no id.
     if answer.id != json!(id) && !(answer.id.is_null() && answer.error.is_some()) {
-        return Err(NoAnswer::Unavailable("it answers another request".into()));
+        return Err(SignFailure::Unavailable("the response id does not match the request".into()));
     }
     match (answer.result, answer.error) {
         (_, Some(error)) => Err(declined(&error)),
         (Some(result), None) => Ok(result),
-        (None, None) => Err(NoAnswer::Unavailable("neither a result nor an error".into())),
+        (None, None) => Err(SignFailure::Unavailable("neither a result nor an error".into())),
     }
 }
 
-/// Only a person's or a rule's no is final (Clef, and wallets with EIP-1193). Every other error may pass: a key that is
-/// not loaded yet, a vault that is sealed.
-fn declined(error: &RpcError) -> NoAnswer {
-    let said = format!("{} ({})", cut(&error.message), error.code);
+/// Only an explicit denial by a user or a rule is permanent (Clef, EIP-1193 wallets). Other errors may be temporary,
+/// such as a key that is not loaded yet or a sealed vault.
+fn declined(error: &RpcError) -> SignFailure {
+    let message = format!("{} ({})", sanitize(&error.message), error.code);
     if error.code == 4001 || error.message.to_lowercase().contains("request denied") {
-        return NoAnswer::Refused(said);
+        return SignFailure::Refused(message);
     }
-    NoAnswer::Unavailable(said)
+    SignFailure::Unavailable(message)
 }
 
-/// The bytes alone, or in `raw` beside a transaction in words, which is ignored.
-pub(super) fn raw_bytes(result: Value) -> Result<Bytes, NoAnswer> {
+/// The bytes, either as the result itself or in its field `raw`.
+pub(super) fn raw_bytes(result: Value) -> Result<Bytes, SignFailure> {
     let text = match result {
         Value::Object(mut fields) => fields.remove("raw").unwrap_or_default(),
         other => other,
     };
-    serde_json::from_value(text).map_err(|_| NoAnswer::Unavailable("its answer holds no signed bytes".into()))
+    serde_json::from_value(text).map_err(|_| SignFailure::Unavailable("no signed bytes returned".into()))
 }
 
 pub(super) fn addresses(result: Value) -> Result<Vec<Address>, String> {
-    serde_json::from_value(result).map_err(|_| "its answer is no list of addresses".into())
+    serde_json::from_value(result).map_err(|_| "the response is not a list of addresses".into())
 }
 
-/// An answer of a signing service. 422 is a refusal; every other status but 200 is a fault that may pass.
-pub(super) fn service_result(reply: &Reply) -> Result<Value, NoAnswer> {
+/// The response of a signing service. 422 is a refusal; other statuses except 200 are temporary failures.
+pub(super) fn service_result(reply: &Reply) -> Result<Value, SignFailure> {
     let body = serde_json::from_slice::<Value>(&reply.body);
     match (reply.status, body) {
         (200, Ok(body)) => Ok(body),
         (422, Ok(body)) if body.get("error").is_some() => {
-            let said = body["error"].as_str().unwrap_or("no reason was given");
-            Err(NoAnswer::Refused(cut(said)))
+            let message = body["error"].as_str().unwrap_or("no reason given");
+            Err(SignFailure::Refused(sanitize(message)))
         }
-        _ => Err(NoAnswer::Unavailable(unreadable(reply))),
+        _ => Err(SignFailure::Unavailable(unreadable(reply))),
     }
 }
 
-/// The body may be a proxy's page or worse: it is not repeated.
+/// Without the body, which may be the page of a proxy.
 fn unreadable(reply: &Reply) -> String {
     match reply.status {
-        200 => "its answer cannot be read".into(),
-        401 | 403 => format!("HTTP {}: it does not accept our token or certificate", reply.status),
+        200 => "invalid response".into(),
+        401 | 403 => format!("HTTP {}: token or client certificate not accepted", reply.status),
         status => format!("HTTP {status}"),
     }
 }

@@ -1,4 +1,4 @@
-//! One function for each rule. Each answers what breaks it, in words that name the request, the nonce and the hash.
+//! One function per rule. Each returns the violations, with request, nonce and hash.
 
 mod ends;
 mod outside;
@@ -28,13 +28,13 @@ pub(super) fn broken(rule: Rule, evidence: &Evidence) -> Vec<String> {
         Rule::Order => out_of_order(evidence),
         Rule::Identity => identities(evidence),
         Rule::Retracted => retracted(evidence),
-        Rule::Stranger => strangers(evidence),
+        Rule::Unrequested => unrequested(evidence),
         Rule::FalseAlarm => outside::false_alarms(evidence),
         Rule::Panic => evidence.panics.clone(),
     }
 }
 
-/// Places on chain where a request happened.
+/// Nonces and blocks at which a request had its effect.
 fn effects(evidence: &Evidence) -> BTreeMap<&str, Vec<String>> {
     let mut effects: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for mined in evidence.mined.iter().filter(|mined| mined.succeeded) {
@@ -48,7 +48,7 @@ fn effects(evidence: &Evidence) -> BTreeMap<&str, Vec<String>> {
 
 fn duplicates(evidence: &Evidence) -> Vec<String> {
     let several = effects(evidence).into_iter().filter(|(_, places)| places.len() > 1);
-    several.map(|(request, places)| format!("{request} happened at {}", places.join(" and at "))).collect()
+    several.map(|(request, places)| format!("{request} is on chain at {}", places.join(" and at "))).collect()
 }
 
 fn gaps(evidence: &Evidence) -> Vec<String> {
@@ -56,7 +56,7 @@ fn gaps(evidence: &Evidence) -> Vec<String> {
     for submitter in &evidence.submitters {
         let on_chain: Vec<u64> =
             evidence.mined.iter().filter(|mined| mined.submitter == *submitter).map(|m| m.nonce).collect();
-        // The chain itself takes nonces in order; this is about who reads it as well.
+        // The chain enforces this; it also checks how `evidence` reads the chain.
         if !on_chain.iter().copied().eq(0..on_chain.len() as u64) {
             found.push(format!("{submitter}: the chain has the nonces {on_chain:?}"));
         }
@@ -72,13 +72,13 @@ fn gaps(evidence: &Evidence) -> Vec<String> {
             found.push(format!("{submitter}: nonce {nonce} is on chain and belongs to no intent"));
         }
         for nonce in given.iter().filter(|nonce| **nonce >= on_chain.len() as u64) {
-            found.push(format!("{submitter}: nonce {nonce} was given and is not on chain"));
+            found.push(format!("{submitter}: nonce {nonce} was assigned and is not on chain"));
         }
     }
     found
 }
 
-/// Requests that were answered with 202 or 200, and callers whose answer was taken, with the ids they were told.
+/// Requests with a 202 or 200 response, and reservations whose transaction was accepted, with the returned `txId`s.
 fn promised(evidence: &Evidence) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut promised: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for entry in &evidence.history {
@@ -129,7 +129,7 @@ fn false_ends(evidence: &Evidence) -> Vec<String> {
         .filter_map(|intent| {
             let places = effects.get(intent.request.as_str())?;
             let (request, tx_id, state) = (&intent.request, &intent.tx_id, &intent.state);
-            Some(format!("{request} ({tx_id}) is {state} and happened at {}", places.join(" and at ")))
+            Some(format!("{request} ({tx_id}) is {state} and on chain at {}", places.join(" and at ")))
         })
         .collect()
 }
@@ -146,8 +146,8 @@ fn unrecorded(evidence: &Evidence) -> Vec<String> {
         })
         .collect();
     let sent: BTreeSet<&str> = evidence.sent.iter().map(String::as_str).collect();
-    let loose = sent.into_iter().filter(|hash| !recorded.contains(hash));
-    found.extend(loose.map(|hash| format!("{hash} left a process")));
+    let unrecorded = sent.into_iter().filter(|hash| !recorded.contains(hash));
+    found.extend(unrecorded.map(|hash| format!("{hash} was sent")));
     found
 }
 
@@ -163,7 +163,7 @@ fn shared_nonces(evidence: &Evidence) -> Vec<String> {
     }
     let several = owners.into_iter().filter(|(_, owners)| owners.len() > 1);
     several
-        .map(|((submitter, nonce), owners)| format!("{submitter}: nonce {nonce} was given to {owners:?}"))
+        .map(|((submitter, nonce), owners)| format!("{submitter}: nonce {nonce} was assigned to {owners:?}"))
         .collect()
 }
 
@@ -189,7 +189,7 @@ fn stale_writers(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// The bytes with which each nonce was given, by nonce. Not of a shared key: a nonce that others vacate is given late.
+/// The first attempt at each nonce, by nonce. Empty for a shared key, where a nonce that became free is assigned late.
 fn given_in_order<'a>(evidence: &'a Evidence, submitter: &str) -> Vec<&'a Attempt> {
     if evidence.shared.iter().any(|shared| shared == submitter) {
         return Vec::new();
@@ -204,7 +204,7 @@ fn given_in_order<'a>(evidence: &'a Evidence, submitter: &str) -> Vec<&'a Attemp
     first.into_values().collect()
 }
 
-/// The number and the owner of an attempt say in which order they were made; times do not.
+/// Attempts are ordered by ordinal and token, not by time.
 fn attempt_order(evidence: &Evidence) -> Vec<String> {
     let mut of_intent: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for attempt in &evidence.attempts {
@@ -227,8 +227,8 @@ fn attempt_order(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// A request is sent only after another of the same submitter was accepted: then it has the greater nonce, if both have one.
-/// The nonce that it was given first: one that was lost to others is replaced by a later one. On a shared key order is not promised.
+/// If a request was sent after another of the same submitter had been accepted, its nonce must be larger. Compared is
+/// the first nonce of each, because a lost nonce is replaced by a later one. Shared keys have no order guarantee.
 fn out_of_order(evidence: &Evidence) -> Vec<String> {
     let mut nonce_of: HashMap<&str, u64> = HashMap::new();
     let mut submitter_of: HashMap<&str, &str> = HashMap::new();
@@ -239,7 +239,7 @@ fn out_of_order(evidence: &Evidence) -> Vec<String> {
         nonce_of.extend(first.or(intent.nonce).map(|nonce| (intent.request.as_str(), nonce)));
         submitter_of.insert(&intent.request, &intent.submitter);
     }
-    // Of each submitter, the greatest nonce among what was accepted so far.
+    // The largest nonce accepted so far, by submitter.
     let mut accepted: HashMap<&str, (u64, &str)> = HashMap::new();
     let mut sent: HashSet<&str> = HashSet::new();
     let mut found = Vec::new();
@@ -296,17 +296,17 @@ fn identities(evidence: &Evidence) -> Vec<String> {
             Event::Outside { submitter, .. } => {
                 used_outside.insert(submitter);
             }
-            // It has stopped because somebody else used its key.
+            // It is in PROTECT because its key was used outside.
             Event::Answer { request, status: 409, code: Some(code), .. }
                 if code == "submitter_protected"
                     && submitter_of.get(request.as_str()).is_some_and(|one| used_outside.contains(one)) => {}
-            // 5xx is no answer.
-            Event::Impostor { request, status } if *status != 409 && *status < 500 => {
-                found.push(format!("another payload for {request} was answered with {status}"));
+            // A 5xx response leaves the result open.
+            Event::ReusedId { request, status } if *status != 409 && *status < 500 => {
+                found.push(format!("another payload for {request} got status {status}"));
             }
-            // Every request is a valid one, and nobody else uses its id.
+            // Every request is valid and its `requestId` is unique, so it must be accepted.
             Event::Answer { request, status, code, .. } if !matches!(*status, 200 | 202) && *status < 500 => {
-                found.push(format!("{request} was answered with {status} {}", code.as_deref().unwrap_or("")));
+                found.push(format!("{request} got status {status} {}", code.as_deref().unwrap_or("")));
             }
             _ => {}
         }
@@ -316,38 +316,38 @@ fn identities(evidence: &Evidence) -> Vec<String> {
 }
 
 fn retracted(evidence: &Evidence) -> Vec<String> {
-    let mut told: HashMap<&str, &str> = HashMap::new();
+    let mut seen: HashMap<&str, &str> = HashMap::new();
     let mut found = Vec::new();
     for entry in &evidence.history {
-        if let Event::Told { request, state, .. } = &entry.event {
-            if let Some(before) = told.get(request.as_str()).filter(|before| *before != state) {
-                found.push(format!("{request} was told to be {before}, and later {state}"));
+        if let Event::StateSeen { request, state, .. } = &entry.event {
+            if let Some(before) = seen.get(request.as_str()).filter(|before| *before != state) {
+                found.push(format!("{request} was reported as {before}, and later as {state}"));
             }
             if FINAL.contains(&state.as_str()) {
-                told.insert(request, state);
+                seen.insert(request, state);
             }
         }
     }
     let ended = evidence.intents.iter();
     found.extend(ended.filter_map(|intent| {
-        let before = told.get(intent.request.as_str()).filter(|before| **before != intent.state)?;
-        Some(format!("{} was told to be {before}, and its row says {}", intent.request, intent.state))
+        let before = seen.get(intent.request.as_str()).filter(|before| **before != intent.state)?;
+        Some(format!("{} was reported as {before}, and its row is {}", intent.request, intent.state))
     }));
     found
 }
 
-fn strangers(evidence: &Evidence) -> Vec<String> {
-    let mut asked: HashMap<&str, &str> = HashMap::new();
+fn unrequested(evidence: &Evidence) -> Vec<String> {
+    let mut requested: HashMap<&str, &str> = HashMap::new();
     for entry in &evidence.history {
         if let Event::Submit { request, submitter, .. } | Event::Reserve { request, submitter, .. } =
             &entry.event
         {
-            asked.insert(request, submitter);
+            requested.insert(request, submitter);
         }
     }
     let mined = evidence.mined.iter().filter_map(|mined| Some((mined, mined.request.as_deref()?)));
     mined
-        .filter(|(mined, request)| asked.get(request) != Some(&mined.submitter.as_str()))
-        .map(|(mined, request)| format!("{} did {request} at nonce {}", mined.submitter, mined.nonce))
+        .filter(|(mined, request)| requested.get(request) != Some(&mined.submitter.as_str()))
+        .map(|(mined, request)| format!("{} mined {request} at nonce {}", mined.submitter, mined.nonce))
         .collect()
 }

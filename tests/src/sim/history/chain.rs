@@ -1,19 +1,20 @@
-//! What happens to the simulated chain.
+//! Operations on the simulated chain.
 
 use super::History;
 use super::op::Op;
 use crate::sim::ledger::{BASE_FEE, Estimates};
 
 impl History<'_> {
-    pub(super) fn befall_the_chain(&mut self, op: Op) {
+    pub(super) fn apply_to_chain(&mut self, op: Op) {
         let mut ledger = self.parts.ledger.lock().unwrap();
-        let told = match op {
+        let line = match op {
             Op::Mine(most) => format!("a block of {}", ledger.mine(most)),
             Op::Reorg { depth, keep } => {
-                let what = if keep { "back to the pool" } else { "and forgotten" };
+                let what =
+                    if keep { "transactions return to the mempool" } else { "transactions are dropped" };
                 format!("{} blocks are replaced, {what}", ledger.reorg(depth, keep))
             }
-            Op::Evict => format!("the pool forgets {}", ledger.evict()),
+            Op::Evict => format!("the mempool drops {}", ledger.evict()),
             Op::Lag(blocks) => {
                 ledger.lag = blocks;
                 format!("the node lags {blocks} blocks")
@@ -26,17 +27,17 @@ impl History<'_> {
                 ledger.forgets = forgets;
                 format!("there is {} index", if forgets { "no" } else { "an" })
             }
-            Op::Broke(broke) => {
-                ledger.is_broke = broke;
-                format!("the account has {}", if broke { "nothing" } else { "enough" })
+            Op::Unfunded(unfunded) => {
+                ledger.is_unfunded = unfunded;
+                format!("the account has {}", if unfunded { "nothing" } else { "enough" })
             }
             Op::BaseFee(times) => {
                 ledger.base_fee = BASE_FEE * times;
                 format!("the base fee is {times} times the usual one")
             }
-            Op::Outside => format!("somebody else consumes nonce {}", ledger.use_outside()),
+            Op::Outside => format!("an external transaction consumes nonce {}", ledger.use_outside()),
             Op::OutsidePending => {
-                format!("somebody else's transaction waits at nonce {}", ledger.queue_outside())
+                format!("an external transaction is pending at nonce {}", ledger.queue_outside())
             }
             Op::Estimates(estimates) => {
                 if ledger.estimates != Estimates::Reverted {
@@ -48,12 +49,12 @@ impl History<'_> {
                 ledger.other = other;
                 format!("the other backend: {other:?}")
             }
-            Op::Trouble(with) => {
-                ledger.trouble = with;
-                format!("trouble of the node: {with:?}")
+            Op::Outage(with) => {
+                ledger.outage = with;
+                format!("node rejects calls: {with:?}")
             }
             _ => return,
         };
-        self.log.add(format!("   * {told}"));
+        self.log.add(format!("   * {line}"));
     }
 }

@@ -1,4 +1,4 @@
-//! What may happen, and how a seed chooses.
+//! Operations, and their random choice.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use gapless::store::{OperatorAction, TxAction};
 use super::History;
 use super::clients::Pointer;
 use crate::sim::Sabotage;
-use crate::sim::gate::Hitch;
+use crate::sim::call_boundary::CallFault;
 use crate::sim::ledger::{Backend, Estimates};
 
-/// What a node can have trouble with, by the names of `ports`.
+/// Kinds of calls that a node can reject, by the names in `ports`.
 const QUESTIONS: [&str; 12] = [
     "*",
     "estimate",
@@ -32,13 +32,13 @@ pub(super) enum Op {
     Submit,
     Step {
         who: usize,
-        hitch: Option<Hitch>,
+        fault: Option<CallFault>,
     },
-    Look {
+    PollHead {
         who: usize,
         fails: bool,
     },
-    /// The lease is over, and somebody else takes it while the last owner believes in it.
+    /// The lease expires, and the other worker claims it while the previous owner still assumes to own it.
     TakeOver(usize),
     Claim(usize),
     Crash(usize),
@@ -50,28 +50,28 @@ pub(super) enum Op {
     },
     Evict,
     Lag(usize),
-    /// The count at `latest` is that of so many blocks ago.
+    /// The count at `latest` lags by this many blocks.
     CountLag(u64),
-    /// There is an index of transactions, or none.
+    /// Whether the transaction index is missing.
     Forget(bool),
-    /// The account has nothing, or has enough.
-    Broke(bool),
-    /// So many times the usual base fee.
+    /// Whether the balance is zero.
+    Unfunded(bool),
+    /// Multiple of the usual base fee.
     BaseFee(u64),
-    /// Questions of this kind are answered with the node's own trouble.
-    Trouble(Option<&'static str>),
+    /// The node rejects calls of this kind with a temporary error.
+    Outage(Option<&'static str>),
     Advance(Duration),
-    Ask(TxAction),
-    /// Somebody else uses the key.
+    TxAction(TxAction),
+    /// An external transaction is mined.
     Outside,
-    /// Somebody else's transaction is in the pool.
+    /// An external transaction is pending.
     OutsidePending,
-    /// An operator decides what a used key means, and may name the transaction that used it.
-    Operate(OperatorAction, Option<Pointer>),
-    /// A caller asks for a nonce.
+    /// An operator adopts or releases, optionally with the external transaction.
+    OperatorAction(OperatorAction, Option<Pointer>),
+    /// A client reserves a nonce.
     Reserve,
-    /// A caller says what it wants at its nonce, that it still waits, or nothing any more.
-    HearCaller,
+    /// A reserving client answers, keeps waiting, or disappears.
+    PollReservation,
     Estimates(Estimates),
     /// A second backend, or none.
     Backend(Option<Backend>),
@@ -79,62 +79,64 @@ pub(super) enum Op {
 
 impl History<'_> {
     pub(super) fn choose(&mut self) -> Op {
-        let who = self.dice.below(2) as usize;
-        // Something that stands still is what all the rest is for; but not for ever.
-        if self.processes[who].is_stopped() && self.dice.one_in(3) {
-            return if self.dice.one_in(3) { Op::Crash(who) } else { Op::Step { who, hitch: self.hitch() } };
+        let who = self.rng.below(2) as usize;
+        // A stopped process stays stopped for a while, but not forever.
+        if self.processes[who].is_stopped() && self.rng.one_in(3) {
+            return if self.rng.one_in(3) { Op::Crash(who) } else { Op::Step { who, fault: self.fault() } };
         }
         if let Some(op) = self.choose_by_features() {
             return op;
         }
-        match self.dice.below(116) {
+        match self.rng.below(116) {
             112 => Op::Outside,
-            113..=114 => Op::Operate(OperatorAction::Adopt, self.pointer()),
-            115 => Op::Operate(OperatorAction::Release, None),
-            100..=102 => Op::Trouble(self.dice.one_in(2).then(|| self.dice.pick(&QUESTIONS))),
-            103..=104 => Op::Forget(self.dice.one_in(2)),
-            105..=106 => Op::CountLag(self.dice.below(4)),
-            107..=108 => Op::Broke(self.dice.one_in(2)),
-            109..=110 => Op::BaseFee(self.dice.pick(&[1, 1, 2, 10])),
-            111 => Op::Ask(TxAction::SpeedUp),
-            0..=44 => Op::Step { who, hitch: self.hitch() },
-            45..=56 => Op::Look { who, fails: self.dice.one_in(8) },
-            57..=66 => Op::Mine(self.dice.below(3) as usize),
+            113..=114 => Op::OperatorAction(OperatorAction::Adopt, self.pointer()),
+            115 => Op::OperatorAction(OperatorAction::Release, None),
+            100..=102 => Op::Outage(self.rng.one_in(2).then(|| self.rng.pick(&QUESTIONS))),
+            103..=104 => Op::Forget(self.rng.one_in(2)),
+            105..=106 => Op::CountLag(self.rng.below(4)),
+            107..=108 => Op::Unfunded(self.rng.one_in(2)),
+            109..=110 => Op::BaseFee(self.rng.pick(&[1, 1, 2, 10])),
+            111 => Op::TxAction(TxAction::SpeedUp),
+            0..=44 => Op::Step { who, fault: self.fault() },
+            45..=56 => Op::PollHead { who, fails: self.rng.one_in(8) },
+            57..=66 => Op::Mine(self.rng.below(3) as usize),
             67..=73 => Op::Submit,
             74..=78 => Op::TakeOver(who),
             79..=81 => Op::Claim(who),
             82..=84 => Op::Crash(who),
             85..=87 => Op::Renew(who),
-            88..=89 => Op::Reorg { depth: self.depth_of_a_fork(), keep: self.dice.one_in(2) },
+            88..=89 => Op::Reorg { depth: self.depth_of_a_fork(), keep: self.rng.one_in(2) },
             90 => Op::Evict,
-            91..=92 => Op::Lag(self.dice.below(3) as usize),
-            93..=96 => Op::Advance(Duration::from_secs(self.dice.pick(&[1, 3, 9, 61]))),
-            97..=98 => Op::Ask(TxAction::Cancel),
-            _ => Op::Ask(TxAction::SpeedUp),
+            91..=92 => Op::Lag(self.rng.below(3) as usize),
+            93..=96 => Op::Advance(Duration::from_secs(self.rng.pick(&[1, 3, 9, 61]))),
+            97..=98 => Op::TxAction(TxAction::Cancel),
+            _ => Op::TxAction(TxAction::SpeedUp),
         }
     }
 
-    /// What only some histories have.
+    /// Operations of optional features.
     fn choose_by_features(&mut self) -> Option<Op> {
         let features = self.features;
-        match self.dice.below(14) {
-            0 if features.has_callers => Some(Op::Reserve),
-            1..=2 if features.has_callers => Some(Op::HearCaller),
+        match self.rng.below(14) {
+            0 if features.has_reservations => Some(Op::Reserve),
+            1..=2 if features.has_reservations => Some(Op::PollReservation),
             3 if features.is_shared => {
-                Some(if self.dice.one_in(3) { Op::Outside } else { Op::OutsidePending })
+                Some(if self.rng.one_in(3) { Op::Outside } else { Op::OutsidePending })
             }
             4 if features.has_backends => Some(Op::Backend(self.backend())),
-            5 if features.has_contract => Some(Op::Estimates(self.dice.pick(&[
+            5 if features.has_contract => Some(Op::Estimates(self.rng.pick(&[
                 Estimates::Answered,
                 Estimates::Answered,
                 Estimates::Refused,
                 Estimates::Unwilling,
             ]))),
-            6 if features.has_strangers => {
-                Some(if self.dice.one_in(3) { Op::OutsidePending } else { Op::Outside })
+            6 if features.has_external_use => {
+                Some(if self.rng.one_in(3) { Op::OutsidePending } else { Op::Outside })
             }
-            7..=8 if features.has_strangers => Some(Op::Operate(OperatorAction::Adopt, self.pointer())),
-            9 if features.has_strangers => Some(Op::Operate(OperatorAction::Release, None)),
+            7..=8 if features.has_external_use => {
+                Some(Op::OperatorAction(OperatorAction::Adopt, self.pointer()))
+            }
+            9 if features.has_external_use => Some(Op::OperatorAction(OperatorAction::Release, None)),
             _ => None,
         }
     }
@@ -142,35 +144,35 @@ impl History<'_> {
     fn pointer(&mut self) -> Option<Pointer> {
         let all =
             [Pointer::Right, Pointer::Right, Pointer::WrongBlock, Pointer::OurOwn, Pointer::NoTransaction];
-        self.dice.one_in(2).then(|| self.dice.pick(&all))
+        self.rng.one_in(2).then(|| self.rng.pick(&all))
     }
 
     fn backend(&mut self) -> Option<Backend> {
         let fork = self.depth_of_a_fork();
-        match self.dice.below(5) {
+        match self.rng.below(5) {
             0 => None,
-            1..=2 => Some(Backend::Behind(1 + self.dice.below(3) as usize)),
+            1..=2 => Some(Backend::Behind(1 + self.rng.below(3) as usize)),
             3 => Some(Backend::EmptyFork(fork)),
             _ => Some(Backend::FullFork(fork)),
         }
     }
 
-    /// Never as deep as what counts as final, but for one that is broken on purpose.
+    /// Always shallower than finality, except with `Sabotage::DeepFork`.
     fn depth_of_a_fork(&mut self) -> usize {
         let Finality::Blocks(depth) = self.parts.config.confirmations.required else {
             unreachable!("it counts blocks")
         };
-        if self.bench.sabotage == Sabotage::DeepFork {
+        if self.context.sabotage == Sabotage::DeepFork {
             return depth as usize + 3;
         }
-        1 + self.dice.below(depth - 1) as usize
+        1 + self.rng.below(depth - 1) as usize
     }
 
-    pub(super) fn hitch(&mut self) -> Option<Hitch> {
-        self.dice.one_in(3).then(|| Hitch {
-            at: self.dice.below(8),
-            after: self.dice.one_in(2),
-            stop: !self.dice.one_in(3),
+    pub(super) fn fault(&mut self) -> Option<CallFault> {
+        self.rng.one_in(3).then(|| CallFault {
+            at: self.rng.below(8),
+            after: self.rng.one_in(2),
+            stop: !self.rng.one_in(3),
         })
     }
 }

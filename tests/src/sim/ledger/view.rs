@@ -1,4 +1,4 @@
-//! What a node shows of the chain to whoever asks: it may lag, have no index, or be one of two backends that disagree.
+//! The chain as a node shows it: it may lag, lack an index, or be one of two inconsistent backends.
 
 use ethers_core::types::{H256, U256};
 use ethers_core::utils::keccak256;
@@ -9,14 +9,14 @@ use super::{Block, Estimates, Ledger, Tx};
 
 const BLOCK_GAS: u64 = 30_000_000;
 
-/// A backend that shows another chain than the one that counts.
+/// A backend that shows another chain than the canonical one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Backend {
-    /// It is so many blocks behind.
+    /// Lags by this many blocks.
     Behind(usize),
-    /// Its newest so many blocks are others, and hold nothing.
+    /// A fork of this many empty blocks.
     EmptyFork(usize),
-    /// Its newest so many blocks are others. They hold other attempts at the same nonces, and what is in the pool.
+    /// A fork of this many blocks with other attempts at the same nonces, and with the mempool.
     FullFork(usize),
 }
 
@@ -28,7 +28,7 @@ impl Backend {
 }
 
 impl Ledger {
-    /// What a node says of `latest`.
+    /// The transaction count at `latest`.
     pub(in crate::sim) fn latest_count(&self) -> u64 {
         self.count_at(self.head().saturating_sub(self.count_lag))
     }
@@ -41,13 +41,13 @@ impl Ledger {
         &self.blocks[..self.blocks.len().saturating_sub(self.lag).max(1)]
     }
 
-    /// Which backend the next question goes to. True: the other one.
+    /// Chooses the backend of the next call. True: the second one.
     pub(in crate::sim) fn route(&mut self) -> bool {
         self.other.is_some() && self.coin.one_in(2)
     }
 
-    /// From here on this backend answers.
-    pub(in crate::sim) fn turn_to(&mut self, other: bool) {
+    /// Switches to this backend.
+    pub(in crate::sim) fn switch_to(&mut self, other: bool) {
         self.view = self.other.filter(|_| other).map(|backend| self.seen_by(backend));
     }
 
@@ -63,7 +63,7 @@ impl Ledger {
         for _ in keep..own.len() {
             let parent = blocks.last().map_or(H256::zero(), |block| block.hash);
             let txs = std::mem::take(&mut txs);
-            // Another parent or another content is another block.
+            // The hash depends on parent and content.
             let mut named = parent.as_bytes().to_vec();
             named.extend(txs.iter().flat_map(|tx: &Tx| tx.hash.to_fixed_bytes()));
             blocks.push(Block { hash: H256(keccak256(named)), parent, txs });
@@ -71,7 +71,7 @@ impl Ledger {
         blocks
     }
 
-    /// At each nonce another attempt than the one that was mined, if there is one; and what waits in the pool.
+    /// At each nonce another attempt than the mined one, if there is one; then the mempool.
     fn on_the_fork(&self, replaced: &[Block]) -> Vec<Tx> {
         let rival = |tx: Tx| {
             let is_rival = |other: &&Tx| other.nonce == tx.nonce && other.hash != tx.hash;
@@ -90,7 +90,7 @@ impl Ledger {
         self.count_at(self.head())
     }
 
-    /// Mined, or in the pool and next in line.
+    /// Mined transactions, plus consecutive ones in the mempool.
     pub(in crate::sim) fn pending_count(&self) -> u64 {
         let mut next = self.count().max(self.shown_count());
         while self.pool.iter().any(|tx| tx.nonce == next) {
@@ -99,7 +99,7 @@ impl Ledger {
         next
     }
 
-    /// What an execution on the state after a block says; `None`: it shows no such block.
+    /// Whether it succeeds on the state after a block; `None`: unknown block.
     pub(in crate::sim) fn estimate(&self, value: u64, block: H256) -> Option<bool> {
         let height = self.shown().iter().position(|shown| shown.hash == block)?;
         let before = self.shown()[..=height].iter().flat_map(|block| block.txs.iter().copied());
@@ -114,7 +114,7 @@ impl Ledger {
         self.shown().len() as u64 - 1
     }
 
-    /// Transactions up to and with a height.
+    /// Number of transactions up to and including a height.
     pub(in crate::sim) fn count_at(&self, height: u64) -> u64 {
         self.shown().iter().take(height as usize + 1).map(|block| block.txs.len() as u64).sum()
     }
@@ -129,7 +129,7 @@ impl Ledger {
         canonical.or_else(|| self.replaced.get(&hash).map(|(height, block)| self.show(*height, block)))
     }
 
-    /// In a block or in the pool.
+    /// Whether it is mined or in the mempool.
     pub(in crate::sim) fn has(&self, hash: H256) -> bool {
         self.pool.iter().any(|tx| tx.hash == hash) || self.receipt(hash).is_some()
     }
@@ -157,7 +157,7 @@ impl Ledger {
         })
     }
 
-    /// `None`: it shows no such block.
+    /// `None`: unknown block.
     pub(in crate::sim) fn count_at_hash(&self, hash: H256) -> Option<u64> {
         let height = self.shown().iter().position(|block| block.hash == hash)?;
         Some(self.count_at(height as u64))

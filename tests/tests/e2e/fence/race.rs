@@ -1,7 +1,7 @@
-//! Owners that pause at the wrong moments, take over from one another and write on. The audit is the judge: behind the
-//! fence it finds nothing, and behind an EXISTS condition, under the same load, it must.
+//! Owners that pause at critical moments, take over from each other and continue to write. With the fence the audit
+//! finds nothing; with an EXISTS condition, under the same load, it must find violations.
 //!
-//! The guards of the schema are removed for these tests: triggers and the unique index would hide what a fence lets by.
+//! Triggers and the unique index are dropped for these tests, because they would hide violations of the fence.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use gapless::domain::{Nonce, WorkerId};
 use gapless::store::{Applied, Lease};
 use gapless_tests::{LIMIT, TxId};
 
-use super::desk::{Desk, LEASE};
+use super::fixture::{Fixture, LEASE};
 
 const OWNERS: usize = 6;
 const SUBMITTERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FenceStrategy {
-    /// The product's.
+    /// As in the product.
     LockThenWrite,
-    /// What looks right: each statement asks whether the lease is still there.
+    /// Each statement checks with EXISTS whether the lease is still valid.
     Exists,
 }
 
@@ -48,11 +48,12 @@ async fn pause(longest_ms: u64) {
     tokio::time::sleep(Duration::from_millis(rand::random_range(0..=longest_ms))).await;
 }
 
-async fn remove_guards(desk: &Desk) {
-    desk.stack.sql("DROP TRIGGER managed_tx_guard ON managed_tx").await;
-    desk.stack.sql("DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor").await;
-    desk.stack.sql("DROP INDEX managed_tx_nonce_is_unique").await;
-    desk.stack
+async fn remove_guards(fixture: &Fixture) {
+    fixture.stack.sql("DROP TRIGGER managed_tx_guard ON managed_tx").await;
+    fixture.stack.sql("DROP TRIGGER submitter_nonce_cursor_guard ON submitter_nonce_cursor").await;
+    fixture.stack.sql("DROP INDEX managed_tx_nonce_is_unique").await;
+    fixture
+        .stack
         .sql(
             "INSERT INTO submitter_nonce_cursor
                  (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
@@ -61,14 +62,14 @@ async fn remove_guards(desk: &Desk) {
         .await;
 }
 
-async fn next_nonce(desk: &Desk, submitter: usize) -> Nonce {
-    Nonce(desk.stack.cursor(desk.stack.submitter(submitter)).await.expect("made before the race").next)
+async fn next_nonce(fixture: &Fixture, submitter: usize) -> Nonce {
+    Nonce(fixture.stack.cursor(fixture.stack.submitter(submitter)).await.expect("made before the race").next)
 }
 
-/// One owner: claims what it gets, and writes until it is told that it no longer may.
+/// One owner: claims submitters, and writes until a lease is lost.
 async fn owner(
-    desk: &Desk,
-    way: FenceStrategy,
+    fixture: &Fixture,
+    strategy: FenceStrategy,
     name: usize,
     tally: &Tally,
     over: &(dyn Fn() -> bool + Sync),
@@ -76,23 +77,24 @@ async fn owner(
     let node = WorkerId(format!("owner-{name}"));
     while !over() {
         let submitter = rand::random_range(0..SUBMITTERS);
-        let claimed = desk.store.claim(&node, &[desk.key(submitter)], &short_lease()).await.unwrap().pop();
+        let claimed =
+            fixture.store.claim(&node, &[fixture.key(submitter)], &short_lease()).await.unwrap().pop();
         let Some(lease) = claimed else {
             pause(4).await;
             continue;
         };
         for _ in 0..20 {
-            let tx_id = desk.queue(submitter, &TxId::new().to_string()).await;
-            let next = next_nonce(desk, submitter).await;
-            // Signing takes its time; the lease may be over by then.
+            let tx_id = fixture.queue(submitter, &TxId::new().to_string()).await;
+            let next = next_nonce(fixture, submitter).await;
+            // Signing takes time; the lease may expire meanwhile.
             pause(6).await;
-            let written = match way {
+            let written = match strategy {
                 FenceStrategy::LockThenWrite => {
-                    let write = desk.give(&lease, submitter, tx_id, Some(next));
-                    // No error is expected: whoever is behind the fence finds every row as it left it.
-                    matches!(desk.apply(write).await.unwrap(), Applied::Yes(_))
+                    let write = fixture.give(&lease, submitter, tx_id, Some(next));
+                    // No error is expected: the owner finds every row as it left it.
+                    matches!(fixture.apply(write).await.unwrap(), Applied::Yes(_))
                 }
-                FenceStrategy::Exists => exists_write(desk, &node, &lease, submitter, tx_id, next).await,
+                FenceStrategy::Exists => exists_write(fixture, &node, &lease, submitter, tx_id, next).await,
             };
             tally.count(written);
             if !written || over() {
@@ -102,17 +104,17 @@ async fn owner(
     }
 }
 
-/// The same write behind a condition instead of a lock. False: the condition did not hold.
+/// The same write with a condition instead of a lock. False: the condition failed.
 async fn exists_write(
-    desk: &Desk,
+    fixture: &Fixture,
     node: &WorkerId,
     lease: &Lease,
     submitter: usize,
     tx_id: TxId,
     nonce: Nonce,
 ) -> bool {
-    let (address, token) = (desk.key(submitter).address_text(), lease.token().as_i64());
-    let mut tx = desk.stack.db().begin().await.unwrap();
+    let (address, token) = (fixture.key(submitter).address_text(), lease.token().as_i64());
+    let mut tx = fixture.stack.db().begin().await.unwrap();
     let moved = sqlx::query(
         "UPDATE submitter_nonce_cursor
          SET next_nonce = $4 + 1, fencing_token = $3
@@ -131,21 +133,21 @@ async fn exists_write(
     if moved.rows_affected() == 0 {
         return false;
     }
-    record(&mut tx, desk, submitter, tx_id, nonce, token).await;
+    record(&mut tx, fixture, submitter, tx_id, nonce, token).await;
     tx.commit().await.unwrap();
     true
 }
 
-/// The rest of a write: the intent has the nonce, and the bytes are on disk.
+/// The rest of a write: the intent gets the nonce, and the attempt is stored.
 async fn record(
     tx: &mut sqlx::Transaction<'_, sqlx::Postgres>,
-    desk: &Desk,
+    fixture: &Fixture,
     submitter: usize,
     tx_id: TxId,
     nonce: Nonce,
     token: i64,
 ) {
-    let draft = desk.sign(submitter, nonce, tx_id);
+    let draft = fixture.sign(submitter, nonce, tx_id);
     sqlx::query("UPDATE managed_tx SET state = 'IN_FLIGHT', nonce = $2, tx_hash = $3, fencing_token = $4 WHERE tx_id = $1")
         .bind(tx_id.0)
         .bind(nonce.as_i64())
@@ -160,8 +162,8 @@ async fn record(
          VALUES (gen_random_uuid(), $1, $2, $3, $4, 'ORIGINAL', $5, $6, $8, $7)",
     )
     .bind(tx_id.0)
-    .bind(desk.key(submitter).chain_id.as_i64())
-    .bind(desk.key(submitter).address_text())
+    .bind(fixture.key(submitter).chain_id.as_i64())
+    .bind(fixture.key(submitter).address_text())
     .bind(nonce.as_i64())
     .bind(draft.raw.to_vec())
     .bind(format!("{:#x}", draft.tx_hash))
@@ -172,10 +174,10 @@ async fn record(
     .unwrap();
 }
 
-async fn run(desk: &Desk, way: FenceStrategy, enough: impl Fn(&Tally) -> bool + Sync) -> Tally {
+async fn run(fixture: &Fixture, strategy: FenceStrategy, enough: impl Fn(&Tally) -> bool + Sync) -> Tally {
     let (tally, begun) = (Tally::default(), Instant::now());
     let over = || enough(&tally) || begun.elapsed() > LIMIT;
-    join_all((0..OWNERS).map(|name| owner(desk, way, name, &tally, &over))).await;
+    join_all((0..OWNERS).map(|name| owner(fixture, strategy, name, &tally, &over))).await;
     tally
 }
 
@@ -183,12 +185,12 @@ fn seen(counter: &AtomicU32) -> u32 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Design of the fence, measured small.
+/// The design of the fence, under a small load.
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice() {
-    let desk = Desk::open(SUBMITTERS).await;
-    remove_guards(&desk).await;
-    let tally = run(&desk, FenceStrategy::LockThenWrite, |tally| {
+    let fixture = Fixture::open(SUBMITTERS).await;
+    remove_guards(&fixture).await;
+    let tally = run(&fixture, FenceStrategy::LockThenWrite, |tally| {
         seen(&tally.written) > 200 && seen(&tally.refused) > 40
     })
     .await;
@@ -199,8 +201,8 @@ async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice()
         let history: Vec<(i64, i64)> = sqlx::query_as(
             "SELECT nonce, fencing_token FROM tx_attempt WHERE submitter = $1 ORDER BY created_at",
         )
-        .bind(desk.key(submitter).address_text())
-        .fetch_all(desk.stack.db())
+        .bind(fixture.key(submitter).address_text())
+        .fetch_all(fixture.stack.db())
         .await
         .unwrap();
         assert!(
@@ -211,35 +213,35 @@ async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice()
         total += history.len();
     }
     assert_eq!(total, written as usize, "every write that was reported is there");
-    desk.close().await;
+    fixture.close().await;
 }
 
-/// Scenario 18: the judge can tell.
+/// Scenario 18: the audit finds the violations.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_catches_an_exists_condition_that_is_taken_for_a_fence() {
-    let desk = Desk::open(SUBMITTERS).await;
-    remove_guards(&desk).await;
+    let fixture = Fixture::open(SUBMITTERS).await;
+    remove_guards(&fixture).await;
     let mut wanted = 0;
     loop {
         wanted += 200;
-        run(&desk, FenceStrategy::Exists, |tally| seen(&tally.written) > wanted).await;
-        if !desk.stack.verify().await.sound {
+        run(&fixture, FenceStrategy::Exists, |tally| seen(&tally.written) > wanted).await;
+        if !fixture.stack.verify().await.sound {
             break;
         }
         assert!(wanted < 4_000, "{wanted} writes and no stale one");
     }
-    desk.store.close().await;
-    desk.stack.finish_unsound("no nonce carries two intents").await;
+    fixture.store.close().await;
+    fixture.stack.finish_unsound("no nonce is used by two intents").await;
 }
 
-/// Scenario 18 without luck: the first of the two holes, as a schedule.
+/// Scenario 18, deterministic: the first of the two races, as a schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_takeover_commits_under_an_open_write_that_only_asked_whether_the_lease_exists() {
-    let desk = Desk::open(1).await;
-    remove_guards(&desk).await;
-    let (first, second) = (desk.queue(0, "first").await, desk.queue(0, "second").await);
-    let former = desk.claim("former", 0).await.unwrap();
-    let mut open = desk.stack.db().begin().await.unwrap();
+    let fixture = Fixture::open(1).await;
+    remove_guards(&fixture).await;
+    let (first, second) = (fixture.queue(0, "first").await, fixture.queue(0, "second").await);
+    let former = fixture.claim("former", 0).await.unwrap();
+    let mut open = fixture.stack.db().begin().await.unwrap();
     let holds: bool =
         sqlx::query_scalar("SELECT EXISTS (SELECT FROM submitter_lease WHERE fencing_token = $1)")
             .bind(former.token().as_i64())
@@ -247,11 +249,11 @@ async fn a_takeover_commits_under_an_open_write_that_only_asked_whether_the_leas
             .await
             .unwrap();
     assert!(holds);
-    record(&mut open, &desk, 0, first, Nonce(0), former.token().as_i64()).await;
-    desk.expire_leases().await;
-    let successor = desk.claim("successor", 0).await.expect("nothing is locked");
-    desk.must_apply(desk.give_nonce(&successor, 0, second).await).await;
-    open.commit().await.expect("and nobody objects");
-    desk.store.close().await;
-    desk.stack.finish_unsound("no nonce carries two intents").await;
+    record(&mut open, &fixture, 0, first, Nonce(0), former.token().as_i64()).await;
+    fixture.expire_leases().await;
+    let successor = fixture.claim("successor", 0).await.expect("nothing is locked");
+    fixture.must_apply(fixture.give_nonce(&successor, 0, second).await).await;
+    open.commit().await.expect("the commit succeeds");
+    fixture.store.close().await;
+    fixture.stack.finish_unsound("no nonce is used by two intents").await;
 }

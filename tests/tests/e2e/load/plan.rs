@@ -1,11 +1,11 @@
-//! What the database does for a statement of the store: which scans, and how many rows of `managed_tx` they touch.
-//! Counted by EXPLAIN ANALYZE, so that a loaded machine changes nothing.
+//! Execution plans of the store's statements: scans, and touched rows of `managed_tx`. Counted by EXPLAIN ANALYZE, so
+//! that the load of the machine does not matter.
 
 use gapless_tests::Stack;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
-/// The sources of the statements that look for work and claim it, and that see whether a queue has room.
+/// Sources of the statements that search and claim work, and that check the queue limit.
 const SOURCES: [&str; 5] = [
     include_str!("../../../../shared/src/store/fleet.rs"),
     include_str!("../../../../shared/src/store/intake.rs"),
@@ -14,7 +14,7 @@ const SOURCES: [&str; 5] = [
     include_str!("../../../../shared/src/store/queue.rs"),
 ];
 
-/// The SQL that begins with the name of its function.
+/// The SQL that starts with the name of its function.
 fn statement(name: &str) -> &'static str {
     let opening = format!("\"-- {name}\n");
     let source = SOURCES.iter().find_map(|source| source.split_once(opening.as_str()));
@@ -22,7 +22,7 @@ fn statement(name: &str) -> &'static str {
     rest.split('"').next().expect("a statement ends")
 }
 
-/// What was touched: of `managed_tx`, if nothing else is said.
+/// Touched rows, of `managed_tx` unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Touched {
     pub(super) rows: u64,
@@ -32,8 +32,8 @@ pub(super) struct Touched {
     pub(super) submitters: u64,
 }
 
-/// Runs a statement of the store and takes it back. `args` are SQL literals. Twice: with a plan made for them, and with
-/// the plan for any arguments that a session keeps after a few runs. Answers the worse.
+/// Runs a statement of the store and rolls it back. `args` are SQL literals. Twice: with a custom plan, and with the
+/// generic plan that a session uses after a few runs. Returns the worse.
 pub(super) async fn touched(stack: &Stack, name: &str, args: &str) -> Touched {
     let mut worst = Touched::default();
     for mode in ["force_custom_plan", "force_generic_plan"] {
@@ -47,7 +47,7 @@ pub(super) async fn touched(stack: &Stack, name: &str, args: &str) -> Touched {
     worst
 }
 
-/// The same for a statement of the test's own.
+/// The same for a statement of the test.
 pub(super) async fn touched_by(stack: &Stack, sql: &str) -> Touched {
     explained(stack, sql, "", "auto").await
 }
@@ -73,7 +73,7 @@ fn add(node: &Value, touched: &mut Touched) {
         let each = number("Actual Rows")
             + number("Rows Removed by Filter")
             + number("Rows Removed by Index Recheck");
-        // Rounded for each loop by the server: a loop that finds one row in three shows none.
+        // The server rounds per loop: a loop that finds one row in three shows none.
         let rows = (each * number("Actual Loops")).ceil() as u64;
         match node["Relation Name"].as_str() {
             Some("managed_tx") => {

@@ -1,4 +1,4 @@
-//! From a request to its end.
+//! From a request to its final state.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) async fn a_hundred_creates_at_once_are_a_gapless_sequence(kind: NodeK
     });
     for answer in join_all(posts).await {
         assert_eq!(answer.status, 202, "{answer:?}");
-        stack.note(&answer);
+        stack.record_accepted(&answer);
     }
     stack.wait_all_terminal_within(Duration::from_secs(240)).await;
     let rows = stack.rows(submitter).await;
@@ -71,7 +71,7 @@ pub(super) async fn what_would_revert_fails_without_a_nonce_and_with_the_reason(
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa1));
     let reasoned = stack.chain(0).deploy(&reverts_with("not on a Sunday")).await;
     let silent = stack.chain(0).deploy("0x60006000fd").await;
-    // PUSH1 1, PUSH4 2^28 - 1, MSTORE: memory that no block has the gas for.
+    // PUSH1 1, PUSH4 2^28 - 1, MSTORE: more memory than any block has gas for.
     let greedy = stack.chain(0).deploy("0x6001630fffffff5200").await;
     let before = stack.create(submitter, "before", &payload(to, 1)).await;
     let doomed = [
@@ -93,12 +93,12 @@ pub(super) async fn what_would_revert_fails_without_a_nonce_and_with_the_reason(
     stack.finish().await;
 }
 
-/// Scenario 50. Hardhat says so already when it is sent, in an error.
+/// Scenario 50. Hardhat reports it as an error already when it is sent.
 pub(super) async fn what_reverts_on_chain_has_failed_with_the_reason(kind: NodeKind) {
     let stack = stack().node(kind).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xc1));
     let contract = stack.chain(0).deploy(&reverts_with("not on a Sunday")).await;
-    // Not estimated, so that it fails on chain and not before.
+    // Not estimated, so that it fails on chain.
     let blind = json!({ "to": format!("{contract:#x}"), "value": "0", "gasLimit": "100000" });
     let doomed = stack.create(submitter, "doomed", &blind).await;
     let next = stack.create(submitter, "next", &payload(to, 1)).await;
@@ -135,7 +135,7 @@ pub(super) async fn every_type_of_transaction_is_mined_as_what_it_is(kind: NodeK
     stack.finish().await;
 }
 
-/// Scenario 49. Blocks come by themselves, and the tag follows at some distance.
+/// Scenario 49. Blocks are mined by interval, and the tag follows with a lag.
 pub(super) async fn a_finality_tag_of_the_chain_ends_the_waiting(kind: NodeKind) {
     let stack = stack().node(kind).mining(Mining::Interval(1.0));
     let stack = if kind == NodeKind::Anvil { stack.anvil_args(&["--slots-in-an-epoch", "3"]) } else { stack };
@@ -143,7 +143,7 @@ pub(super) async fn a_finality_tag_of_the_chain_ends_the_waiting(kind: NodeKind)
     let to = Address::repeat_byte(0xb2);
     let tx_id = stack.create(stack.submitter(0), "final", &payload(to, 1)).await;
     stack.wait_for(tx_id, TxState::Tracking).await;
-    // Geth finalises every 32nd block when nobody else does.
+    // Geth finalises every 32nd block by itself.
     let row = stack.wait_for_within(Duration::from_secs(120), tx_id, TxState::Confirmed).await;
     let tag = stack.chain(0).rpc("eth_getBlockByNumber", json!(["finalized", false])).await;
     assert!(row.block_number.unwrap() <= number(&tag["number"]), "{row:?} {tag}");

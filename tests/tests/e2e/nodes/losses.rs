@@ -1,4 +1,4 @@
-//! What is lost: answers, workers, mempools, whole chains.
+//! Losses: responses, workers, mempools, whole chains.
 
 use futures::future::join_all;
 use gapless_tests::{Address, Fault, Mining, Node, NodeKind, NodeOptions, Stack, TxState, payload};
@@ -15,7 +15,7 @@ fn assert_same_bytes(stack: &Stack, at_least: usize) {
     assert!(sent.iter().all(|raw| raw == &sent[0]), "other bytes were sent");
 }
 
-/// Scenario 30: it is mined by the time anybody asks.
+/// Scenario 30: it is mined before the next lookup.
 pub(super) async fn a_send_whose_answer_was_lost_is_recognised_as_ours(kind: NodeKind) {
     let stack = stack().node(kind).proxied().set("resubmit.interval", "1s").up().await;
     stack.proxy().next(1, SEND, Fault::DropAnswer);
@@ -29,7 +29,7 @@ pub(super) async fn a_send_whose_answer_was_lost_is_recognised_as_ours(kind: Nod
     stack.finish().await;
 }
 
-/// Scenario 30: it waits in the mempool, and the node says that it has it.
+/// Scenario 30: it is in the mempool, and the node reports "already known".
 pub(super) async fn a_lost_answer_is_already_known_when_the_bytes_go_out_again(kind: NodeKind) {
     let stack = held(kind).proxied().up().await;
     stack.proxy().next(1, SEND, Fault::DropAnswer);
@@ -44,10 +44,11 @@ pub(super) async fn a_lost_answer_is_already_known_when_the_bytes_go_out_again(k
     stack.finish().await;
 }
 
-/// Scenario 25: a worker for each point, which has one key and dies there; then one that has all keys.
+/// Scenario 25: one worker per failpoint, with one key, is killed there; then a worker with all keys continues.
 pub(super) async fn a_worker_killed_at_any_step_leaves_exactly_one_effect(kind: NodeKind) {
     let points = ["signed", "committed", "sent", "submitted", "included", "tracking", "final"];
-    // By the clock and with depth: what is mined at once is never SUBMITTED, what is final at once never TRACKING.
+    // Interval mining with depth: with instant mining SUBMITTED is never reached, with instant finality TRACKING is
+    // not.
     let stack = stack().node(kind).mining(Mining::Interval(2.0)).confirmations(2);
     let stack = stack.short_lease().submitters(points.len());
     let stack = stack.start().await;
@@ -97,7 +98,7 @@ pub(super) async fn a_restarted_worker_goes_on_with_what_waits_in_the_mempool(ki
     stack.start_worker().await;
     let after = stack.wait_for(first, TxState::Confirmed).await;
     assert_eq!((after.nonce, after.tx_hash), (before.nonce, before.tx_hash));
-    assert!(after.fencing_token > before.fencing_token, "a new period of ownership");
+    assert!(after.fencing_token > before.fencing_token, "a new fencing token");
     stack.wait_for(second, TxState::Confirmed).await;
     assert_eq!(stack.chain(0).balance(to).await, 2.into());
     stack.finish().await;
@@ -141,7 +142,7 @@ pub(super) async fn a_node_that_restarts_with_an_empty_mempool_gets_the_same_byt
     stack.finish().await;
 }
 
-/// Scenario 37: Hardhat keeps nothing, so its restart is another chain with the same id at the same address.
+/// Scenario 37: Hardhat is in-memory, so its restart is another chain with the same id and URL.
 pub(super) async fn a_chain_that_began_anew_stops_the_worker(kind: NodeKind) {
     let stack = stack().node(kind).proxied().up().await;
     let to = Address::repeat_byte(0x9b);
@@ -159,7 +160,8 @@ pub(super) async fn a_chain_that_began_anew_stops_the_worker(kind: NodeKind) {
     stack.finish().await;
 }
 
-/// Scenarios 52 and 53, as far as they hang on the node's words: the nonce is used, and none of ours is found.
+/// Scenarios 52 and 53, as far as they depend on the node's messages: the nonce is used, and no transaction of ours
+/// is found.
 pub(super) async fn a_key_used_outside_is_noticed(kind: NodeKind) {
     let stack = stack().node(kind).start().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x9c));
@@ -171,7 +173,7 @@ pub(super) async fn a_key_used_outside_is_noticed(kind: NodeKind) {
     stack.start_worker().await;
     stack.wait_for(tx_id, TxState::Protect).await;
     stack.wait_protected(submitter).await;
-    let answer = stack.operate(submitter, "adopt?wait=60s", "the stranger is known").await;
+    let answer = stack.submitter_action(submitter, "adopt?wait=60s", "external use is known").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(stack.wait_for(tx_id, TxState::Confirmed).await.nonce, Some(1));
     assert_eq!(stack.chain(0).balance(to).await, 7.into(), "once");

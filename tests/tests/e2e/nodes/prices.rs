@@ -1,4 +1,4 @@
-//! What pools do with prices, and chains with gas.
+//! Prices in mempools, and gas limits of chains.
 
 use gapless_tests::{Address, NodeKind, TxState, U256, eventually, payload};
 use serde_json::json;
@@ -9,7 +9,7 @@ use crate::stack;
 /// EIP-7825.
 const MOST_OF_ONE: u64 = 1 << 24;
 
-/// Scenario 39: a tenth more is what every pool asks of a replacement.
+/// Scenario 39: every mempool requires 10 % more for a replacement.
 pub(super) async fn a_replacement_is_taken_and_mined(kind: NodeKind) {
     let stack = held(kind)
         .set("gasbump.enabled", true)
@@ -23,10 +23,10 @@ pub(super) async fn a_replacement_is_taken_and_mined(kind: NodeKind) {
     let attempts = stack.wait_attempts(tx_id, 2).await;
     assert_eq!((attempts[1].kind.as_str(), attempts[1].nonce), ("REPLACEMENT", attempts[0].nonce));
     stack.wait_pooled(attempts[1].tx_hash).await;
-    assert_eq!(stack.chain(0).pending().await, 1, "one for the nonce");
+    assert_eq!(stack.chain(0).pending().await, 1, "one per nonce");
     stack.chain(0).release().await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
-    assert_eq!(row.tx_hash, Some(attempts[1].tx_hash), "the one that was mined");
+    assert_eq!(row.tx_hash, Some(attempts[1].tx_hash), "the mined one");
     assert_eq!(stack.chain(0).balance(to).await, 3.into());
     stack.finish().await;
 }
@@ -51,7 +51,7 @@ pub(super) async fn a_cancelled_transaction_is_replaced_by_a_placeholder(kind: N
     stack.finish().await;
 }
 
-/// Scenario 43, with a node that means it: nobody can know the chain's rule before a node tells.
+/// Scenario 43, with a node that enforces a limit: the chain's rule is only known from the node's response.
 pub(super) async fn more_gas_than_one_transaction_may_have_fails_with_the_reason(kind: NodeKind) {
     let stack = stack().node(kind).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xe7));
@@ -68,19 +68,19 @@ pub(super) async fn more_gas_than_one_transaction_may_have_fails_with_the_reason
     stack.finish().await;
 }
 
-/// 15 million gas is allowed, and 15 million with the usual margin is not.
+/// 15 million gas are allowed, 15 million with the usual margin are not.
 pub(super) async fn an_estimate_near_the_limit_of_one_transaction_is_not_lifted_above_it(kind: NodeKind) {
     let stack = stack().node(kind).up().await;
-    // PUSH1 1, PUSH3 2752512, MSTORE, STOP: so much memory costs 14.7 million gas, and a node no time.
+    // PUSH1 1, PUSH3 2752512, MSTORE, STOP: this much memory costs 14.7 million gas, and little time.
     let busy = stack.chain(0).deploy("0x6001622a00005200").await;
     let tx_id = stack.create(stack.submitter(0), "busy", &payload(busy, 0)).await;
     let row = stack.wait_for(tx_id, TxState::Confirmed).await;
     let mined = stack.chain(0).rpc("eth_getTransactionByHash", json!([row.tx_hash])).await;
-    assert_eq!(mined["gas"], format!("{MOST_OF_ONE:#x}"), "as much as it may have");
+    assert_eq!(mined["gas"], format!("{MOST_OF_ONE:#x}"), "up to its limit");
     stack.finish().await;
 }
 
-/// Scenario 41: no node is asked to take what cannot be paid.
+/// Scenario 41: an unaffordable transaction is not sent to a node.
 pub(super) async fn a_submitter_without_funds_waits_until_it_has_some(kind: NodeKind) {
     let stack = stack().node(kind).balance(1_000).up().await;
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xe9));

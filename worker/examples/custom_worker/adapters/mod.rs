@@ -1,4 +1,4 @@
-//! Every adapter of this program, by the name that a configuration uses.
+//! Registers the adapters of this program under the names used in the configuration.
 
 mod policies;
 mod zero_price;

@@ -1,4 +1,4 @@
-//! Decisions of one's own. Pure functions of the facts they are given.
+//! Custom policies. Pure functions of their arguments.
 
 use std::time::Duration;
 
@@ -38,12 +38,12 @@ impl GasBumpPolicy for Steep {
                 max_priority_fee_per_gas: doubled(max_priority_fee_per_gas),
             },
         };
-        // What pools accept and the limit leaves, or nothing.
+        // `None` if the limit does not allow a price that mempools accept as a replacement.
         fitted(wanted, facts)
     }
 }
 
-/// Sends again what no node has taken, raises the price of what is old, and leaves the rest to a person.
+/// Rebroadcasts what no node has accepted, bumps a transaction once during its first hour, and escalates otherwise.
 #[derive(Debug)]
 pub(crate) struct Patient;
 

@@ -1,4 +1,4 @@
-//! A chain of a consortium: nodes that speak Ethereum's JSON-RPC, no fee market, a gas price of zero, final at the first block.
+//! Connector for a consortium chain: Ethereum JSON-RPC, no fee market, gas price zero, final at the first block.
 
 use async_trait::async_trait;
 use gapless::chain::evm::{EvmClient, EvmClientError};
@@ -10,7 +10,7 @@ use gapless::config::ChainConfig;
 use gapless::domain::{Address, ChainId, H256, Payload, Receipt, U256};
 use gapless::store::Attempt;
 
-/// Asks the nodes for everything but prices.
+/// Delegates everything but prices to the built-in client.
 #[derive(Debug)]
 pub(crate) struct ZeroPrice {
     nodes: EvmClient,
@@ -48,7 +48,7 @@ impl ChainConnector for ZeroPrice {
         self.nodes.block_by_hash(hash).await.map(without_base_fee)
     }
 
-    // The rest is the nodes' answer as it is.
+    // Everything below delegates to the built-in client.
 
     fn chain_id(&self) -> ChainId {
         self.nodes.chain_id()

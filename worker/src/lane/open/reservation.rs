@@ -1,4 +1,4 @@
-//! The nonce of an intent while a caller outside holds it: its placeholder is on disk and waits.
+//! Nonce reservations: while a client reserves the nonce of an intent, only its placeholder is stored, unsent.
 
 use std::time::Duration;
 
@@ -8,37 +8,37 @@ use tokio::time::Instant;
 
 use super::OpenTx;
 
-/// What the next commit writes about a held nonce.
+/// What the next commit writes about a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReservationChange {
-    /// The caller may see it, for so long.
+    /// The nonce is granted to the client for this duration.
     Reserve(Duration),
-    /// Its answer was seen.
+    /// The client's answer was read.
     Note,
-    /// Its transaction takes the nonce.
+    /// The client's transaction takes the nonce.
     Use,
-    /// The placeholder takes it; `unanswered`: because no answer came.
+    /// The placeholder takes the nonce; `unanswered`: because the client sent no answer in time.
     Recycle { unanswered: bool },
 }
 
 impl OpenTx {
-    /// A nonce for a caller outside: its placeholder is recorded with it, and not sent while the caller holds it.
+    /// A nonce reserved for a client: the placeholder is stored with it, and not sent during the reservation.
     pub(crate) fn reserved(
         intent: OpenIntent,
         placeholder: SignedDraft,
-        hold: Duration,
+        duration: Duration,
         now: Instant,
     ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
         tx.persisted = TxState::Queued;
         tx.draft = Some((AttemptKind::Placeholder, placeholder));
-        tx.reservation_change = Some(ReservationChange::Reserve(hold));
+        tx.reservation_change = Some(ReservationChange::Reserve(duration));
         tx.dirty = true;
         tx.lazy = false;
         tx
     }
 
-    /// A caller outside holds the nonce: nothing is sent, and nothing behind it either.
+    /// The nonce is reserved for a client: neither it nor any later nonce is sent.
     pub(crate) fn is_reserved(&self) -> bool {
         self.intent.reservation.as_ref().is_some_and(ReservedNonce::is_reserved)
     }
@@ -47,7 +47,7 @@ impl OpenTx {
         self.reservation_change
     }
 
-    /// Writes down that the caller's answer was seen, if that is news.
+    /// Records that the client's answer was read, if that is not stored yet.
     pub(crate) fn note_answer(&mut self) {
         let unseen = self
             .intent
@@ -59,7 +59,7 @@ impl OpenTx {
         }
     }
 
-    /// The caller's transaction takes the nonce. The placeholder stays recorded, and is sent no more.
+    /// The client's transaction takes the nonce. The placeholder stays stored and is never sent.
     pub(crate) fn use_reservation(
         &mut self,
         draft: SignedDraft,
@@ -74,16 +74,16 @@ impl OpenTx {
         self.redraft(AttemptKind::Original, draft, resubmit_in, now);
     }
 
-    /// The caller shall have it no more: the placeholder takes the nonce. Says why before, by `give_up`.
+    /// Ends the reservation: the placeholder takes the nonce. Call `give_up` first to set the reason.
     pub(crate) fn recycle(&mut self, unanswered: bool, now: Instant) {
-        debug_assert!(self.intent.ending.is_some(), "a hold ends for a reason");
+        debug_assert!(self.intent.ending.is_some(), "a reservation ends with a reason");
         self.end_reservation(ReservationState::Recyclable, ReservationChange::Recycle { unanswered }, now);
     }
 
-    /// A stranger took the nonce that was held. Whatever the caller has in mind for it can never happen.
+    /// An external transaction consumed the reserved nonce: the client's transaction can never be mined.
     pub(crate) fn lose_reservation(&mut self, now: Instant) {
         if self.is_reserved() {
-            let reason = "its nonce was taken by a transaction from outside".to_owned();
+            let reason = "its nonce was consumed by an external transaction".to_owned();
             self.give_up(Ending { state: TxState::Failed, code: ErrorCode::NonceTaken, reason });
             self.recycle(false, now);
         }
@@ -112,14 +112,14 @@ impl OpenTx {
         self.lazy = false;
     }
 
-    /// No other bytes of it can be anywhere. The placeholder of a held nonce, its first attempt, never left if others
-    /// followed.
+    /// Only one attempt can have been sent. The placeholder of a reservation, its first attempt, was never sent if
+    /// others followed.
     pub(crate) fn has_first_bytes_only(&self) -> bool {
-        self.intent.attempts.len() == 1 + self.kept_back()
+        self.intent.attempts.len() == 1 + self.unsent_placeholders()
     }
 
-    /// How many of its attempts, the first ones, are placeholders of a nonce that was held.
-    pub(crate) fn kept_back(&self) -> usize {
+    /// Number of leading attempts that are placeholders of a reservation: 0 or 1.
+    pub(crate) fn unsent_placeholders(&self) -> usize {
         let first = self.intent.attempts.first();
         usize::from(first.is_some_and(|first| first.kind() == AttemptKind::Placeholder))
     }

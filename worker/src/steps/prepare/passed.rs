@@ -1,22 +1,21 @@
-//! Heads of the queue that cannot be paid or priced for so long that the operator lets others overtake them
-//! (`queue.blocked = "pass"`). They keep their place: whenever they may be affordable again they are tried first.
+//! Blocked queue heads that later intents may overtake (`queue.blocked = "pass"`): they lacked funds or a sufficient
+//! fee cap for `queue.blocked_after`. They keep their place and are retried first, every second.
 
 use std::collections::VecDeque;
 
 use gapless::store::QueuedIntent;
 use tokio::time::Instant;
 
-use super::HOLD;
+use super::RETRY_INTERVAL;
 
-/// More are not overtaken at once: each is priced again every second.
-const MOST: usize = 32;
+/// Limit, because each of them is priced again every second.
+const MAX_PASSED: usize = 32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
-    /// In the order of the queue.
+    /// In queue order.
     intents: VecDeque<QueuedIntent>,
-    /// When they are tried again.
-    again_at: Option<Instant>,
+    retry_at: Option<Instant>,
 }
 
 impl Passed {
@@ -25,7 +24,7 @@ impl Passed {
     }
 
     pub(crate) fn next_time(&self) -> Option<Instant> {
-        self.again_at.filter(|_| !self.is_empty())
+        self.retry_at.filter(|_| !self.is_empty())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -33,22 +32,22 @@ impl Passed {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len() >= MOST
+        self.len() >= MAX_PASSED
     }
 
-    pub(super) fn has(&self, intent: &QueuedIntent) -> bool {
+    pub(super) fn contains(&self, intent: &QueuedIntent) -> bool {
         self.intents.iter().any(|passed| passed.tx_id == intent.tx_id)
     }
 
     pub(super) fn push(&mut self, intent: QueuedIntent) {
         self.intents.push_back(intent);
-        self.again_at = Some(Instant::now() + HOLD);
+        self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
     }
 
-    /// Puts them back in front, if it is time.
-    pub(super) fn give_back(&mut self, queue: &mut VecDeque<QueuedIntent>) {
-        if self.again_at.is_some_and(|at| at <= Instant::now()) {
-            self.again_at = None;
+    /// Puts them back at the head of the queue when their retry is due.
+    pub(super) fn requeue_due(&mut self, queue: &mut VecDeque<QueuedIntent>) {
+        if self.retry_at.is_some_and(|at| at <= Instant::now()) {
+            self.retry_at = None;
             self.intents.drain(..).rev().for_each(|intent| queue.push_front(intent));
         }
     }

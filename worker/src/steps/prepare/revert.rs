@@ -1,9 +1,9 @@
-//! When a revert counts. A node that is a block behind, or on another fork, executes on a state that lacks what the
-//! transaction needs; its revert says nothing about the contract.
+//! Decides when a revert in an estimate is final. A node that lags or is on another fork executes on a state that may
+//! lack what the transaction needs; its revert proves nothing.
 //!
-//! So a revert is evidence only on the state after the watcher's head, which must not be below the newest block that holds a
-//! receipt of this submitter; and it must be seen twice, at two heads, or some seconds apart where the head stands still. If
-//! the block of the first look is replaced meanwhile, it starts over.
+//! So a revert counts only on the state of the watcher's head, which must not be below the newest block with a
+//! receipt of this submitter. It must be seen twice: at two heads, or some seconds apart if the head does not move.
+//! If the block of the first revert is replaced meanwhile, the check starts over.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ use gapless::domain::{ErrorCode, Nonce, Payload, TxError, U256};
 use tokio::time::Instant;
 
 use super::super::recover::WAITING_NODE;
-use super::draft::{Verdict, known_limit, not_estimated};
+use super::draft::{Refusal, classify_gas_cap, estimate_error};
 use crate::lane::Lane;
 
-/// Why it waits.
+/// `sub_state` between the two checks.
 pub(super) const CHECKING: &str = "checking_revert";
-/// Between two looks where the head does not move.
-pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(3);
+/// Time between the two checks if the head does not move.
+pub(super) const RECHECK_AFTER: Duration = Duration::from_secs(3);
 
-/// What is known of reverts of this submitter's next transaction.
+/// Revert checks of this submitter's next transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Reverts {
-    seen: Option<Seen>,
+    first: Option<FirstRevert>,
     /// The newest block with a receipt of this submitter, as far as this lane knows.
     own_block: Option<u64>,
-    /// The rows of finished intents were asked for theirs.
+    /// `own_block` includes the finished intents in the database.
     own_block_read: bool,
 }
 
-/// The first look.
+/// The first of the two reverts.
 #[derive(Debug)]
-struct Seen {
+struct FirstRevert {
     nonce: Nonce,
     payload: Payload,
     block: BlockId,
@@ -41,109 +41,109 @@ struct Seen {
 }
 
 impl Reverts {
-    /// A receipt of ours is in this block.
+    /// This block has a receipt of this submitter.
     pub(crate) fn mined_in(&mut self, block: u64) {
         self.own_block = self.own_block.max(Some(block));
     }
 
-    /// Blocks from this height on were replaced: receipts are heard of anew.
+    /// Blocks from this height on were replaced: their receipts no longer count.
     pub(crate) fn replaced_from(&mut self, height: u64) {
         self.own_block = self.own_block.map(|block| block.min(height.saturating_sub(1)));
     }
 
-    /// A revert was seen once, and is to be looked at again.
+    /// A revert was seen once and has to be checked again.
     pub(crate) fn is_checking(&self) -> bool {
-        self.seen.is_some()
+        self.first.is_some()
     }
 
-    pub(super) fn forget(&mut self) {
-        self.seen = None;
+    pub(super) fn clear(&mut self) {
+        self.first = None;
     }
 }
 
-/// The first look, if it was about this transaction and its block is still canonical.
-fn first_look<'a>(lane: &'a Lane, payload: &Payload, nonce: Nonce) -> Option<&'a Seen> {
-    let seen = lane.reverts.seen.as_ref()?;
-    let canonical = lane.chain.watcher.canonical_hash(seen.block.number) == Some(seen.block.hash);
-    (seen.nonce == nonce && seen.payload == *payload && canonical).then_some(seen)
+/// The first revert, if it was of this transaction and its block is still canonical.
+fn first_revert<'a>(lane: &'a Lane, payload: &Payload, nonce: Nonce) -> Option<&'a FirstRevert> {
+    let first = lane.reverts.first.as_ref()?;
+    let canonical = lane.chain.watcher.canonical_hash(first.block.number) == Some(first.block.hash);
+    (first.nonce == nonce && first.payload == *payload && canonical).then_some(first)
 }
 
-/// Whether a second look counts by now.
-fn is_due(lane: &Lane, seen: &Seen) -> bool {
+/// Whether a second revert would count now.
+fn is_due(lane: &Lane, first: &FirstRevert) -> bool {
     let head = lane.chain.watcher.head();
-    head.is_some_and(|head| head > seen.block.number) || seen.at.elapsed() >= AGAIN_AFTER
+    head.is_some_and(|head| head > first.block.number) || first.at.elapsed() >= RECHECK_AFTER
 }
 
-/// It was seen to revert, and it is too early to look again.
-pub(super) fn too_early(lane: &Lane, payload: &Payload, nonce: Nonce) -> Option<Verdict> {
-    let seen = first_look(lane, payload, nonce).filter(|seen| !is_due(lane, seen))?;
-    Some(checking(seen.error.clone()))
+/// The refusal to repeat while the second check is not due.
+pub(super) fn too_early(lane: &Lane, payload: &Payload, nonce: Nonce) -> Option<Refusal> {
+    let first = first_revert(lane, payload, nonce).filter(|first| !is_due(lane, first))?;
+    Some(checking(first.error.clone()))
 }
 
-fn checking(error: TxError) -> Verdict {
-    Verdict::Hold { sub_state: CHECKING, error }
+fn checking(error: TxError) -> Refusal {
+    Refusal::Wait { sub_state: CHECKING, error }
 }
 
-/// A node says that it reverts, or that the chain would never take it. What counts is what the state after the watcher's
-/// head says; another outcome there is the answer.
-pub(super) async fn judge(
+/// A node reported a revert, or that the transaction is invalid. Repeats the estimate on the state of the watcher's
+/// head; only that result counts. Returns it if it is another outcome.
+pub(super) async fn evaluate(
     lane: &mut Lane,
     payload: &Payload,
     nonce: Nonce,
-) -> Result<CallOutcome<U256>, Verdict> {
+) -> Result<CallOutcome<U256>, Refusal> {
     let Some(head) = lane.chain.watcher.head_block() else {
-        return Err(Verdict::hold(WAITING_NODE, ErrorCode::NodeUnavailable, "no block is known yet"));
+        return Err(Refusal::wait(WAITING_NODE, ErrorCode::NodeUnavailable, "no block received yet"));
     };
     let own_block = newest_own_block(lane).await?;
     if own_block.is_some_and(|own| own > head.number) {
         let reason = format!(
-            "the newest block known is {}, and its last transaction is in block {}",
+            "the newest known block is {}, but the submitter's last transaction is in block {}",
             head.number,
             own_block.unwrap_or_default()
         );
-        return Err(Verdict::hold(WAITING_NODE, ErrorCode::NodeUnavailable, reason));
+        return Err(Refusal::wait(WAITING_NODE, ErrorCode::NodeUnavailable, reason));
     }
     let outcome = lane.chain.connector.estimate_gas_at(lane.address(), payload, head).await;
-    let (error, dead) = match known_limit(lane, outcome.map_err(not_estimated)?) {
+    let (error, refusal) = match classify_gas_cap(lane, outcome.map_err(estimate_error)?) {
         CallOutcome::Reverted(failure) => {
             let error = TxError::would_revert(failure, &payload.errors);
-            (error.clone(), Verdict::failed("would_revert", error))
+            (error.clone(), Refusal::failed("would_revert", error))
         }
         CallOutcome::Fatal { message } => {
-            (TxError::new(ErrorCode::Invalid, message.clone()), Verdict::invalid(message))
+            (TxError::new(ErrorCode::Invalid, message.clone()), Refusal::invalid(message))
         }
         other => {
-            lane.reverts.forget();
+            lane.reverts.clear();
             return Ok(other);
         }
     };
-    let again = first_look(lane, payload, nonce).map(|seen| is_due(lane, seen));
+    let second = first_revert(lane, payload, nonce).map(|first| is_due(lane, first));
     if lane.chain.watcher.canonical_hash(head.number) != Some(head.hash) {
-        // Replaced while it was asked for.
-        lane.reverts.forget();
+        // The block was replaced during the request.
+        lane.reverts.clear();
         return Err(checking(error));
     }
-    match again {
+    match second {
         Some(true) => {
-            lane.reverts.forget();
-            Err(dead)
+            lane.reverts.clear();
+            Err(refusal)
         }
         Some(false) => Err(checking(error)),
         None => {
             let (payload, at) = (payload.clone(), Instant::now());
-            lane.reverts.seen = Some(Seen { nonce, payload, block: head, at, error: error.clone() });
+            lane.reverts.first = Some(FirstRevert { nonce, payload, block: head, at, error: error.clone() });
             lane.chain.watcher.wake_at_head(head.number + 1, &lane.mailbox);
             Err(checking(error))
         }
     }
 }
 
-async fn newest_own_block(lane: &mut Lane) -> Result<Option<u64>, Verdict> {
+async fn newest_own_block(lane: &mut Lane) -> Result<Option<u64>, Refusal> {
     if !lane.reverts.own_block_read {
         let found = lane.context.reader.newest_receipt_block(lane.lease.key()).await;
         let found = found.map_err(|error| {
-            let reason = format!("its last receipt could not be read: {error}");
-            Verdict::hold(CHECKING, ErrorCode::WouldRevert, reason)
+            let reason = format!("could not read the submitter's last receipt: {error}");
+            Refusal::wait(CHECKING, ErrorCode::WouldRevert, reason)
         })?;
         found.into_iter().for_each(|block| lane.reverts.mined_in(block));
         lane.reverts.own_block_read = true;

@@ -1,36 +1,36 @@
-//! Ends that nobody but the infrastructure explains.
+//! FAILED and CANCELLED ends without justification, and forbidden effects.
 
 use std::collections::{HashMap, HashSet};
 
 use super::super::{Evidence, Intent};
 use super::outside;
-use crate::chaos::history::{Asked, Event};
+use crate::chaos::history::{Event, RequestTraits};
 
-/// The contract refused it: only what calls one that refuses.
+/// Codes of reverts; justified only for calls of the reverting contract.
 const BY_CONTRACT: [&str; 3] = ["would_revert", "reverted", "out_of_gas"];
-/// What a policy forbids.
+/// Codes of policy violations.
 const BY_POLICY: [&str; 4] =
     ["call_not_allowed", "deploy_not_allowed", "value_cap_exceeded", "day_cap_exceeded"];
 
-/// Every end has a code that is known here, and whoever it speaks of did it. A code that is not known explains nothing.
+/// Every end needs a listed code, and the history must contain the cause. Codes that are not listed justify nothing.
 pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
-    let mut asked: HashMap<&str, Asked> = HashMap::new();
+    let mut traits: HashMap<&str, RequestTraits> = HashMap::new();
     let mut cancelled: HashSet<&str> = HashSet::new();
-    // Callers that held a nonce or wanted to; `true`: the answer was taken.
-    let mut callers: HashMap<&str, bool> = HashMap::new();
+    // Requests of reserving clients; `true`: the transaction was accepted.
+    let mut reservations: HashMap<&str, bool> = HashMap::new();
     for entry in &evidence.history {
         match &entry.event {
-            Event::Submit { request, asked: what, .. } => {
-                asked.insert(request, *what);
+            Event::Submit { request, traits: what, .. } => {
+                traits.insert(request, *what);
             }
-            Event::CancelAsked { request } => {
+            Event::CancelRequested { request } => {
                 cancelled.insert(request);
             }
             Event::Reserve { request, .. } => {
-                callers.entry(request).or_default();
+                reservations.entry(request).or_default();
             }
             Event::Reserved { request, bound, .. } => {
-                *callers.entry(request).or_default() |= *bound;
+                *reservations.entry(request).or_default() |= *bound;
             }
             _ => {}
         }
@@ -42,24 +42,24 @@ pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
     }
     let is_explained = |intent: &Intent| {
         let request = intent.request.as_str();
-        let what = asked.get(request).copied().unwrap_or_default();
+        let what = traits.get(request).copied().unwrap_or_default();
         match (intent.state.as_str(), intent.code.as_deref()) {
             ("FAILED", Some("invalid")) => called_invalid.contains(request),
             ("FAILED", Some("unmineable")) => bytes_called_invalid.contains(intent.tx_id.as_str()),
-            // Some nodes call a transaction invalid by saying that it reverted.
+            // Some `fatal` messages of nodes read like a revert.
             ("FAILED", Some(code)) if BY_CONTRACT.contains(&code) => {
-                what.doomed || called_invalid.contains(request)
+                what.reverting || called_invalid.contains(request)
             }
-            // A caller decided for the nonce that it was shown, and somebody else took that one.
+            // The client built its transaction for the reserved nonce, and an external transaction consumed that.
             ("FAILED", Some("nonce_taken")) => {
                 let theirs = outside::consumed(evidence, &intent.submitter);
                 let mut own = evidence.attempts.iter().filter(|attempt| attempt.tx_id == intent.tx_id);
-                callers.contains_key(request) && own.any(|attempt| theirs.contains(&attempt.nonce))
+                reservations.contains_key(request) && own.any(|attempt| theirs.contains(&attempt.nonce))
             }
-            ("FAILED", Some("handler_failed")) => callers.get(request) == Some(&false),
+            ("FAILED", Some("handler_failed")) => reservations.get(request) == Some(&false),
             ("FAILED", Some(code)) => BY_POLICY.contains(&code) && what.forbidden,
             ("CANCELLED", Some("cancelled")) => {
-                cancelled.contains(request) || callers.get(request) == Some(&false)
+                cancelled.contains(request) || reservations.get(request) == Some(&false)
             }
             ("CANCELLED", Some("deadline_passed")) => what.deadline,
             _ => false,
@@ -80,12 +80,12 @@ pub(super) fn unjustified(evidence: &Evidence) -> Vec<String> {
         .collect()
 }
 
-/// A policy is no policy if what it does not allow happens.
+/// Mined requests that the policy forbids.
 pub(super) fn forbidden(evidence: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     let mut forbidden: HashSet<&str> = HashSet::new();
     for entry in &evidence.history {
-        if let Event::Submit { request, asked: Asked { forbidden: true, .. }, .. } = &entry.event {
+        if let Event::Submit { request, traits: RequestTraits { forbidden: true, .. }, .. } = &entry.event {
             forbidden.insert(request);
         }
     }

@@ -1,11 +1,11 @@
-//! Keys that somebody else used: what that explains, and what it does not.
+//! Rules about keys that were used outside of Gapless.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::super::{Attempt, Evidence};
 use crate::chaos::history::Event;
 
-/// Hashes of what was signed outside.
+/// Hashes of external transactions.
 pub(super) fn hashes(evidence: &Evidence) -> HashSet<&str> {
     let outside = evidence.history.iter().filter_map(|entry| match &entry.event {
         Event::Outside { hash, .. } => Some(hash.as_str()),
@@ -14,14 +14,15 @@ pub(super) fn hashes(evidence: &Evidence) -> HashSet<&str> {
     outside.collect()
 }
 
-/// Nonces of a submitter that transactions from outside consumed.
+/// Nonces of a submitter that external transactions consumed.
 pub(super) fn consumed(evidence: &Evidence, submitter: &str) -> BTreeSet<u64> {
     let theirs = hashes(evidence);
     let mined = evidence.mined.iter().filter(|mined| mined.submitter == submitter);
     mined.filter(|mined| theirs.contains(mined.hash.as_str())).map(|mined| mined.nonce).collect()
 }
 
-/// Every nonce that an intent had before its last one must be consumed from outside: otherwise its bytes there can still be mined.
+/// Every earlier nonce of an intent must be consumed by an external transaction; otherwise the earlier attempt can
+/// still be mined.
 pub(super) fn second_nonces(evidence: &Evidence) -> Vec<String> {
     let mut of_intent: BTreeMap<&str, Vec<&Attempt>> = BTreeMap::new();
     for attempt in &evidence.attempts {
@@ -36,7 +37,7 @@ pub(super) fn second_nonces(evidence: &Evidence) -> Vec<String> {
             attempts.iter().map(|attempt| attempt.nonce).filter(|nonce| *nonce != last.nonce).collect();
         for nonce in former.into_iter().filter(|nonce| !theirs.contains(nonce)) {
             found.push(format!(
-                "{tx_id} had nonce {nonce}, which nobody else consumed, and was given nonce {}",
+                "{tx_id} had nonce {nonce}, which no external transaction consumed, and got nonce {}",
                 last.nonce
             ));
         }
@@ -44,7 +45,7 @@ pub(super) fn second_nonces(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// PROTECT without a use of the key outside.
+/// PROTECT without external use of the key.
 pub(super) fn false_alarms(evidence: &Evidence) -> Vec<String> {
     let used: HashSet<&str> = evidence
         .history
@@ -57,7 +58,7 @@ pub(super) fn false_alarms(evidence: &Evidence) -> Vec<String> {
     let stopped: BTreeSet<&str> = evidence.protected.iter().map(String::as_str).collect();
     let mut found = Vec::new();
     for submitter in stopped.into_iter().filter(|submitter| !used.contains(submitter)) {
-        found.push(format!("{submitter} was stopped, and nobody used its key outside"));
+        found.push(format!("{submitter} entered PROTECT without external use of its key"));
     }
     found
 }

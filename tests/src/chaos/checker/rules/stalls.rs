@@ -1,20 +1,20 @@
-//! Submitters that have work, do not move, and do not show it.
+//! Submitters with work and without progress that do not report it.
 
 use super::super::{Evidence, Sample};
 
-/// So long may anybody stand still without a state that says why, and without an event.
+/// Longest time without progress before a state and an event must report it.
 const LONGEST_SILENCE_S: f64 = 10.0;
-/// Workers count for their gauges every 10 s, and a look at them comes up to 2 s later.
+/// Workers update these gauges every 10 s, and a sample is taken up to 2 s later.
 const LONGEST_UNMEASURED_S: f64 = LONGEST_SILENCE_S + 12.0;
-/// Nobody could look for so long, because the database was away: what was before does not count.
+/// A longer gap between samples (database unreachable) restarts the measurement.
 const LONGEST_GAP_S: f64 = 3.0;
 
-/// Nobody can say anything of a submitter that has no owner: each takeover excuses the time of a lease (2 s), its skew and a claim. But
-/// another owner is no movement, and owners that come and go for ever excuse no more than this.
+/// A submitter without an owner cannot report anything, so each takeover extends the limit by a lease (2 s), its skew
+/// and a claim. A takeover is not progress, and the extension is limited.
 const TAKEOVER_S: f64 = 3.0;
 const MOST_EXCUSED_S: f64 = 20.0;
 
-/// A reason that the API gives, the metrics of which one must show it, and the events of which one must have told it.
+/// A reason from the API, the metrics of which one must be active, and the events of which one must have been emitted.
 const SHOWN_BY: [(&str, &[&str], &[&str]); 11] = [
     ("PROTECT", &["gapless_protected_submitters"], &["submitter.protected"]),
     ("SUSPECT", &["gapless_suspect_submitters"], &["submitter.suspect"]),
@@ -26,23 +26,23 @@ const SHOWN_BY: [(&str, &[&str], &[&str]); 11] = [
     ("IN_FLIGHT waiting_node", NODE, &["submitter.blocked"]),
     ("SUBMITTED waiting_node", NODE, &["submitter.blocked"]),
     ("TRACKING waiting_node", NODE, &["submitter.blocked"]),
-    // A shared key is never stopped; that others use it is told when it is final.
+    // A shared key never enters PROTECT; its external use is reported once it is final.
     ("SUBMITTED nonce_used", &["gapless_suspect_submitters"], &["submitter.suspect"]),
 ];
 const NODE: &[&str] = &["gapless_rpc_node_healthy", "gapless_lane_blocked_seconds node"];
 
-/// A way in which a stall can be seen.
+/// One of the ways to report a stall.
 struct Channel {
-    words: &'static str,
+    finding: &'static str,
     longest_s: f64,
-    /// `None`: it could not be looked at.
+    /// `None`: unknown at this sample.
     shows: fn(&Sample) -> Option<bool>,
 }
 
 const CHANNELS: [Channel; 3] = [
-    Channel { words: "no state says why", longest_s: LONGEST_SILENCE_S, shows: by_state },
-    Channel { words: "no metric shows it", longest_s: LONGEST_UNMEASURED_S, shows: by_metric },
-    Channel { words: "no event told of it", longest_s: LONGEST_SILENCE_S, shows: by_event },
+    Channel { finding: "no state gives a reason", longest_s: LONGEST_SILENCE_S, shows: by_state },
+    Channel { finding: "no metric shows it", longest_s: LONGEST_UNMEASURED_S, shows: by_metric },
+    Channel { finding: "no event reports it", longest_s: LONGEST_SILENCE_S, shows: by_event },
 ];
 
 fn by_state(sample: &Sample) -> Option<bool> {
@@ -57,8 +57,8 @@ fn by_metric(sample: &Sample) -> Option<bool> {
 
 fn by_event(sample: &Sample) -> Option<bool> {
     let reasons = sample.reasons.as_ref()?;
-    let told = |wanted: &[&str]| sample.events.iter().any(|event| wanted.contains(&event.as_str()));
-    Some(SHOWN_BY.iter().any(|(reason, _, wanted)| has(reasons, reason) && told(wanted)))
+    let emitted = |wanted: &[&str]| sample.events.iter().any(|event| wanted.contains(&event.as_str()));
+    Some(SHOWN_BY.iter().any(|(reason, _, wanted)| has(reasons, reason) && emitted(wanted)))
 }
 
 fn has(reasons: &[String], wanted: &str) -> bool {
@@ -76,7 +76,7 @@ fn excused(first: &Sample, now: &Sample) -> f64 {
 
 fn silences(evidence: &Evidence, submitter: &str, channel: &Channel) -> Vec<String> {
     let mut found = Vec::new();
-    // The first sample since which nothing moved and nothing was shown, and whether that has been reported.
+    // The first sample without progress and without a report, and whether this is already in `found`.
     let mut since: Option<(&Sample, bool)> = None;
     let mut last: Option<&Sample> = None;
     for sample in evidence.samples.iter().filter(|sample| sample.submitter == submitter) {
@@ -89,17 +89,17 @@ fn silences(evidence: &Evidence, submitter: &str, channel: &Channel) -> Vec<Stri
             Some(known) => Some(known),
             None => Some((sample, false)),
         };
-        if let Some((first, told @ false)) = &mut since
+        if let Some((first, found_before @ false)) = &mut since
             && shows == Some(false)
             && sample.at - first.at > channel.longest_s + excused(first, sample)
         {
-            *told = true;
+            *found_before = true;
             found.push(format!(
-                "{submitter}: {} open, nothing moved from {:.0} s to {:.0} s of the run, and {}: {} {:?} {:?} {:?}",
+                "{submitter}: {} open, no progress from {:.0} s to {:.0} s of the run, and {}: {} {:?} {:?} {:?}",
                 sample.open,
                 first.at,
                 sample.at,
-                channel.words,
+                channel.finding,
                 sample.progress,
                 sample.reasons.as_deref().unwrap_or_default(),
                 sample.metrics.as_deref().unwrap_or_default(),

@@ -1,15 +1,15 @@
-//! Standing still without a word, in each of the three ways to say one.
+//! Stalls that are not reported by a state, a metric or an event.
 
 use super::*;
 
-/// A look every second from the first to the last.
-fn looks(
+/// One sample per second.
+fn samples(
     seconds: std::ops::RangeInclusive<u32>,
     progress: &str,
     (reasons, metrics, events): (&[&str], &[&str], &[&str]),
 ) -> Vec<Sample> {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let look = |at: u32| Sample {
+    let sample = |at: u32| Sample {
         at: at.into(),
         submitter: OURS.into(),
         open: 1,
@@ -19,7 +19,7 @@ fn looks(
         metrics: Some(texts(metrics)),
         events: texts(events),
     };
-    seconds.map(look).collect()
+    seconds.map(sample).collect()
 }
 
 const NOTHING: (&[&str], &[&str], &[&str]) = (&[], &[], &[]);
@@ -30,80 +30,80 @@ fn with(samples: Vec<Sample>) -> Evidence {
     Evidence { samples, ..sound() }
 }
 
-fn complaints(samples: Vec<Sample>) -> Vec<String> {
-    let said = found(&with(samples));
-    assert!(said.iter().all(|(rule, _)| *rule == Rule::SilentStall), "{said:?}");
-    said.into_iter().map(|(_, what)| what).collect()
+fn findings_of(samples: Vec<Sample>) -> Vec<String> {
+    let findings = found(&with(samples));
+    assert!(findings.iter().all(|(rule, _)| *rule == Rule::SilentStall), "{findings:?}");
+    findings.into_iter().map(|(_, what)| what).collect()
 }
 
 #[test]
-fn whoever_stands_still_without_a_word_is_found_once_in_each_way() {
-    let said = complaints(looks(0..=30, "SUBMITTED 0", NOTHING));
+fn an_unreported_stall_is_found_once_per_channel() {
+    let findings = findings_of(samples(0..=30, "SUBMITTED 0", NOTHING));
     assert_eq!(
-        said[0],
-        "0xaa: 1 open, nothing moved from 0 s to 11 s of the run, and no state says why: SUBMITTED 0 [] [] []"
+        findings[0],
+        "0xaa: 1 open, no progress from 0 s to 11 s of the run, and no state gives a reason: SUBMITTED 0 [] [] []"
     );
-    assert!(said[1].contains("from 0 s to 23 s of the run, and no metric shows it"), "{said:?}");
-    assert!(said[2].contains("from 0 s to 11 s of the run, and no event told of it"), "{said:?}");
-    assert_eq!(said.len(), 3);
-    // A word that came and went again does not count for later.
-    let said = complaints([looks(0..=5, "x", BLOCKED), looks(6..=17, "x", NOTHING)].concat());
-    assert_eq!(said.len(), 2, "state and event: {said:?}");
+    assert!(findings[1].contains("from 0 s to 23 s of the run, and no metric shows it"), "{findings:?}");
+    assert!(findings[2].contains("from 0 s to 11 s of the run, and no event reports it"), "{findings:?}");
+    assert_eq!(findings.len(), 3);
+    // A reason that has disappeared does not count for later samples.
+    let findings = findings_of([samples(0..=5, "x", BLOCKED), samples(6..=17, "x", NOTHING)].concat());
+    assert_eq!(findings.len(), 2, "state and event: {findings:?}");
 }
 
 #[test]
-fn a_stall_that_only_one_way_shows_is_found_by_the_others() {
+fn each_channel_must_report_a_stall() {
     let (reasons, metrics, events) = BLOCKED;
-    let said = complaints(looks(0..=30, "x", (reasons, metrics, &[])));
-    assert!(said.len() == 1 && said[0].contains("no event told of it"), "{said:?}");
-    let said = complaints(looks(0..=30, "x", (reasons, &[], events)));
-    assert!(said.len() == 1 && said[0].contains("no metric shows it"), "{said:?}");
-    let said = complaints(looks(0..=30, "x", (&[], metrics, events)));
-    assert!(said[0].contains("no state says why"), "{said:?}");
-    // The alarm of somebody else, or for another reason, shows nothing.
-    let said =
-        complaints(looks(0..=30, "x", (reasons, &["gapless_lane_blocked_seconds node"], &["tx.stuck"])));
-    assert_eq!(said.len(), 2, "{said:?}");
-    // A reason that no metric and no event belongs to.
-    let said = complaints(looks(0..=30, "x", (&["QUEUED waiting_earlier"], metrics, events)));
-    assert_eq!(said.len(), 2, "{said:?}");
+    let findings = findings_of(samples(0..=30, "x", (reasons, metrics, &[])));
+    assert!(findings.len() == 1 && findings[0].contains("no event reports it"), "{findings:?}");
+    let findings = findings_of(samples(0..=30, "x", (reasons, &[], events)));
+    assert!(findings.len() == 1 && findings[0].contains("no metric shows it"), "{findings:?}");
+    let findings = findings_of(samples(0..=30, "x", (&[], metrics, events)));
+    assert!(findings[0].contains("no state gives a reason"), "{findings:?}");
+    // An alarm for another reason does not count.
+    let findings =
+        findings_of(samples(0..=30, "x", (reasons, &["gapless_lane_blocked_seconds node"], &["tx.stuck"])));
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    // A reason without a metric and an event.
+    let findings = findings_of(samples(0..=30, "x", (&["QUEUED waiting_earlier"], metrics, events)));
+    assert_eq!(findings.len(), 2, "{findings:?}");
 }
 
 #[test]
-fn another_owner_of_the_lease_is_no_movement_and_excuses_a_takeover() {
+fn a_takeover_is_not_progress_and_extends_the_limit() {
     let with_owners = |length: u32, every: u32| {
-        let mut samples = looks(0..=length, "IN_FLIGHT 3", NOTHING);
+        let mut samples = samples(0..=length, "IN_FLIGHT 3", NOTHING);
         samples.iter_mut().zip(0..).for_each(|(sample, at): (_, u32)| sample.token = u64::from(at / every));
         samples
     };
     let none: Vec<String> = Vec::new();
-    // A takeover after 8 s excuses 3 s, and no more.
-    assert_eq!(complaints(with_owners(13, 8)), none);
-    assert!(complaints(with_owners(14, 8))[0].contains("to 14 s"));
-    // Owners that come and go every second excuse 20 s.
-    assert_eq!(complaints(with_owners(30, 1)), none);
-    assert!(complaints(with_owners(31, 1))[0].contains("to 31 s"));
+    // A takeover after 8 s adds 3 s.
+    assert_eq!(findings_of(with_owners(13, 8)), none);
+    assert!(findings_of(with_owners(14, 8))[0].contains("to 14 s"));
+    // A takeover every second adds at most 20 s.
+    assert_eq!(findings_of(with_owners(30, 1)), none);
+    assert!(findings_of(with_owners(31, 1))[0].contains("to 31 s"));
 }
 
 #[test]
-fn whoever_moves_or_shows_why_not_or_has_no_work_or_could_not_be_seen_is_in_order() {
+fn progress_a_report_no_work_or_no_data_is_not_a_stall() {
     let none: Vec<String> = Vec::new();
     assert_eq!(
-        complaints([looks(0..=9, "x", NOTHING), looks(10..=19, "y", NOTHING)].concat()),
+        findings_of([samples(0..=9, "x", NOTHING), samples(10..=19, "y", NOTHING)].concat()),
         none,
-        "it moves"
+        "progress"
     );
-    assert_eq!(complaints(looks(0..=60, "x", BLOCKED)), none, "it shows why");
-    let mut idle = looks(0..=60, "x", NOTHING);
+    assert_eq!(findings_of(samples(0..=60, "x", BLOCKED)), none, "reported");
+    let mut idle = samples(0..=60, "x", NOTHING);
     idle.iter_mut().for_each(|sample| sample.open = 0);
-    assert_eq!(complaints(idle), none, "it has nothing to do");
-    let away = [looks(0..=8, "x", NOTHING), looks(13..=20, "x", NOTHING)].concat();
-    assert_eq!(complaints(away), none, "the database was away");
-    let mut unasked = looks(0..=60, "x", NOTHING);
+    assert_eq!(findings_of(idle), none, "no work");
+    let away = [samples(0..=8, "x", NOTHING), samples(13..=20, "x", NOTHING)].concat();
+    assert_eq!(findings_of(away), none, "the database was unreachable");
+    let mut unasked = samples(0..=60, "x", NOTHING);
     unasked.iter_mut().for_each(|sample| sample.reasons = None);
-    assert_eq!(complaints(unasked), none, "nobody could be asked");
-    // One answer that says nothing, after many that could not be had, is enough.
-    let mut late = looks(0..=30, "x", NOTHING);
+    assert_eq!(findings_of(unasked), none, "no API responded");
+    // One response without a reason, after many missing ones, is enough.
+    let mut late = samples(0..=30, "x", NOTHING);
     late[..30].iter_mut().for_each(|sample| sample.reasons = None);
-    assert_eq!(complaints(late).len(), 3);
+    assert_eq!(findings_of(late).len(), 3);
 }

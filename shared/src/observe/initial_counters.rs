@@ -1,0 +1,111 @@
+//! Counters that a process registers at its start, with the value 0. Otherwise a rate or an alert on a counter misses its first
+//! increment, and a missing metric looks like a missing process.
+
+use metrics::Label;
+
+use super::metrics as m;
+
+/// Which counters a process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Api,
+    Worker,
+}
+
+/// A counter and, for each of its labels, the values that are known in advance.
+type Counter = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+
+const API: [Counter; 2] =
+    [(m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]), (m::LOG_LINES_DROPPED_TOTAL, &[])];
+
+const WORKER: [Counter; 18] = [
+    (
+        m::LEASE_ACQUIRE_TOTAL,
+        &[("result", &["insert", "free", "takeover", "renew", "not_owner", "lost", "error"])],
+    ),
+    (
+        m::LEASE_FENCED_TOTAL,
+        &[("operation", &["prepare", "send", "included", "final", "replace", "placeholder", "state"])],
+    ),
+    (
+        m::TX_SUBMIT_TOTAL,
+        &[("send", &["first", "again"]), ("result", &["accepted", "already_known", "no_answer"])],
+    ),
+    (
+        m::RECEIPT_CHECK_TOTAL,
+        &[("place", &["block", "early", "lane", "attribution"]), ("result", &["found", "missing", "error"])],
+    ),
+    (m::FINALITY_CHECK_TOTAL, &[("result", &["final", "replaced", "unknown"])]),
+    (m::TX_FINAL_TOTAL, &[("result", &["confirmed", "failed", "cancelled"])]),
+    (m::STUCK_DECISIONS_TOTAL, &[("action", &["wait", "rebroadcast", "bump", "cancel", "escalate"])]),
+    (m::CONFIRMATIONS_NEW_FORK_TOTAL, &[]),
+    (m::INTERNAL_QUEUE_DROPPED_TOTAL, &[("queue", &["mailbox", "blocks"])]),
+    (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["writer", "reader_rows", "reader_heads", "reader_spent"])]),
+    (m::EXTERNAL_NONCES_TOTAL, &[("how", &["stepped_over", "displaced"])]),
+    (m::POLICY_REFUSED_TOTAL, &[("rule", &["allow", "deploy", "max_value", "max_value_per_day"])]),
+    (
+        m::DUTY_RUNS_TOTAL,
+        &[("duty", &["prune", "audit_nonces", "check_balances"]), ("result", &["ok", "error"])],
+    ),
+    (m::RPC_ERRORS_TOTAL, &[("kind", &["transport", "timeout", "http", "malformed"])]),
+    (m::TX_SUBMIT_UNKNOWN_TOTAL, &[]),
+    (
+        m::MEMPOOL_DIAGNOSES_TOTAL,
+        &[("verdict", &["in_mempool", "probably_lost", "probably_replaced", "unknown"])],
+    ),
+    (m::MEMPOOL_ACTIONS_TOTAL, &[("action", &["bump", "resend", "look_up"])]),
+    (m::LOG_LINES_DROPPED_TOTAL, &[]),
+];
+
+pub(super) fn register(program: Program) {
+    let counters: &[Counter] = match program {
+        Program::Api => &API,
+        Program::Worker => &WORKER,
+    };
+    for (name, labels) in counters {
+        for labels in combinations(labels) {
+            metrics::counter!(*name, labels).increment(0);
+        }
+    }
+}
+
+fn combinations(labels: &[(&'static str, &'static [&'static str])]) -> Vec<Vec<Label>> {
+    labels.iter().fold(vec![Vec::new()], |found, (label, values)| {
+        let with = |begun: &Vec<Label>| -> Vec<Vec<Label>> {
+            let extended = |value: &&'static str| [&begun[..], &[Label::new(*label, *value)]].concat();
+            values.iter().map(extended).collect()
+        };
+        found.iter().flat_map(with).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_combined() {
+        let labels = combinations(&[("send", &["first", "again"]), ("result", &["accepted", "no_answer"])]);
+        assert_eq!(labels.len(), 4);
+        assert!(labels.contains(&vec![Label::new("send", "again"), Label::new("result", "no_answer")]));
+        assert_eq!(combinations(&[]), [Vec::new()]);
+    }
+
+    #[test]
+    fn every_counter_is_registered_at_the_start() {
+        // Created for each remote signer, by its kind.
+        const LATER: [&str; 1] = [m::SIGNER_REQUESTS_TOTAL];
+        let source = include_str!("metrics.rs");
+        let named =
+            source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": &str = \""));
+        let counters: Vec<&str> = named
+            .filter_map(|(_, value)| value.strip_suffix("\";"))
+            .filter(|name| name.ends_with("_total") && !LATER.contains(name))
+            .collect();
+        assert!(counters.len() > 10, "{counters:?}");
+        let registered: Vec<&str> = API.iter().chain(&WORKER).map(|(name, _)| *name).collect();
+        for counter in counters {
+            assert!(registered.contains(&counter), "{counter} is not registered");
+        }
+    }
+}
