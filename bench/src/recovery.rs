@@ -93,7 +93,7 @@ async fn owners(run: &Run<'_>, worker_id: &str, count: usize) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
     loop {
         let owned: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM submitter_lease WHERE owner_node = $1 AND expires_at > clock_timestamp()",
+            "SELECT count(*) FROM submitter_lease WHERE owner = $1 AND expires_at > clock_timestamp()",
         )
         .bind(worker_id)
         .fetch_one(&run.db)
@@ -109,12 +109,15 @@ async fn owners(run: &Run<'_>, worker_id: &str, count: usize) -> Result<()> {
 }
 
 async fn owned_by(run: &Run<'_>, worker_id: &str, keys: &[Key]) -> Result<Vec<Address>> {
-    let owned: Vec<String> =
-        sqlx::query_scalar("SELECT submitter FROM submitter_lease WHERE owner_node = $1")
-            .bind(worker_id)
-            .fetch_all(&run.db)
-            .await?;
-    Ok(keys.iter().filter(|key| owned.contains(&key.text())).map(Key::address).collect())
+    let owned: Vec<Vec<u8>> = sqlx::query_scalar("SELECT submitter FROM submitter_lease WHERE owner = $1")
+        .bind(worker_id)
+        .fetch_all(&run.db)
+        .await?;
+    Ok(keys
+        .iter()
+        .filter(|key| owned.iter().any(|own| own == key.address().as_bytes()))
+        .map(Key::address)
+        .collect())
 }
 
 /// Waits for a transaction of each sender after `since`.

@@ -90,7 +90,7 @@ impl Stack {
             "SELECT tx_id, decision, rule, value::BIGINT, day_total::BIGINT FROM policy_audit
              WHERE submitter = $1 ORDER BY entry_no",
         )
-        .bind(submitter.text())
+        .bind(submitter.bytes())
         .fetch_all(self.db())
         .await
         .expect("the audit trail");
@@ -153,7 +153,7 @@ impl Stack {
             "SELECT p.value::TEXT FROM tx_attempt a JOIN policy_audit p ON p.tx_id = a.tx_id AND p.decision = 'COUNTED'
              WHERE a.tx_hash = $1",
         )
-        .bind(tx["hash"].as_str().unwrap_or_default())
+        .bind(hex::decode(tx["hash"].as_str().unwrap_or_default().trim_start_matches("0x")).expect("a hash"))
         .fetch_all(self.db())
         .await
         .expect("the audit trail");
@@ -171,7 +171,7 @@ impl Stack {
              JOIN tx_attempt a ON a.tx_id = p.tx_id AND a.kind <> 'PLACEHOLDER'
              WHERE p.submitter = $1 AND p.decision = 'REFUSED'",
         )
-        .bind(submitter.text())
+        .bind(submitter.bytes())
         .fetch_all(self.db())
         .await
         .expect("the audit trail")

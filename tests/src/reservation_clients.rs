@@ -39,7 +39,7 @@ impl Stack {
              WHERE submitter = $1
              ORDER BY requested_at",
         )
-        .bind(submitter.text())
+        .bind(submitter.bytes())
         .fetch_all(self.db())
         .await
         .expect("the reservations");

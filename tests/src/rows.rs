@@ -55,7 +55,7 @@ struct RawTx {
     state: String,
     sub_state: Option<String>,
     nonce: Option<i64>,
-    tx_hash: Option<String>,
+    tx_hash: Option<Vec<u8>>,
     submit_attempts: i32,
     last_error: Option<String>,
     block_number: Option<i64>,
@@ -66,8 +66,8 @@ fn number(value: i64) -> u64 {
     u64::try_from(value).expect("these columns are never negative")
 }
 
-fn hash(text: &str) -> H256 {
-    text.parse().expect("a hash")
+fn hash(bytes: Vec<u8>) -> H256 {
+    H256(bytes.try_into().expect("32 bytes"))
 }
 
 impl From<RawTx> for TxRow {
@@ -77,7 +77,7 @@ impl From<RawTx> for TxRow {
             state: raw.state.parse().expect("a known state"),
             sub_state: raw.sub_state,
             nonce: raw.nonce.map(number),
-            tx_hash: raw.tx_hash.as_deref().map(hash),
+            tx_hash: raw.tx_hash.map(hash),
             submit_attempts: raw.submit_attempts.unsigned_abs(),
             last_error: raw.last_error,
             block_number: raw.block_number.map(number),
@@ -107,7 +107,7 @@ pub(crate) async fn transactions(db: &PgPool, submitter: &Submitter) -> Result<V
          WHERE submitter = $1
          ORDER BY seq",
     )
-    .bind(submitter.text())
+    .bind(submitter.bytes())
     .fetch_all(db)
     .await?;
     Ok(raw.into_iter().map(TxRow::from).collect())
@@ -129,7 +129,7 @@ pub(crate) async fn missing(db: &PgPool, tx_ids: &[TxId]) -> Result<Vec<Uuid>, s
     .await
 }
 
-type RawAttempt = (i64, String, String, i64, bool, bool, Option<String>);
+type RawAttempt = (i64, String, Vec<u8>, i64, bool, bool, Option<String>);
 
 /// In the order of creation.
 pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>, sqlx::Error> {
@@ -146,7 +146,7 @@ pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>
     let row = |(nonce, kind, tx_hash, token, sent, displaced, last_outcome): RawAttempt| AttemptRow {
         nonce: number(nonce),
         kind,
-        tx_hash: hash(&tx_hash),
+        tx_hash: hash(tx_hash),
         fencing_token: number(token),
         sent,
         displaced,
@@ -157,9 +157,9 @@ pub(crate) async fn attempts(db: &PgPool, tx_id: TxId) -> Result<Vec<AttemptRow>
 
 pub(crate) async fn lease(db: &PgPool, submitter: &Submitter) -> Result<Option<LeaseRow>, sqlx::Error> {
     let raw: Option<(Option<String>, i64, bool)> = sqlx::query_as(
-        "SELECT owner_node, fencing_token, expires_at > clock_timestamp() FROM submitter_lease WHERE submitter = $1",
+        "SELECT owner, fencing_token, expires_at > clock_timestamp() FROM submitter_lease WHERE submitter = $1",
     )
-    .bind(submitter.text())
+    .bind(submitter.bytes())
     .fetch_optional(db)
     .await?;
     Ok(raw.map(|(owner, token, live)| LeaseRow { owner, fencing_token: number(token), live }))
@@ -171,7 +171,7 @@ pub(crate) async fn cursor(db: &PgPool, submitter: &Submitter) -> Result<Option<
          FROM submitter_nonce_cursor
          WHERE submitter = $1",
     )
-    .bind(submitter.text())
+    .bind(submitter.bytes())
     .fetch_optional(db)
     .await?;
     Ok(raw.map(|(start, next, state, protect_reason)| CursorRow {

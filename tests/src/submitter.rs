@@ -60,7 +60,12 @@ impl Submitter {
         self.key.as_deref().unwrap_or_else(|| panic!("the key of {} is in a remote signer", self.text()))
     }
 
-    /// The address as stored: lower-case hex.
+    /// The address as stored.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.address.as_bytes().to_vec()
+    }
+
+    /// The address as the API shows it: lower-case hex.
     pub fn text(&self) -> String {
         format!("{:#x}", self.address())
     }

@@ -51,7 +51,7 @@ fn script(submitters: usize) -> String {
          \\set s random(0, {most})\n\
          INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash) VALUES (\
          (lpad(to_hex(:level::BIGINT * 1000 + :client_id::BIGINT), 8, '0') || lpad(to_hex(:n::BIGINT), 24, '0'))::UUID, \
-         {CHAIN_ID}, '0x' || lpad(to_hex(:s::BIGINT), 40, '0'), \
+         {CHAIN_ID}, decode(lpad(to_hex(:s::BIGINT), 40, '0'), 'hex'), \
          'c' || :level::TEXT || '-' || :client_id::TEXT || '-' || :n::TEXT, \
          ('{payload}')::JSONB, '\\x{hash}'::BYTEA);\n"
     )
@@ -112,6 +112,13 @@ fn logged(dir: &Path) -> Result<Latencies> {
     Ok(Latencies::of(micros))
 }
 
+/// The same address as in the script: a number in 20 bytes.
+fn address(number: usize) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[12..].copy_from_slice(&(number as u64).to_be_bytes());
+    bytes
+}
+
 async fn by_ourselves(
     url: &str,
     clients: usize,
@@ -138,7 +145,7 @@ async fn by_ourselves(
                 )
                 .bind(Uuid::now_v7())
                 .bind(i64::try_from(CHAIN_ID)?)
-                .bind(format!("{:#042x}", (number as usize * clients + client) % submitters))
+                .bind(address((number as usize * clients + client) % submitters))
                 .bind(format!("c{clients}-{client}-{number}"))
                 .bind(&payload)
                 .bind(&[0xab_u8; 32][..])

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use ethers_core::types::Address;
 
 use super::error::{StoreError, ensure_rows};
 use super::pool::Store;
@@ -212,5 +213,6 @@ impl TryFrom<Raw> for ApiKeyRow {
 /// Parses `<chain id>:<address>`, as `SubmitterKey` is printed.
 fn submitter(cell: Cell<'_>, text: &str) -> Result<SubmitterKey, StoreError> {
     let (chain, address) = text.split_once(':').ok_or_else(|| cell.bad("has no chain"))?;
-    row::key("api_key", cell.parse(chain)?, address)
+    let address: Address = cell.parse(address)?;
+    row::key("api_key", cell.parse(chain)?, address.into())
 }

@@ -4,7 +4,7 @@ use ethers_core::types::H256;
 
 use super::error::StoreError;
 use super::pool::Store;
-use super::row::{self, Cell, hash_text};
+use super::row::{Cell, StoredHash};
 use super::timeout_pool::PooledConnection;
 use crate::domain::{BlockRef, ChainId, Confirmation};
 
@@ -29,7 +29,7 @@ impl Store {
             ON CONFLICT (chain_id) DO NOTHING",
         )
         .bind(chain.as_i64())
-        .bind(hash_text(genesis))
+        .bind(StoredHash::from(genesis))
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("remember_genesis"))?;
@@ -39,15 +39,13 @@ impl Store {
 
     /// The stored genesis hash of a chain.
     pub async fn known_genesis(&self, chain: ChainId) -> Result<Option<H256>, StoreError> {
-        let known: Option<String> =
+        let known: Option<StoredHash> =
             sqlx::query_scalar("-- known_genesis\nSELECT genesis_hash FROM chain WHERE chain_id = $1")
                 .bind(chain.as_i64())
                 .fetch_optional(&self.pool)
                 .await
                 .map_err(StoreError::db("known_genesis"))?;
-        let id = chain.to_string();
-        let cell = || Cell { table: "chain", column: "genesis_hash", id: &id };
-        known.map(|known| row::hash(cell(), &known)).transpose()
+        Ok(known.map(H256::from))
     }
 
     /// The canonical blocks that confirm a block, starting with that block, at most `most`. `head`: the newest block
@@ -61,7 +59,7 @@ impl Store {
         head: Option<u64>,
     ) -> Result<ConfirmingBlocks, StoreError> {
         let as_i64 = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let rows: Vec<(i64, String, String)> = sqlx::query_as(
+        let rows: Vec<(i64, StoredHash, StoredHash)> = sqlx::query_as(
             "-- confirmation_blocks
             SELECT number, hash, parent_hash
             FROM chain_block
@@ -79,13 +77,10 @@ impl Store {
         for (number_at, hash_at, parent) in rows {
             let id = format!("{chain}/{number_at}");
             let cell = |column| Cell { table: "chain_block", column, id: &id };
-            let block = Confirmation {
-                number: cell("number").unsigned(number_at)?,
-                hash: row::hash(cell("hash"), &hash_at)?,
-            };
+            let block = Confirmation { number: cell("number").unsigned(number_at)?, hash: hash_at.into() };
             // Blocks stored before an interruption may not connect to those stored after it: stop at the first break.
             match blocks.last() {
-                Some(below) if row::hash(cell("parent_hash"), &parent)? != below.hash => break,
+                Some(below) if H256::from(parent) != below.hash => break,
                 None if block.number != number => return Ok(ConfirmingBlocks::NotStored),
                 None if block.hash != hash => return Ok(ConfirmingBlocks::Replaced),
                 Some(_) | None => blocks.push(block),
@@ -146,15 +141,15 @@ async fn save_blocks(
         "-- save_blocks
         INSERT INTO chain_block (chain_id, number, hash, parent_hash)
         SELECT $1, u.number, u.hash, u.parent_hash
-        FROM unnest($2::BIGINT[], $3::TEXT[], $4::TEXT[]) AS u (number, hash, parent_hash)
+        FROM unnest($2::BIGINT[], $3::BYTEA[], $4::BYTEA[]) AS u (number, hash, parent_hash)
         ON CONFLICT (chain_id, number) DO UPDATE
         SET hash = EXCLUDED.hash, parent_hash = EXCLUDED.parent_hash, seen_at = clock_timestamp()
         WHERE chain_block.hash <> EXCLUDED.hash",
     )
     .bind(chain.as_i64())
     .bind(blocks.iter().map(number).collect::<Vec<_>>())
-    .bind(blocks.iter().map(|block| hash_text(block.hash)).collect::<Vec<_>>())
-    .bind(blocks.iter().map(|block| hash_text(block.parent)).collect::<Vec<_>>())
+    .bind(blocks.iter().map(|block| StoredHash::from(block.hash)).collect::<Vec<_>>())
+    .bind(blocks.iter().map(|block| StoredHash::from(block.parent)).collect::<Vec<_>>())
     .execute(&mut *tx)
     .await
     .map_err(StoreError::db("save_blocks"))?;

@@ -8,6 +8,7 @@ use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
 use super::fenced::{CursorWrite, FencedWrite};
 use super::lease::Fence;
+use super::row;
 use crate::domain::Nonce;
 
 pub(super) type Cursor<'a> = (&'a Fence, &'a CursorWrite);
@@ -32,7 +33,7 @@ pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Re
                  in_flight_state, protect_reason, max_in_flight, delegated, open_from)
             SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
                    u.state, u.reason, u.max_in_flight, u.delegated, u.open_from
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
                         $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
                         $13::BOOLEAN[], $14::BIGINT[])
               AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
@@ -55,7 +56,7 @@ pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[Cursor<'_>]) -> Quer
     };
     query
         .bind(column(|fence, _| fence.key.chain_id.as_i64()))
-        .bind(cursors.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
         .bind(column(|fence, _| fence.token.as_i64()))
         .bind(cursors.iter().map(|(_, cursor)| cursor.expect_next.map(Nonce::as_i64)).collect::<Vec<_>>())
         .bind(column(|_, cursor| cursor.start.as_i64()))

@@ -6,6 +6,7 @@ use sqlx::{Postgres, Transaction};
 
 use super::error::{StoreError, ensure_rows};
 use super::fenced::FencedWrite;
+use super::row;
 use crate::domain::mempool::Diagnosis;
 
 /// A diagnosis and when it was written.
@@ -34,11 +35,11 @@ pub(super) async fn note_diagnoses(
         SET last_mempool_diag = u.diagnosis || jsonb_build_object('at', clock_timestamp()),
             fencing_token = u.token,
             updated_at = clock_timestamp()
-        FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::JSONB[]) AS u (tx_id, submitter, token, diagnosis)
+        FROM unnest($1::UUID[], $2::BYTEA[], $3::BIGINT[], $4::JSONB[]) AS u (tx_id, submitter, token, diagnosis)
         WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter",
     )
     .bind(found.iter().map(|(_, tx_id, _)| tx_id.0).collect::<Vec<_>>())
-    .bind(found.iter().map(|(fence, _, _)| fence.key.address_text()).collect::<Vec<_>>())
+    .bind(found.iter().map(|(fence, _, _)| row::address(fence.key)).collect::<Vec<_>>())
     .bind(found.iter().map(|(fence, _, _)| fence.token.as_i64()).collect::<Vec<_>>())
     .bind(found.iter().map(|(_, _, diagnosis)| json(diagnosis)).collect::<Vec<_>>())
     .execute(&mut **tx)

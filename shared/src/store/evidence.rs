@@ -5,8 +5,8 @@ use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
 use super::fenced::FencedWrite;
 use super::lease::Fence;
-use super::row::{self, Cell};
-use crate::domain::{Below, CountAt, NonceBounds};
+use super::row::{self, Cell, StoredAddress, StoredHash};
+use crate::domain::{Below, CountAt, H256, NonceBounds};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -24,9 +24,6 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
         return Ok(());
     }
     let height = |block: u64| i64::try_from(block).unwrap_or(i64::MAX);
-    let below = |get: fn(Below) -> Option<String>| -> Vec<Option<String>> {
-        noted.iter().map(|(_, evidence)| evidence.bounds.below.and_then(get)).collect()
-    };
     let above = |get: fn(CountAt) -> u64| -> Vec<Option<i64>> {
         noted.iter().map(|(_, evidence)| evidence.bounds.above.map(|at| height(get(at)))).collect()
     };
@@ -42,13 +39,13 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
             above_count = u.above_count,
             fencing_token = u.token,
             updated_at = clock_timestamp()
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::TEXT[], $7::BIGINT[],
-                    $8::TEXT[], $9::BIGINT[])
+        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::TEXT[], $5::BIGINT[], $6::BYTEA[], $7::BIGINT[],
+                    $8::BYTEA[], $9::BIGINT[])
           AS u (chain_id, submitter, token, suspicion, below_block, below_hash, above_block, above_hash, above_count)
         WHERE c.chain_id = u.chain_id AND c.submitter = u.submitter",
     )
     .bind(noted.iter().map(|(fence, _)| fence.key.chain_id.as_i64()).collect::<Vec<_>>())
-    .bind(noted.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+    .bind(noted.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
     .bind(noted.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
     .bind(noted.iter().map(|(_, evidence)| evidence.suspicion.clone()).collect::<Vec<_>>())
     .bind(
@@ -57,12 +54,17 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
             .map(|(_, evidence)| evidence.bounds.below.map(|below| height(below.block)))
             .collect::<Vec<_>>(),
     )
-    .bind(below(|below| below.hash.map(row::hash_text)))
+    .bind(
+        noted
+            .iter()
+            .map(|(_, evidence)| evidence.bounds.below.and_then(|below| below.hash).map(StoredHash::from))
+            .collect::<Vec<_>>(),
+    )
     .bind(above(|at| at.block))
     .bind(
         noted
             .iter()
-            .map(|(_, evidence)| evidence.bounds.above.map(|at| row::hash_text(at.hash)))
+            .map(|(_, evidence)| evidence.bounds.above.map(|at| StoredHash::from(at.hash)))
             .collect::<Vec<_>>(),
     )
     .bind(above(|at| at.count))
@@ -77,25 +79,24 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
 pub(super) struct EvidenceRow {
     suspect_reason: Option<String>,
     below_block: Option<i64>,
-    below_hash: Option<String>,
+    below_hash: Option<StoredHash>,
     above_block: Option<i64>,
-    above_hash: Option<String>,
+    above_hash: Option<StoredHash>,
     above_count: Option<i64>,
     /// Block of the final transaction just below the oldest open nonce.
     last_final_block: Option<i64>,
 }
 
 impl EvidenceRow {
-    pub(super) fn into_evidence(self, submitter: &str) -> Result<Evidence, StoreError> {
-        let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: submitter };
-        let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
+    pub(super) fn into_evidence(self, submitter: StoredAddress) -> Result<Evidence, StoreError> {
+        let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &submitter };
         let mut bounds = NonceBounds::default();
         if let Some(block) = self.below_block {
-            let hash = hash("below_hash", self.below_hash)?;
+            let hash = self.below_hash.map(H256::from);
             bounds.below = Some(Below { block: cell("below_block").unsigned(block)?, hash });
         }
         if let (Some(block), Some(count), Some(hash)) =
-            (self.above_block, self.above_count, hash("above_hash", self.above_hash)?)
+            (self.above_block, self.above_count, self.above_hash.map(H256::from))
         {
             let (block, count) = (cell("above_block").unsigned(block)?, cell("above_count").unsigned(count)?);
             bounds.above = Some(CountAt { block, hash, count });

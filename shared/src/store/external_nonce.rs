@@ -10,7 +10,7 @@ use super::fenced::FencedWrite;
 use super::lease::{Fence, columns};
 use super::load::LaneRows;
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress};
 use crate::domain::{Nonce, SubmitterKey};
 
 /// A lane reads the newest ranges only: only recent external nonces can become vacant again.
@@ -63,17 +63,17 @@ impl ExternalNonces {
     }
 }
 
-type ExternalRow = (i64, String, i64, i64, String);
+type ExternalRow = (i64, StoredAddress, i64, i64, String);
 
 pub(super) fn read(found: ExternalRow) -> Result<(SubmitterKey, ExternalNonces), StoreError> {
     let (chain_id, submitter, first, last, cause) = found;
-    let cell = |column| Cell { table: "foreign_nonce", column, id: &submitter };
+    let cell = |column| Cell { table: "external_nonce", column, id: &submitter };
     let range = ExternalNonces {
         first: row::nonce(cell("first_nonce"), first)?,
         last: row::nonce(cell("last_nonce"), last)?,
         cause: cell("cause").parse(&cause)?,
     };
-    Ok((row::key("foreign_nonce", chain_id, &submitter)?, range))
+    Ok((row::key("external_nonce", chain_id, submitter)?, range))
 }
 
 pub(super) async fn note_external(
@@ -89,10 +89,10 @@ pub(super) async fn note_external(
     let (chains, submitters) = columns(&keys);
     // No row count: ranges that are already recorded stay unchanged.
     sqlx::query(
-        "-- note_foreign
-        INSERT INTO foreign_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
+        "-- note_external
+        INSERT INTO external_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
         SELECT *
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::TEXT[], $6::BIGINT[])
+        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::BIGINT[], $5::TEXT[], $6::BIGINT[])
         ON CONFLICT (chain_id, submitter, first_nonce, cause) DO NOTHING",
     )
     .bind(chains)
@@ -103,7 +103,7 @@ pub(super) async fn note_external(
     .bind(found.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await
-    .map_err(StoreError::db("note_foreign"))?;
+    .map_err(StoreError::db("note_external"))?;
     Ok(())
 }
 
@@ -120,14 +120,14 @@ impl Store {
         }
         let (chains, submitters) = columns(&shared);
         let rows: Vec<ExternalRow> = sqlx::query_as(
-            "-- load_foreign
+            "-- load_external
             SELECT n.chain_id, n.submitter, n.first_nonce, n.last_nonce, n.cause
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             CROSS JOIN LATERAL (
-                SELECT f.chain_id, f.submitter, f.first_nonce, f.last_nonce, f.cause
-                FROM foreign_nonce f
-                WHERE f.chain_id = u.chain_id AND f.submitter = u.submitter
-                ORDER BY f.first_nonce DESC
+                SELECT e.chain_id, e.submitter, e.first_nonce, e.last_nonce, e.cause
+                FROM external_nonce e
+                WHERE e.chain_id = u.chain_id AND e.submitter = u.submitter
+                ORDER BY e.first_nonce DESC
                 LIMIT $3
             ) n",
         )
@@ -136,7 +136,7 @@ impl Store {
         .bind(MAX_RANGES)
         .fetch_all(&self.pool)
         .await
-        .map_err(StoreError::db("load_foreign"))?;
+        .map_err(StoreError::db("load_external"))?;
         for found in rows {
             let (key, range) = read(found)?;
             lanes.entry(key).or_default().external.push(range);

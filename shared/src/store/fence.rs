@@ -20,6 +20,7 @@ use super::lease::Fence;
 use super::policy_audit::note_policy;
 use super::pool::Store;
 use super::reservation_lane;
+use super::row;
 use super::timeout_pool::PooledConnection;
 use crate::domain::{Event, SubmitterKey};
 
@@ -77,7 +78,7 @@ async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<HashSet<U
         "-- fence
         SELECT l.lease_id
         FROM submitter_lease l
-        JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+        JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
           ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
         ORDER BY l.chain_id, l.submitter
         FOR NO KEY UPDATE OF l",
@@ -230,10 +231,10 @@ async fn insert_events(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), Sto
         "-- insert_events
         INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
         SELECT *
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::UUID[], $4::TEXT[], $5::JSONB[])",
+        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[], $4::TEXT[], $5::JSONB[])",
     )
     .bind(events.iter().map(|event| event.submitter.chain_id.as_i64()).collect::<Vec<_>>())
-    .bind(events.iter().map(|event| event.submitter.address_text()).collect::<Vec<_>>())
+    .bind(events.iter().map(|event| row::address(event.submitter)).collect::<Vec<_>>())
     .bind(events.iter().map(|event| event.tx_id.map(|tx_id| tx_id.0)).collect::<Vec<_>>())
     .bind(events.iter().map(|event| event.kind.name()).collect::<Vec<_>>())
     // Unwrap safety: plain data with string keys.

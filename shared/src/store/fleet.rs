@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::error::StoreError;
 use super::load::seconds;
 use super::pool::Store;
-use super::row;
+use super::row::{self, StoredAddress};
 use crate::config;
 use crate::domain::{SubmitterKey, WorkerId};
 
@@ -48,7 +48,7 @@ impl Store {
     /// Submitters with open or eligible intents, or with a pending request. A loose index scan: the cost grows with
     /// the number of busy submitters, not with queue lengths or finished intents.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, String, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool);
+        type Row = (i64, StoredAddress, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -125,7 +125,7 @@ impl Store {
                     asleep,
                     was_blocked,
                 )| {
-                    let key = row::key("submitter", chain_id, &submitter)?;
+                    let key = row::key("submitter", chain_id, submitter)?;
                     let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
                     Ok(Work {
                         key,
@@ -156,9 +156,9 @@ impl Store {
             // Asynchronous commit: a heartbeat lost in a crash is followed by another.
             "-- heartbeat
             WITH lightly AS (SELECT set_config('synchronous_commit', 'off', TRUE))
-            INSERT INTO worker_node (node_id, signer_set, lanes, max_leases)
+            INSERT INTO worker (worker_id, signer_set, lanes, max_leases)
             SELECT $1, $2, $3, $4 FROM lightly
-            ON CONFLICT (node_id) DO UPDATE
+            ON CONFLICT (worker_id) DO UPDATE
             SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
                 seen_at = clock_timestamp()",
         )
@@ -176,11 +176,11 @@ impl Store {
     pub async fn peers(&self, signer_set: &str, alive_within: Duration) -> Result<Vec<Peer>, StoreError> {
         let rows: Vec<(String, i32, i32, f64)> = sqlx::query_as(
             "-- peers
-            SELECT node_id, lanes, max_leases,
+            SELECT worker_id, lanes, max_leases,
                    extract(epoch FROM seen_at - clock_timestamp())::FLOAT8 + $2 AS lapses_in
-            FROM worker_node
+            FROM worker
             WHERE signer_set = $1 AND seen_at > clock_timestamp() - make_interval(secs => $2)
-            ORDER BY node_id",
+            ORDER BY worker_id",
         )
         .bind(signer_set)
         .bind(alive_within.as_secs_f64())
@@ -200,14 +200,14 @@ impl Store {
     /// Removes this worker's heartbeat row, and rows without a heartbeat for a day.
     pub async fn deregister(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query(
-            "-- leave
-            DELETE FROM worker_node
-            WHERE node_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'",
+            "-- deregister
+            DELETE FROM worker
+            WHERE worker_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'",
         )
         .bind(&worker_id.0)
         .execute(&self.pool)
         .await
-        .map_err(StoreError::db("leave"))?;
+        .map_err(StoreError::db("deregister"))?;
         Ok(())
     }
 
@@ -220,12 +220,12 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let owner: Option<(String,)> = sqlx::query_as(
             "-- hold_duty
-            INSERT INTO duty_lease AS d (duty, owner_node, expires_at)
+            INSERT INTO duty_lease AS d (duty, owner, expires_at)
             VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
             ON CONFLICT (duty) DO UPDATE
-            SET owner_node = EXCLUDED.owner_node, expires_at = EXCLUDED.expires_at
-            WHERE d.owner_node = EXCLUDED.owner_node OR d.expires_at <= clock_timestamp()
-            RETURNING owner_node",
+            SET owner = EXCLUDED.owner, expires_at = EXCLUDED.expires_at
+            WHERE d.owner = EXCLUDED.owner OR d.expires_at <= clock_timestamp()
+            RETURNING owner",
         )
         .bind(duty)
         .bind(&worker_id.0)
@@ -247,7 +247,7 @@ impl Store {
             "-- take_run
             UPDATE duty_lease
             SET last_run = $3
-            WHERE duty = $1 AND owner_node = $2 AND expires_at > clock_timestamp() AND last_run < $3",
+            WHERE duty = $1 AND owner = $2 AND expires_at > clock_timestamp() AND last_run < $3",
         )
         .bind(duty)
         .bind(&worker_id.0)
@@ -260,7 +260,7 @@ impl Store {
 
     /// Releases all duty leases of a process.
     pub async fn drop_duties(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
-        sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner_node = $1")
+        sqlx::query("-- drop_duties\nUPDATE duty_lease SET expires_at = '-infinity' WHERE owner = $1")
             .bind(&worker_id.0)
             .execute(&self.pool)
             .await

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::attempt::AttemptKind;
 use super::error::StoreError;
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredHash};
 use crate::domain::{Fees, Nonce, TxId, TxState};
 
 /// An attempt and its sends, without the signed bytes, so that readers cannot broadcast them.
@@ -61,7 +61,7 @@ struct IntentRow {
     created_at: DateTime<Utc>,
     prepared_at: Option<DateTime<Utc>>,
     finished_at: Option<DateTime<Utc>>,
-    mined_hash: Option<String>,
+    mined_hash: Option<StoredHash>,
     mined_send_at: Option<DateTime<Utc>>,
     mined_send_class: Option<String>,
     attempts: Option<Value>,
@@ -71,7 +71,7 @@ struct IntentRow {
 struct AttemptRow {
     ordinal: i32,
     kind: String,
-    tx_hash: String,
+    tx_hash: H256,
     nonce: i64,
     gas_params: Value,
     committed_at: DateTime<Utc>,
@@ -92,7 +92,7 @@ impl Store {
             SELECT t.state, t.submitted_at, t.tracking_at, t.history, t.created_at, t.prepared_at, t.finished_at, t.mined_send_at, t.mined_send_class,
                    CASE WHEN t.block_number IS NOT NULL THEN t.tx_hash END AS mined_hash,
                    (SELECT jsonb_agg(to_jsonb(a) ORDER BY a.ordinal)
-                    FROM (SELECT ordinal, kind, tx_hash, nonce, gas_params, created_at AS committed_at, first_sent_at, last_sent_at,
+                    FROM (SELECT ordinal, kind, '0x' || encode(tx_hash, 'hex') AS tx_hash, nonce, gas_params, created_at AS committed_at, first_sent_at, last_sent_at,
                                  sends, last_outcome, last_answer, displaced_at
                           FROM tx_attempt
                           WHERE tx_id = t.tx_id) a) AS attempts
@@ -124,7 +124,7 @@ fn changes(
     intent: &IntentRow,
     assigned_at: Option<DateTime<Utc>>,
 ) -> Result<Vec<StateChange>, StoreError> {
-    let cell = |column| Cell { table: "managed_tx", column, id };
+    let cell = |column| Cell { table: "managed_tx", column, id: &id };
     let mut changes = vec![StateChange { state: TxState::Queued, at: intent.created_at }];
     let regular = [
         (TxState::InFlight, assigned_at),
@@ -145,8 +145,8 @@ fn changes(
 }
 
 fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<AttemptView, StoreError> {
-    let cell = |column| Cell { table: "tx_attempt", column, id };
-    let mined = intent.mined_hash.as_deref() == Some(&row.tx_hash);
+    let cell = |column| Cell { table: "tx_attempt", column, id: &id };
+    let mined = intent.mined_hash.map(H256::from) == Some(row.tx_hash);
     // One more send: the intent became final before it was recorded in `tx_attempt`.
     let last = intent.mined_send_at.filter(|_| mined);
     let noted = match (row.sends, row.first_sent_at) {
@@ -158,7 +158,7 @@ fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<Attempt
     Ok(AttemptView {
         ordinal: cell("ordinal").unsigned(row.ordinal.into())?,
         kind: cell("kind").parse(&row.kind)?,
-        tx_hash: row::hash(cell("tx_hash"), &row.tx_hash)?,
+        tx_hash: row.tx_hash,
         nonce: row::nonce(cell("nonce"), row.nonce)?,
         // Absent in attempts that no lane wrote.
         gas_limit: part("gasLimit").and_then(|gas| serde_json::from_value(gas).ok()),
@@ -202,7 +202,7 @@ mod tests {
 
     fn attempt(hash: u64) -> Value {
         let fees = json!({ "type": "legacy", "gasPrice": "0x7" });
-        let tx_hash = row::hash_text(H256::from_low_u64_be(hash));
+        let tx_hash = row::hex_text(H256::from_low_u64_be(hash).as_bytes());
         json!({
             "ordinal": 1, "kind": "ORIGINAL", "tx_hash": tx_hash, "nonce": 4, "committed_at": at(2),
             "gas_params": { "gasLimit": "0x5208", "fees": fees }, "first_sent_at": null, "last_sent_at": null,
@@ -218,7 +218,7 @@ mod tests {
     fn a_quickly_confirmed_intent_has_the_column_states_and_the_last_send() {
         let ended = IntentRow {
             finished_at: Some(at(5)),
-            mined_hash: Some(row::hash_text(H256::from_low_u64_be(9))),
+            mined_hash: Some(H256::from_low_u64_be(9).into()),
             mined_send_at: Some(at(3)),
             mined_send_class: Some("accepted".into()),
             ..intent("CONFIRMED")

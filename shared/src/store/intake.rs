@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::error::{StoreError, ensure_rows};
 use super::pool::Store;
-use super::row::Cell;
+use super::row::{self, Cell};
 use crate::domain::{EventKind, Payload, SubmitterKey, TxId};
 
 /// If a submitter is released or a row is pruned between the insert and the look-up, the request is inserted again.
@@ -29,7 +29,7 @@ macro_rules! insert_rows {
             (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context)
         SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before, u.deadline,
                u.trace_context
-        FROM unnest($1::UUID[], $2::BIGINT[], $3::TEXT[], $4::TEXT[], $5::JSONB[], $6::BYTEA[], $7::TIMESTAMPTZ[],
+        FROM unnest($1::UUID[], $2::BIGINT[], $3::BYTEA[], $4::TEXT[], $5::JSONB[], $6::BYTEA[], $7::TIMESTAMPTZ[],
                     $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
             AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context, ord)
         JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
@@ -168,7 +168,7 @@ impl Store {
         let depths: Vec<i64> = sqlx::query_scalar(
             "-- queue_depths
             SELECT q.depth
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) WITH ORDINALITY AS u (chain_id, submitter, at_most, ord)
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[]) WITH ORDINALITY AS u (chain_id, submitter, at_most, ord)
             CROSS JOIN LATERAL (
                 SELECT count(*) AS depth
                 FROM (
@@ -181,7 +181,7 @@ impl Store {
             ORDER BY u.ord",
         )
         .bind(limits.iter().map(|(key, _)| key.chain_id.as_i64()).collect::<Vec<i64>>())
-        .bind(limits.iter().map(|(key, _)| key.address_text()).collect::<Vec<String>>())
+        .bind(limits.iter().map(|(key, _)| row::address(*key)).collect::<Vec<_>>())
         .bind(limits.iter().map(|(_, limit)| i64::try_from(*limit).unwrap_or(i64::MAX)).collect::<Vec<i64>>())
         .fetch_all(&self.pool)
         .await
@@ -204,7 +204,7 @@ impl Store {
             let query = sqlx::query_scalar(if outbox { INSERT_WITH_EVENTS } else { INSERT })
                 .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
                 .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
-                .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
+                .bind(rows().map(|new| row::address(new.submitter)).collect::<Vec<_>>())
                 .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
                 .bind(rows().map(|row| Json(&*row.payload_text)).collect::<Vec<Json<&RawValue>>>())
                 .bind(rows().map(|row| row.payload_hash.as_bytes()).collect::<Vec<&[u8]>>())
@@ -235,7 +235,7 @@ impl Store {
             "-- explain_refused
             SELECT u.ord, t.tx_id, t.payload_hash, s.submitter IS NOT NULL AS known, coalesce(s.low_level, FALSE) AS low_level,
                    c.protect_reason
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[]) WITH ORDINALITY
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::TEXT[]) WITH ORDINALITY
                 AS u (chain_id, submitter, request_id, ord)
             LEFT JOIN managed_tx t
                 ON t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.request_id = u.request_id
@@ -243,7 +243,7 @@ impl Store {
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
         )
         .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
-        .bind(rows().map(|row| row.submitter.address_text()).collect::<Vec<String>>())
+        .bind(rows().map(|new| row::address(new.submitter)).collect::<Vec<_>>())
         .bind(rows().map(|row| row.request_id.as_str()).collect::<Vec<&str>>())
         .fetch_all(&self.pool)
         .await

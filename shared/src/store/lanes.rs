@@ -6,15 +6,15 @@
 
 use sqlx::Row;
 
-use super::confirmed::confirmations_json;
+use super::confirmed::{confirmation_hashes, confirmations_json};
 use super::cursor::{Cursor, Query, bind_cursors, cursors};
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
 use super::fenced::{FencedWrite, Move, NewAttempt};
 use super::lease::Fence;
 use super::receipt::receipt_json;
-use super::row::hash_text;
-use crate::domain::{Nonce, Receipt, TxError};
+use super::row::{self, StoredHash};
+use crate::domain::{H256, Nonce, Receipt, TxError};
 
 type Moved<'a> = (&'a Fence, &'a Move);
 type Recorded<'a> = (&'a Fence, &'a NewAttempt);
@@ -43,7 +43,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 delegated = u.delegated,
                 open_from = u.open_from,
                 updated_at = clock_timestamp()
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
                         $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
                         $13::BOOLEAN[], $14::BIGINT[])
               AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
@@ -61,6 +61,7 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 error = u.error,
                 receipt = u.receipt,
                 confirmations = u.confirmations,
+                confirmation_hashes = u.confirmation_hashes,
                 mined_send_class = u.mined_send_class,
                 mined_send_at = clock_timestamp() - make_interval(secs => u.mined_send_ago),
                 -- Regular states have columns of eight bytes each; all other changes are appended to history.
@@ -109,14 +110,14 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 finished_at = CASE WHEN u.to_state IN ('CONFIRMED', 'FAILED', 'CANCELLED') THEN clock_timestamp() END,
                 fencing_token = u.token,
                 updated_at = clock_timestamp()
-            FROM unnest($15::UUID[], $16::TEXT[], $17::BIGINT[], $18::TEXT[], $19::TEXT[], $20::TEXT[], $21::BIGINT[], $22::TEXT[],
-                        $23::TEXT[], $24::JSONB[], $25::BIGINT[], $26::TEXT[], $27::INT[], $28::FLOAT8[],
-                        $29::TEXT[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[], $34::JSONB[],
-                        $35::TEXT[], $36::FLOAT8[])
+            FROM unnest($15::UUID[], $16::BYTEA[], $17::BIGINT[], $18::TEXT[], $19::TEXT[], $20::TEXT[], $21::BIGINT[], $22::BYTEA[],
+                        $23::TEXT[], $24::JSONB[], $25::BIGINT[], $26::BYTEA[], $27::INT[], $28::FLOAT8[],
+                        $29::BYTEA[], $30::TEXT[], $31::TEXT[], $32::JSONB[], $33::TEXT[], $34::JSONB[],
+                        $35::TEXT[], $36::FLOAT8[], $37::BYTEA[])
               AS u (tx_id, submitter, token, from_state, to_state, sub_state, nonce, tx_hash,
                     last_error, receipt, block_number, block_hash, sends, resubmit_in,
                     replaced_by, ending, ending_reason, error, ending_code, confirmations,
-                    mined_send_class, mined_send_ago)
+                    mined_send_class, mined_send_ago, confirmation_hashes)
             WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state
             RETURNING 1
         ), attempts AS (
@@ -127,8 +128,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                    -- order, not a timestamp.
                    coalesce((SELECT max(a.ordinal) FROM tx_attempt a WHERE a.tx_id = u.tx_id), 0) + 1,
                    u.chain_id, u.submitter, u.nonce, u.kind, u.raw_tx, u.tx_hash, u.gas_params, u.token
-            FROM unnest($37::UUID[], $38::UUID[], $39::BIGINT[], $40::TEXT[], $41::BIGINT[], $42::TEXT[], $43::BYTEA[], $44::TEXT[],
-                        $45::JSONB[], $46::BIGINT[])
+            FROM unnest($38::UUID[], $39::UUID[], $40::BIGINT[], $41::BYTEA[], $42::BIGINT[], $43::TEXT[], $44::BYTEA[], $45::BYTEA[],
+                        $46::JSONB[], $47::BIGINT[])
               AS u (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, token)
             RETURNING 1
         )
@@ -145,24 +146,27 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     ensure_rows("write_lanes: attempts", attempts.len(), written(2)?)
 }
 
-/// Binds the 22 columns of the moves.
+/// Binds the 23 columns of the moves.
 fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
     let text = |get: fn(&Move) -> Option<String>| -> Vec<Option<String>> {
         moves.iter().map(|(_, change)| get(change)).collect()
     };
+    let hash = |get: fn(&Move) -> Option<H256>| -> Vec<Option<StoredHash>> {
+        moves.iter().map(|(_, change)| get(change).map(StoredHash::from)).collect()
+    };
     query
         .bind(moves.iter().map(|(_, change)| change.tx_id.0).collect::<Vec<_>>())
-        .bind(moves.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+        .bind(moves.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
         .bind(moves.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
         .bind(moves.iter().map(|(_, change)| change.from.as_str()).collect::<Vec<_>>())
         .bind(moves.iter().map(|(_, change)| change.to.as_str()).collect::<Vec<_>>())
         .bind(text(|change| change.sub_state.clone()))
         .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
-        .bind(text(|change| change.tx_hash.map(hash_text)))
+        .bind(hash(|change| change.tx_hash))
         .bind(text(|change| change.last_error.as_ref().map(|error| error.message.clone())))
         .bind(moves.iter().map(|(_, change)| receipt_json(change)).collect::<Vec<_>>())
         .bind(moves.iter().map(|(_, change)| change.receipt.as_ref().map(block_number)).collect::<Vec<_>>())
-        .bind(text(|change| change.receipt.as_ref().map(|receipt| hash_text(receipt.block_hash))))
+        .bind(hash(|change| change.receipt.as_ref().map(|receipt| receipt.block_hash)))
         .bind(
             moves
                 .iter()
@@ -175,7 +179,7 @@ fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
                 .map(|(_, change)| change.resubmit_in.map(|wait| wait.as_secs_f64()))
                 .collect::<Vec<_>>(),
         )
-        .bind(text(|change| change.replaced_by.map(hash_text)))
+        .bind(hash(|change| change.replaced_by))
         .bind(text(|change| change.ending.as_ref().map(|ending| ending.state.as_str().to_owned())))
         .bind(text(|change| change.ending.as_ref().map(|ending| ending.reason.clone())))
         .bind(
@@ -193,6 +197,7 @@ fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
                 .map(|(_, change)| change.mined_send.map(|send| send.at.elapsed().as_secs_f64()))
                 .collect::<Vec<_>>(),
         )
+        .bind(moves.iter().map(|(_, change)| confirmation_hashes(change)).collect::<Vec<_>>())
 }
 
 fn block_number(receipt: &Receipt) -> i64 {
@@ -205,11 +210,11 @@ fn bind_attempts<'q>(query: Query<'q>, attempts: &[Recorded<'_>]) -> Query<'q> {
         .bind(attempts.iter().map(|(_, new)| new.id.0).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(_, new)| new.tx_id.0).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(fence, _)| fence.key.chain_id.as_i64()).collect::<Vec<_>>())
-        .bind(attempts.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+        .bind(attempts.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(_, new)| new.draft.nonce.as_i64()).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(_, new)| new.kind.as_str()).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(_, new)| new.draft.raw.to_vec()).collect::<Vec<_>>())
-        .bind(attempts.iter().map(|(_, new)| hash_text(new.draft.tx_hash)).collect::<Vec<_>>())
+        .bind(attempts.iter().map(|(_, new)| StoredHash::from(new.draft.tx_hash)).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(_, new)| new.draft.gas_params()).collect::<Vec<_>>())
         .bind(attempts.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
 }

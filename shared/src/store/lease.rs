@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::error::StoreError;
 use super::pool::Store;
-use super::row;
+use super::row::{self, StoredAddress};
 use super::timeout_pool::PooledConnection;
 use crate::config;
 use crate::domain::{FencingToken, SubmitterKey, WorkerId};
@@ -153,7 +153,7 @@ impl LeaseTag {
     }
 }
 
-type LeaseRow = (i64, String, i64, Uuid, bool);
+type LeaseRow = (i64, StoredAddress, i64, Uuid, bool);
 
 impl Store {
     /// Claims those of `wanted` that are free or expired. Rows that are locked by another transaction are skipped.
@@ -168,16 +168,16 @@ impl Store {
         let rows: Vec<LeaseRow> = sqlx::query_as(
             "-- claim
             WITH free AS (
-                SELECT l.chain_id, l.submitter, l.owner_node IS NOT NULL AS expired
+                SELECT l.chain_id, l.submitter, l.owner IS NOT NULL AS expired
                 FROM submitter_lease l
-                JOIN unnest($1::BIGINT[], $2::TEXT[]) AS w (chain_id, submitter)
+                JOIN unnest($1::BIGINT[], $2::BYTEA[]) AS w (chain_id, submitter)
                   ON l.chain_id = w.chain_id AND l.submitter = w.submitter
                 WHERE l.expires_at <= clock_timestamp() - make_interval(secs => $5)
                 ORDER BY l.chain_id, l.submitter
                 FOR UPDATE OF l SKIP LOCKED
             )
             UPDATE submitter_lease l
-            SET owner_node = $3,
+            SET owner = $3,
                 fencing_token = l.fencing_token + 1,
                 lease_id = gen_random_uuid(),
                 expires_at = clock_timestamp() + make_interval(secs => $4),
@@ -199,7 +199,7 @@ impl Store {
             .map(|(chain_id, submitter, token, lease_id, expired)| {
                 let cell = row::Cell { table: "submitter_lease", column: "fencing_token", id: &submitter };
                 Ok(Lease {
-                    key: row::key("submitter_lease", chain_id, &submitter)?,
+                    key: row::key("submitter_lease", chain_id, submitter)?,
                     token: row::token(cell, token)?,
                     lease_id,
                     deadline: Deadline::starting(queried_at, send_window(settings)),
@@ -228,7 +228,7 @@ impl Store {
             WITH mine AS (
                 SELECT l.chain_id, l.submitter, l.lease_id
                 FROM submitter_lease l
-                JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+                JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
                   ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
                 WHERE l.expires_at > clock_timestamp() - make_interval(secs => $5)
                 ORDER BY l.chain_id, l.submitter
@@ -266,13 +266,13 @@ impl Store {
             WITH mine AS (
                 SELECT l.chain_id, l.submitter, l.lease_id
                 FROM submitter_lease l
-                JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+                JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
                   ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
                 ORDER BY l.chain_id, l.submitter
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity', wake_at = NULL, wake_pause_seconds = 0,
+            SET owner = NULL, lease_id = NULL, expires_at = '-infinity', wake_at = NULL, wake_pause_seconds = 0,
                 updated_at = clock_timestamp()
             FROM mine m
             WHERE l.chain_id = m.chain_id AND l.submitter = m.submitter AND l.lease_id = m.lease_id",
@@ -309,11 +309,11 @@ async fn announce(
     let shared: Vec<bool> = submitters.iter().map(|one| one.shared).collect();
     let low_level: Vec<bool> = submitters.iter().map(|one| one.low_level).collect();
     let mut tx = connection.begin().await.map_err(StoreError::db("announce"))?;
-    let flipped: Vec<(i64, String, bool)> = sqlx::query_as(
+    let flipped: Vec<(i64, StoredAddress, bool)> = sqlx::query_as(
         "-- announce: flipped
         SELECT s.chain_id, s.submitter, u.shared
         FROM submitter s
-        JOIN unnest($1::BIGINT[], $2::TEXT[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
+        JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::BOOLEAN[]) AS u (chain_id, submitter, shared)
           ON s.chain_id = u.chain_id AND s.submitter = u.submitter
         WHERE s.shared <> u.shared
         ORDER BY s.chain_id, s.submitter
@@ -329,7 +329,7 @@ async fn announce(
         "-- announce: submitters
         INSERT INTO submitter (chain_id, submitter, signer, shared, low_level)
         SELECT u.chain_id, u.submitter, u.signer, u.shared, u.low_level
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
+        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::TEXT[], $4::BOOLEAN[], $5::BOOLEAN[])
             AS u (chain_id, submitter, signer, shared, low_level)
         ORDER BY u.chain_id, u.submitter
         ON CONFLICT (chain_id, submitter) DO UPDATE
@@ -346,18 +346,19 @@ async fn announce(
     .execute(&mut *tx)
     .await
     .map_err(StoreError::db("announce"))?;
-    let now_shared: Vec<&(i64, String, bool)> = flipped.iter().filter(|(_, _, shared)| *shared).collect();
+    let now_shared: Vec<&(i64, StoredAddress, bool)> =
+        flipped.iter().filter(|(_, _, shared)| *shared).collect();
     if !now_shared.is_empty() {
         sqlx::query(
             "-- announce: release
             INSERT INTO audit_log (chain_id, submitter, action, reason, actor)
             SELECT c.chain_id, c.submitter, 'release', 'its key is shared now (nonce.strict.enabled = false)', 'worker'
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
             WHERE c.in_flight_state = 'PROTECT'",
         )
         .bind(now_shared.iter().map(|(chain_id, ..)| *chain_id).collect::<Vec<_>>())
-        .bind(now_shared.iter().map(|(_, submitter, _)| submitter.clone()).collect::<Vec<_>>())
+        .bind(now_shared.iter().map(|(_, submitter, _)| *submitter).collect::<Vec<_>>())
         .execute(&mut *tx)
         .await
         .map_err(StoreError::db("announce"))?;
@@ -366,7 +367,7 @@ async fn announce(
         "-- announce: leases
         INSERT INTO submitter_lease (chain_id, submitter)
         SELECT u.chain_id, u.submitter
-        FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+        FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
         ORDER BY u.chain_id, u.submitter
         ON CONFLICT (chain_id, submitter) DO NOTHING",
     )
@@ -376,13 +377,13 @@ async fn announce(
     .await
     .map_err(StoreError::db("announce"))?;
     tx.commit().await.map_err(StoreError::db("announce"))?;
-    let key = |(chain_id, submitter, shared): (i64, String, bool)| {
-        Ok((row::key("submitter", chain_id, &submitter)?, shared))
+    let key = |(chain_id, submitter, shared): (i64, StoredAddress, bool)| {
+        Ok((row::key("submitter", chain_id, submitter)?, shared))
     };
     flipped.into_iter().map(key).collect()
 }
 
 /// Splits keys into the two arrays that batched statements take.
-pub(super) fn columns(keys: &[SubmitterKey]) -> (Vec<i64>, Vec<String>) {
-    keys.iter().map(|key| (key.chain_id.as_i64(), key.address_text())).unzip()
+pub(super) fn columns(keys: &[SubmitterKey]) -> (Vec<i64>, Vec<StoredAddress>) {
+    keys.iter().map(|key| (key.chain_id.as_i64(), row::address(*key))).unzip()
 }

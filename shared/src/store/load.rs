@@ -20,7 +20,7 @@ use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
 use super::receipt::{Mined, read_receipt};
 use super::reservation_lane::{ReservedNonce, ReservedRow};
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress, StoredHash};
 use crate::domain::{
     AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
 };
@@ -94,18 +94,18 @@ pub struct LaneRows {
 #[derive(sqlx::FromRow)]
 struct OpenRow {
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     tx_id: Uuid,
     payload: serde_json::Value,
     state: String,
     sub_state: Option<String>,
     nonce: i64,
-    tx_hash: String,
+    tx_hash: StoredHash,
     last_error: Option<String>,
     error: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
-    block_hash: Option<String>,
+    block_hash: Option<StoredHash>,
     submit_attempts: i32,
     resubmit_in: Option<f64>,
     age: Option<f64>,
@@ -125,7 +125,7 @@ struct AttemptRow {
     nonce: i64,
     kind: String,
     raw_tx: Vec<u8>,
-    tx_hash: String,
+    tx_hash: StoredHash,
     gas_params: serde_json::Value,
     age: Option<f64>,
     sent: bool,
@@ -135,7 +135,7 @@ struct AttemptRow {
 #[derive(sqlx::FromRow)]
 struct SubmitterRow {
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     status: String,
     shared: bool,
     max_in_flight: Option<i32>,
@@ -163,7 +163,7 @@ impl TryFrom<AttemptRow> for Attempt {
             nonce: row::nonce(cell("nonce"), row.nonce)?,
             kind: cell("kind").parse(&row.kind)?,
             raw: row.raw_tx.into(),
-            tx_hash: row::hash(cell("tx_hash"), &row.tx_hash)?,
+            tx_hash: row.tx_hash.into(),
             fees,
             last_outcome: row.last_outcome,
         })
@@ -190,9 +190,9 @@ impl OpenRow {
         let state = cell("state").parse(&self.state)?;
         let reservation = self.reservation.into_reserved(&id, Instant::now())?;
         let mined = Mined {
-            tx_hash: Some(&self.tx_hash),
+            tx_hash: Some(self.tx_hash),
             block_number: self.block_number,
-            block_hash: self.block_hash.as_deref(),
+            block_hash: self.block_hash,
         };
         let receipt =
             self.receipt.map(|receipt| read_receipt(cell("receipt"), receipt, mined)).transpose()?;
@@ -203,7 +203,7 @@ impl OpenRow {
             last_error: TxError::from_row(self.last_error, self.error, state, self.sub_state.as_deref()),
             sub_state: self.sub_state,
             nonce: row::nonce(cell("nonce"), self.nonce)?,
-            tx_hash: row::hash(cell("tx_hash"), &self.tx_hash)?,
+            tx_hash: self.tx_hash.into(),
             max_cost: last.max_cost,
             gas_params: last.gas_params,
             receipt,
@@ -228,7 +228,7 @@ pub(super) fn ending(
     code: Option<String>,
 ) -> Result<Option<Ending>, StoreError> {
     let Some(state) = state else { return Ok(None) };
-    let state = Cell { table: "managed_tx", column: "ending", id }.parse(&state)?;
+    let state = Cell { table: "managed_tx", column: "ending", id: &id }.parse(&state)?;
     // Missing or unknown in rows of other releases; must not stop a lane.
     let code = code.and_then(|code| code.parse().ok()).or(ErrorCode::of_ending(state));
     Ok(Some(Ending { state, code: code.unwrap_or(ErrorCode::Unknown), reason: reason.unwrap_or_default() }))
@@ -250,7 +250,7 @@ impl Store {
         self.load_tx_requests(keys, &mut lanes).await?;
         // Cloned: a dropped lane and its successor may be in the same batch.
         let rows = |key: &SubmitterKey| {
-            let cell = Cell { table: "submitter", column: "submitter", id: &key.address_text() };
+            let cell = Cell { table: "submitter", column: "submitter", id: key };
             lanes.get(key).cloned().ok_or_else(|| cell.bad("no row for this submitter"))
         };
         keys.iter().map(rows).collect()
@@ -268,7 +268,7 @@ impl Store {
                    c.in_flight_state, c.protect_reason, c.max_in_flight AS cursor_window, c.delegated,
                    c.suspect_reason, c.below_block, c.below_hash, c.above_block, c.above_hash, c.above_count,
                    p.block_number AS last_final_block
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
             LEFT JOIN LATERAL (
@@ -283,7 +283,7 @@ impl Store {
         .await
         .map_err(StoreError::db("load_submitters"))?;
         for found in rows {
-            let key = row::key("submitter", found.chain_id, &found.submitter)?;
+            let key = row::key("submitter", found.chain_id, found.submitter)?;
             let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
             let cursor = match (found.start_nonce, found.next_nonce, found.open_from) {
                 (Some(start), Some(next), Some(open_from)) => Some(Cursor {
@@ -299,7 +299,7 @@ impl Store {
                         .and_then(|window| u32::try_from(window).ok())
                         .unwrap_or(1),
                     delegated: found.delegated.unwrap_or(false),
-                    evidence: found.evidence.into_evidence(&found.submitter)?,
+                    evidence: found.evidence.into_evidence(found.submitter)?,
                 }),
                 _ => None,
             };
@@ -326,12 +326,12 @@ impl Store {
                    extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                    extract(epoch FROM t.next_resubmit_at - clock_timestamp())::FLOAT8 AS resubmit_in,
                    extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age,
-                   r.state AS hold_state,
-                   extract(epoch FROM r.expires_at - clock_timestamp())::FLOAT8 AS hold_left,
+                   r.state AS reservation_state,
+                   extract(epoch FROM r.expires_at - clock_timestamp())::FLOAT8 AS reservation_left,
                    r.answer_payload, r.answer_raw, r.gave_up, r.noted_at IS NOT NULL AS noted,
                    extract(epoch FROM (r.answer_payload ->> 'deadline')::TIMESTAMPTZ - clock_timestamp())::FLOAT8
                        AS answer_expires_in
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter AND c.has_open
             -- ORDER BY and LIMIT force the index, whatever selectivity the planner estimates for the range.
             CROSS JOIN LATERAL (
@@ -382,7 +382,7 @@ impl Store {
             own.push(found.try_into()?);
         }
         for open in rows {
-            let key = row::key("managed_tx", open.chain_id, &open.submitter)?;
+            let key = row::key("managed_tx", open.chain_id, open.submitter)?;
             let (own, last) = attempts.remove(&open.tx_id).unwrap_or_default();
             lanes.entry(key).or_default().open.push(open.into_intent(own, last)?);
         }

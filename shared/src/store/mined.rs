@@ -2,6 +2,7 @@
 
 use super::error::StoreError;
 use super::pool::Store;
+use super::row;
 use crate::domain::SubmitterKey;
 
 impl Store {
@@ -17,7 +18,7 @@ impl Store {
             LIMIT 1",
         )
         .bind(key.chain_id.as_i64())
-        .bind(key.address_text())
+        .bind(row::address(key))
         .fetch_optional(&self.pool)
         .await
         .map_err(StoreError::db("newest_receipt_block"))?;

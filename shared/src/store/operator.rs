@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use super::error::StoreError;
 use super::pending::OperatorAction;
 use super::pool::Store;
-use super::row;
+use super::row::{self, StoredHash};
 use crate::domain::{H256, SubmitterKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,12 +161,12 @@ impl Store {
     ) -> Result<Option<AuditId>, StoreError> {
         let mut query = sqlx::query_scalar(statement)
             .bind(key.chain_id.as_i64())
-            .bind(key.address_text())
+            .bind(row::address(key))
             .bind(request.reason)
             .bind(request.actor);
         if let Some(taken_by) = taken_by {
             query = query
-                .bind(taken_by.map(|taken| row::hash_text(taken.tx_hash)))
+                .bind(taken_by.map(|taken| StoredHash::from(taken.tx_hash)))
                 .bind(taken_by.map(|taken| i64::try_from(taken.block).unwrap_or(i64::MAX)));
         }
         let id: Option<i64> = query.fetch_optional(&self.pool).await.map_err(StoreError::db(operation))?;
@@ -179,7 +179,7 @@ impl Store {
             SELECT EXISTS (SELECT 1 FROM submitter WHERE chain_id = $1 AND submitter = $2)",
         )
         .bind(key.chain_id.as_i64())
-        .bind(key.address_text())
+        .bind(row::address(key))
         .fetch_one(&self.pool)
         .await
         .map_err(StoreError::db("submitter_exists"))

@@ -9,7 +9,7 @@ use super::lease::columns;
 use super::load::LaneRows;
 use super::operator::TakenBy;
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress, StoredHash};
 use crate::domain::{SubmitterKey, TxId, TxState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +80,11 @@ impl Store {
         lanes: &mut HashMap<SubmitterKey, LaneRows>,
     ) -> Result<(), StoreError> {
         let (chains, submitters) = columns(keys);
-        type Row = (i64, i64, String, String, String, Option<String>, Option<i64>);
+        type Row = (i64, i64, StoredAddress, String, String, Option<StoredHash>, Option<i64>);
         let rows: Vec<Row> = sqlx::query_as(
             "-- load_actions
             SELECT a.audit_id, a.chain_id, a.submitter, a.action, a.reason, a.taken_by, a.taken_block
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             JOIN audit_log a ON a.chain_id = u.chain_id AND a.submitter = u.submitter
             WHERE a.applied_at IS NULL AND a.action IN ('release', 'adopt')
             ORDER BY a.audit_id",
@@ -99,13 +99,12 @@ impl Store {
                 "adopt" => OperatorAction::Adopt,
                 _ => OperatorAction::Release,
             };
-            let key = row::key("audit_log", chain_id, &submitter)?;
+            let key = row::key("audit_log", chain_id, submitter)?;
             let cell = |column| Cell { table: "audit_log", column, id: &submitter };
             let taken_by = match taken_by.zip(taken_block) {
-                Some((hash, block)) => Some(TakenBy {
-                    tx_hash: row::hash(cell("taken_by"), &hash)?,
-                    block: cell("taken_block").unsigned(block)?,
-                }),
+                Some((hash, block)) => {
+                    Some(TakenBy { tx_hash: hash.into(), block: cell("taken_block").unsigned(block)? })
+                }
                 None => None,
             };
             lanes.entry(key).or_default().actions.push(PendingAction { audit_id, action, reason, taken_by });
@@ -119,12 +118,12 @@ impl Store {
         lanes: &mut HashMap<SubmitterKey, LaneRows>,
     ) -> Result<(), StoreError> {
         let (chains, submitters) = columns(keys);
-        type Row = (i64, i64, String, Uuid, String, String, String, bool, bool);
+        type Row = (i64, i64, StoredAddress, Uuid, String, String, String, bool, bool);
         let rows: Vec<Row> = sqlx::query_as(
             "-- load_tx_requests
             SELECT r.request_no, r.chain_id, r.submitter, r.tx_id, r.action, r.reason, t.state,
                    r.fencing_token IS NOT NULL AS seen, t.blocked_since IS NOT NULL AS blocked
-            FROM unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
             JOIN tx_request r ON r.chain_id = u.chain_id AND r.submitter = u.submitter
             JOIN managed_tx t ON t.tx_id = r.tx_id
             WHERE r.applied_at IS NULL
@@ -136,7 +135,7 @@ impl Store {
         .await
         .map_err(StoreError::db("load_tx_requests"))?;
         for (request_no, chain_id, submitter, tx_id, action, reason, state, seen, blocked) in rows {
-            let key = row::key("tx_request", chain_id, &submitter)?;
+            let key = row::key("tx_request", chain_id, submitter)?;
             let id = tx_id.to_string();
             let state = Cell { table: "managed_tx", column: "state", id: &id }.parse(&state)?;
             let action = Cell { table: "tx_request", column: "action", id: &id }.parse(&action)?;

@@ -13,7 +13,7 @@ use super::fence::Tx;
 use super::fenced::FencedWrite;
 use super::lease::{Fence, columns};
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress};
 use crate::domain::policy::{Breach, Call, Rule, Selector};
 use crate::domain::{Payload, SubmitterKey, TxId, WorkerId};
 
@@ -137,18 +137,18 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
         )
         INSERT INTO policy_audit
             (chain_id, submitter, tx_id, request_id, decision, rule, recipient, selector, value, limit_value, day, day_total,
-             node_id, fencing_token)
+             worker_id, fencing_token)
         SELECT u.chain_id, u.submitter, u.tx_id, t.request_id, u.decision, u.rule, u.recipient, u.selector, u.value,
                u.limit_value, today.day,
                CASE
                    WHEN u.decision = 'REFUSED' THEN u.spent
                    ELSE before.total + sum(u.value) FILTER (WHERE u.decision = 'COUNTED')
                        OVER (PARTITION BY u.chain_id, u.submitter ORDER BY u.place) END,
-               u.node_id, u.token
-        FROM unnest($1::BIGINT[], $2::TEXT[], $3::UUID[], $4::TEXT[], $5::TEXT[], $6::TEXT[], $7::TEXT[], $8::NUMERIC[],
+               u.worker_id, u.token
+        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[], $4::TEXT[], $5::TEXT[], $6::BYTEA[], $7::BYTEA[], $8::NUMERIC[],
                     $9::NUMERIC[], $10::NUMERIC[], $11::TEXT[], $12::BIGINT[])
           WITH ORDINALITY AS u (chain_id, submitter, tx_id, decision, rule, recipient, selector, value, limit_value, spent,
-                                node_id, token, place)
+                                worker_id, token, place)
         CROSS JOIN today
         JOIN managed_tx t ON t.tx_id = u.tx_id AND t.submitter = u.submitter
         -- The lease row is locked: no other commit can count for this submitter meanwhile.
@@ -164,8 +164,8 @@ pub(super) async fn note_policy(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
     .bind(notes.iter().map(|(_, note)| note.tx_id.0).collect::<Vec<Uuid>>())
     .bind(notes.iter().map(|(_, note)| note.decision.as_str()).collect::<Vec<_>>())
     .bind(notes.iter().map(|(_, note)| note.rule.as_str()).collect::<Vec<_>>())
-    .bind(text(|note| note.to.map(|to| format!("{to:#x}"))))
-    .bind(text(|note| note.selector.map(|selector| format!("0x{}", hex::encode(selector)))))
+    .bind(notes.iter().map(|(_, note)| note.to.map(StoredAddress::from)).collect::<Vec<_>>())
+    .bind(notes.iter().map(|(_, note)| note.selector).collect::<Vec<_>>())
     .bind(text(|note| Some(note.value.to_string())))
     .bind(text(|note| note.limit.map(|limit| limit.to_string())))
     .bind(text(|note| note.spent.map(|spent| spent.to_string())))
@@ -189,7 +189,7 @@ impl Store {
             )
             SELECT spent.total::TEXT,
                    EXISTS (SELECT FROM policy_audit a WHERE a.tx_id = u.tx_id AND a.day = today.day AND a.decision = 'COUNTED')
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) WITH ORDINALITY AS u (chain_id, submitter, tx_id, place)
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) WITH ORDINALITY AS u (chain_id, submitter, tx_id, place)
             CROSS JOIN today
             CROSS JOIN LATERAL (
                 SELECT coalesce(max(a.day_total), 0) AS total
@@ -217,16 +217,16 @@ impl Store {
     /// The newest decisions, newest first.
     pub async fn policy_entries(&self, filter: &PolicyFilter) -> Result<Vec<PolicyEntry>, StoreError> {
         let (chain, address) = match filter.submitter {
-            Some(key) => (Some(key.chain_id.as_i64()), Some(key.address_text())),
+            Some(key) => (Some(key.chain_id.as_i64()), Some(row::address(key))),
             None => (None, None),
         };
         let rows: Vec<EntryRow> = sqlx::query_as(
             "-- policy_entries
             SELECT entry_no, chain_id, submitter, tx_id, request_id, decision, rule, recipient, selector, value::TEXT AS value,
-                   limit_value::TEXT AS limit_value, day, day_total::TEXT AS day_total, node_id, fencing_token, decided_at
+                   limit_value::TEXT AS limit_value, day, day_total::TEXT AS day_total, worker_id, fencing_token, decided_at
             FROM policy_audit
             WHERE ($1::BIGINT IS NULL OR chain_id = $1)
-              AND ($2::TEXT IS NULL OR submitter = $2)
+              AND ($2::BYTEA IS NULL OR submitter = $2)
               AND ($3::UUID IS NULL OR tx_id = $3)
               AND (NOT $4 OR decision = 'REFUSED')
             ORDER BY entry_no DESC
@@ -248,18 +248,18 @@ impl Store {
 struct EntryRow {
     entry_no: i64,
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     tx_id: Uuid,
     request_id: String,
     decision: String,
     rule: String,
-    recipient: Option<String>,
-    selector: Option<String>,
+    recipient: Option<StoredAddress>,
+    selector: Option<[u8; 4]>,
     value: String,
     limit_value: Option<String>,
     day: NaiveDate,
     day_total: Option<String>,
-    node_id: String,
+    worker_id: String,
     fencing_token: i64,
     decided_at: DateTime<Utc>,
 }
@@ -270,18 +270,18 @@ impl TryFrom<EntryRow> for PolicyEntry {
     fn try_from(row: EntryRow) -> Result<PolicyEntry, StoreError> {
         Ok(PolicyEntry {
             entry_no: row.entry_no,
-            submitter: row::key("policy_audit", row.chain_id, &row.submitter)?,
+            submitter: row::key("policy_audit", row.chain_id, row.submitter)?,
             tx_id: TxId(row.tx_id),
             request_id: row.request_id,
             decision: row.decision,
             rule: row.rule,
-            to: row.recipient,
-            selector: row.selector,
+            to: row.recipient.map(|recipient| recipient.to_string()),
+            selector: row.selector.map(|selector| row::hex_text(&selector)),
             value: row.value,
             limit: row.limit_value,
             day: row.day,
             day_total: row.day_total,
-            worker_id: row.node_id,
+            worker_id: row.worker_id,
             fencing_token: row.fencing_token,
             decided_at: row.decided_at,
         })

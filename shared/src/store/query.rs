@@ -10,7 +10,7 @@ use super::diagnosis::DiagnosisView;
 use super::error::StoreError;
 use super::pool::Store;
 use super::receipt::{Mined, read_receipt};
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress, StoredHash};
 use crate::domain::{
     ChainId, FinalConfirmations, Finality, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
 };
@@ -89,13 +89,13 @@ pub struct TxFilter {
 struct TxRow {
     tx_id: Uuid,
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     request_id: String,
     payload: serde_json::Value,
     state: String,
     sub_state: Option<String>,
-    tx_hash: Option<String>,
-    replaced_by_hash: Option<String>,
+    tx_hash: Option<StoredHash>,
+    replaced_by_hash: Option<StoredHash>,
     submit_attempts: i32,
     last_submit_at: Option<DateTime<Utc>>,
     last_error: Option<String>,
@@ -103,20 +103,21 @@ struct TxRow {
     last_mempool_diag: Option<serde_json::Value>,
     receipt: Option<serde_json::Value>,
     block_number: Option<i64>,
-    block_hash: Option<String>,
-    canonical_hash: Option<String>,
+    block_hash: Option<StoredHash>,
+    canonical_hash: Option<StoredHash>,
     head: Option<i64>,
     confirmations: Option<serde_json::Value>,
+    confirmation_hashes: Option<Vec<u8>>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     confirmed_at: Option<DateTime<Utc>>,
     finished_at: Option<DateTime<Utc>>,
 }
 
-/// The select list of all reads in this file; the chain's head is one index look-up. `$confirmations` is the
-/// expression for the confirming blocks: in lists without their hashes.
+/// The select list of all reads in this file; the chain's head is one index look-up. `$hashes` are the hashes of
+/// the confirming blocks: NULL in lists.
 macro_rules! select_tx {
-    ($name:literal, $confirmations:literal, $rest:literal) => {
+    ($name:literal, $hashes:literal, $rest:literal) => {
         concat!(
             "-- ",
             $name,
@@ -127,9 +128,9 @@ macro_rules! select_tx {
                    (SELECT b.hash FROM chain_block b WHERE b.chain_id = t.chain_id AND b.number = t.block_number)
                        AS canonical_hash,
                    (SELECT max(b.number) FROM chain_block b WHERE b.chain_id = t.chain_id) AS head,
-                   ",
-            $confirmations,
-            " AS confirmations
+                   t.confirmations, ",
+            $hashes,
+            " AS confirmation_hashes
             FROM managed_tx t
             ",
             $rest
@@ -140,7 +141,7 @@ macro_rules! select_tx {
 impl Store {
     pub async fn get_tx(&self, tx_id: TxId) -> Result<Option<TxView>, StoreError> {
         let row: Option<TxRow> =
-            sqlx::query_as(select_tx!("get_tx", "t.confirmations", "WHERE t.tx_id = $1"))
+            sqlx::query_as(select_tx!("get_tx", "t.confirmation_hashes", "WHERE t.tx_id = $1"))
                 .bind(tx_id.0)
                 .fetch_optional(&self.pool)
                 .await
@@ -155,11 +156,11 @@ impl Store {
     ) -> Result<Option<TxView>, StoreError> {
         let row: Option<TxRow> = sqlx::query_as(select_tx!(
             "get_tx_by_request",
-            "t.confirmations",
+            "t.confirmation_hashes",
             "WHERE t.chain_id = $1 AND t.submitter = $2 AND t.request_id = $3"
         ))
         .bind(submitter.chain_id.as_i64())
-        .bind(submitter.address_text())
+        .bind(row::address(submitter))
         .bind(request_id)
         .fetch_optional(&self.pool)
         .await
@@ -169,8 +170,7 @@ impl Store {
 
     /// Newest first. Built dynamically, because a nullable parameter would prevent the planner from using the index.
     pub async fn list_tx(&self, filter: &TxFilter) -> Result<Vec<TxView>, StoreError> {
-        let mut query =
-            QueryBuilder::<Postgres>::new(select_tx!("list_tx", "t.confirmations - 'above'", "WHERE TRUE"));
+        let mut query = QueryBuilder::<Postgres>::new(select_tx!("list_tx", "NULL::BYTEA", "WHERE TRUE"));
         match &filter.among {
             None => push_conditions(&mut query, filter),
             // The newest of each submitter by its index, then the newest of those: rows of other submitters are not
@@ -184,9 +184,9 @@ impl Store {
                     )
                     .push_bind(among.iter().map(|key| key.chain_id.as_i64()).collect::<Vec<i64>>())
                     .push("::BIGINT[], ")
-                    .push_bind(among.iter().map(SubmitterKey::address_text).collect::<Vec<String>>())
+                    .push_bind(among.iter().map(|key| row::address(*key)).collect::<Vec<_>>())
                     .push(
-                        "::TEXT[]) AS u (chain_id, submitter)
+                        "::BYTEA[]) AS u (chain_id, submitter)
                         CROSS JOIN LATERAL (
                             SELECT t.tx_id
                             FROM managed_tx t
@@ -225,7 +225,7 @@ fn push_conditions(query: &mut QueryBuilder<Postgres>, filter: &TxFilter) {
         query.push(" AND t.chain_id = ").push_bind(chain_id.as_i64());
     }
     if let Some(submitter) = filter.submitter {
-        query.push(" AND t.submitter = ").push_bind(submitter.address_text());
+        query.push(" AND t.submitter = ").push_bind(row::address(submitter));
     }
     if let Some(state) = filter.state {
         // A literal is safe: it comes from a fixed list. QUEUED has a partial index.
@@ -251,40 +251,38 @@ impl TryFrom<TxRow> for TxView {
     fn try_from(row: TxRow) -> Result<Self, StoreError> {
         let id = row.tx_id.to_string();
         let cell = |column| Cell { table: "managed_tx", column, id: &id };
-        let hash = |column, text: Option<String>| text.map(|text| row::hash(cell(column), &text)).transpose();
         let number =
             |column, number: Option<i64>| number.map(|number| cell(column).unsigned(number)).transpose();
         let state: TxState = cell("state").parse(&row.state)?;
         // Shown while unmined only. A diagnosis that a later release wrote and this one cannot read is ignored.
         let mempool = row.last_mempool_diag.filter(|_| state.is_open() && state != TxState::Tracking);
-        let mined = Mined {
-            tx_hash: row.tx_hash.as_deref(),
-            block_number: row.block_number,
-            block_hash: row.block_hash.as_deref(),
-        };
+        let mined =
+            Mined { tx_hash: row.tx_hash, block_number: row.block_number, block_hash: row.block_hash };
         let receipt = row.receipt.map(|receipt| read_receipt(cell("receipt"), receipt, mined)).transpose()?;
         let block_number = number("block_number", row.block_number)?;
-        let block_hash = hash("block_hash", row.block_hash)?;
+        let block_hash = row.block_hash.map(H256::from);
         let counted = row.confirmations.zip(block_number.zip(block_hash));
-        let counted =
-            counted.map(|(json, own)| read_confirmations(cell("confirmations"), json, own)).transpose()?;
+        let hashes = row.confirmation_hashes;
+        let counted = counted
+            .map(|(json, own)| read_confirmations(cell("confirmations"), json, hashes, own))
+            .transpose()?;
         Ok(TxView {
             tx_id: TxId(row.tx_id),
-            submitter: row::key("managed_tx", row.chain_id, &row.submitter)?,
+            submitter: row::key("managed_tx", row.chain_id, row.submitter)?,
             request_id: row.request_id,
             payload: cell("payload").json(row.payload)?,
             state,
             last_error: TxError::from_row(row.last_error, row.error, state, row.sub_state.as_deref()),
             mempool: mempool.and_then(|diagnosis| serde_json::from_value(diagnosis).ok()),
             sub_state: row.sub_state,
-            tx_hash: hash("tx_hash", row.tx_hash)?,
-            replaced_by_hash: hash("replaced_by_hash", row.replaced_by_hash)?,
+            tx_hash: row.tx_hash.map(H256::from),
+            replaced_by_hash: row.replaced_by_hash.map(H256::from),
             submit_attempts: cell("submit_attempts").unsigned(row.submit_attempts.into())?,
             last_submit_at: row.last_submit_at,
             receipt,
             block_number,
             block_hash,
-            canonical_hash: hash("canonical_hash", row.canonical_hash)?,
+            canonical_hash: row.canonical_hash.map(H256::from),
             head: number("head", row.head)?,
             counted,
             created_at: row.created_at,

@@ -11,7 +11,7 @@ use super::lease::columns;
 use super::load::{ending, seconds};
 use super::pool::Store;
 use super::reservation_lane::{WaitingReservation, WaitingRow};
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress};
 use crate::domain::{Ending, Payload, SubmitterKey, TxError, TxId, TxState};
 
 /// An intent that waits for a nonce.
@@ -53,7 +53,7 @@ impl BlockedFor {
 #[derive(sqlx::FromRow)]
 struct QueuedRow {
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     tx_id: Uuid,
     payload: serde_json::Value,
     sub_state: Option<String>,
@@ -81,8 +81,8 @@ impl Store {
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
             SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
-                   q.ending_code, q.error, q.trace_context, q.blocked_for, q.hold_seconds, q.wanted_for, q.gave_up
-            FROM unnest($1::BIGINT[], $2::TEXT[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
+                   q.ending_code, q.error, q.trace_context, q.blocked_for, q.reserve_seconds, q.wanted_for, q.gave_up
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             -- The status is checked here because a lane may not have read the pause yet. LATERAL with LIMIT forces one
             -- index look-up per submitter: right after thousands were resumed, stale statistics say that none is active,
             -- and the planner would compare each of them with the whole list.
@@ -93,7 +93,7 @@ impl Store {
             ) active
             CROSS JOIN LATERAL (
                 SELECT t.chain_id, t.submitter, t.seq, t.tx_id, t.payload, t.sub_state, t.last_error, t.trace_context,
-                       t.ending, t.ending_reason, t.ending_code, t.error, r.hold_seconds, r.gave_up,
+                       t.ending, t.ending_reason, t.ending_code, t.error, r.reserve_seconds, r.gave_up,
                        extract(epoch FROM r.wanted_until - clock_timestamp())::FLOAT8 AS wanted_for,
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
                        extract(epoch FROM clock_timestamp() - t.blocked_since)::FLOAT8 AS blocked_for
@@ -114,7 +114,7 @@ impl Store {
         .map_err(StoreError::db("queue_heads"))?;
         let mut heads: HashMap<SubmitterKey, Vec<QueuedIntent>> = HashMap::new();
         for queued in rows {
-            let key = row::key("managed_tx", queued.chain_id, &queued.submitter)?;
+            let key = row::key("managed_tx", queued.chain_id, queued.submitter)?;
             let id = queued.tx_id.to_string();
             let payload = Cell { table: "managed_tx", column: "payload", id: &id }.json(queued.payload)?;
             heads.entry(key).or_default().push(QueuedIntent {

@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use super::error::StoreError;
 use super::fenced::Move;
-use super::row::Cell;
+use super::row::{Cell, StoredHash};
 use crate::domain::Receipt;
 
 /// The columns of the same row that complete a receipt.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mined<'a> {
-    pub(super) tx_hash: Option<&'a str>,
+#[derive(Clone, Copy)]
+pub(super) struct Mined {
+    pub(super) tx_hash: Option<StoredHash>,
     pub(super) block_number: Option<i64>,
-    pub(super) block_hash: Option<&'a str>,
+    pub(super) block_hash: Option<StoredHash>,
 }
 
 /// The column value for a move.
@@ -34,16 +34,13 @@ pub(super) fn receipt_json(change: &Move) -> Option<Value> {
 
 /// Reads the column and completes it from the other columns. Rows of earlier releases have the complete JSON, which
 /// takes precedence.
-pub(super) fn read_receipt(
-    cell: Cell<'_>,
-    mut value: Value,
-    mined: Mined<'_>,
-) -> Result<Receipt, StoreError> {
+pub(super) fn read_receipt(cell: Cell<'_>, mut value: Value, mined: Mined) -> Result<Receipt, StoreError> {
     if let Some(fields) = value.as_object_mut() {
+        let text = |hash: StoredHash| Value::from(hash.to_string());
         let columns = [
-            ("txHash", mined.tx_hash.map(Value::from)),
+            ("txHash", mined.tx_hash.map(text)),
             ("blockNumber", mined.block_number.map(Value::from)),
-            ("blockHash", mined.block_hash.map(Value::from)),
+            ("blockHash", mined.block_hash.map(text)),
         ];
         for (name, column) in columns {
             if let Some(column) = column.filter(|_| !fields.contains_key(name)) {
@@ -56,7 +53,6 @@ pub(super) fn read_receipt(
 
 #[cfg(test)]
 mod tests {
-    use super::super::row::hash_text;
     use super::*;
     use crate::domain::{H256, TxId, TxState, U256};
 
@@ -79,9 +75,9 @@ mod tests {
     }
 
     fn read(value: Value, tx_hash: H256) -> Receipt {
-        let (tx_hash, block_hash) = (hash_text(tx_hash), hash_text(receipt().block_hash));
-        let mined = Mined { tx_hash: Some(&tx_hash), block_number: Some(7), block_hash: Some(&block_hash) };
-        read_receipt(Cell { table: "managed_tx", column: "receipt", id: "1" }, value, mined).unwrap()
+        let (tx_hash, block_hash) = (tx_hash.into(), receipt().block_hash.into());
+        let mined = Mined { tx_hash: Some(tx_hash), block_number: Some(7), block_hash: Some(block_hash) };
+        read_receipt(Cell { table: "managed_tx", column: "receipt", id: &1 }, value, mined).unwrap()
     }
 
     #[test]

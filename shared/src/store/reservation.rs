@@ -136,14 +136,14 @@ impl Store {
                 SELECT chain_id, submitter, tx_id, $12, $13
                 FROM accepted
                 WHERE $11)
-            INSERT INTO nonce_reservation (tx_id, chain_id, submitter, via, owner, hold_seconds, wanted_until)
+            INSERT INTO nonce_reservation (tx_id, chain_id, submitter, via, owner, reserve_seconds, wanted_until)
             SELECT tx_id, chain_id, submitter, $7, $8, $9, clock_timestamp() + make_interval(secs => $10)
             FROM accepted
             RETURNING tx_id",
         )
         .bind(new.tx_id.0)
         .bind(new.submitter.chain_id.as_i64())
-        .bind(new.submitter.address_text())
+        .bind(row::address(new.submitter))
         .bind(&new.request_id)
         .bind(Json(&zero_transfer))
         .bind(reservation_hash().as_bytes().to_vec())
@@ -169,14 +169,14 @@ impl Store {
         let (tx_id, hash, low_level, protect_reason): Row = sqlx::query_as(
             "-- explain_reservation
             SELECT t.tx_id, t.payload_hash, s.low_level, c.protect_reason
-            FROM (SELECT $1::BIGINT AS chain_id, $2::TEXT AS submitter, $3::TEXT AS request_id) u
+            FROM (SELECT $1::BIGINT AS chain_id, $2::BYTEA AS submitter, $3::TEXT AS request_id) u
             LEFT JOIN managed_tx t
                 ON t.chain_id = u.chain_id AND t.submitter = u.submitter AND t.request_id = u.request_id
             LEFT JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter",
         )
         .bind(new.submitter.chain_id.as_i64())
-        .bind(new.submitter.address_text())
+        .bind(row::address(new.submitter))
         .bind(&new.request_id)
         .fetch_one(&self.pool)
         .await

@@ -10,7 +10,7 @@ use super::fence::Tx;
 use super::fenced::FencedWrite;
 use super::lease::Fence;
 use super::load::seconds;
-use super::row::Cell;
+use super::row::{self, Cell};
 use crate::domain::{Answer, Nonce, Payload, ReservationState, TxId};
 
 /// Extra time after expiry, so that an answer that is being committed is still read.
@@ -40,8 +40,8 @@ impl ReservedNonce {
 /// The columns of `nonce_reservation` read with an open intent; NULL if it has no reservation.
 #[derive(sqlx::FromRow)]
 pub(super) struct ReservedRow {
-    hold_state: Option<String>,
-    hold_left: Option<f64>,
+    reservation_state: Option<String>,
+    reservation_left: Option<f64>,
     answer_payload: Option<serde_json::Value>,
     answer_raw: Option<Vec<u8>>,
     gave_up: Option<String>,
@@ -55,9 +55,9 @@ impl ReservedRow {
         id: &str,
         read_at: Instant,
     ) -> Result<Option<ReservedNonce>, StoreError> {
-        let cell = |column| Cell { table: "nonce_reservation", column, id };
-        let Some(state) = self.hold_state else { return Ok(None) };
-        let left = self.hold_left.unwrap_or(0.0) + GRACE_SECONDS;
+        let cell = |column| Cell { table: "nonce_reservation", column, id: &id };
+        let Some(state) = self.reservation_state else { return Ok(None) };
+        let left = self.reservation_left.unwrap_or(0.0) + GRACE_SECONDS;
         let payload: Option<Payload> =
             self.answer_payload.map(|payload| cell("answer_payload").json(payload)).transpose()?;
         let answer = match (payload, self.answer_raw, self.gave_up) {
@@ -91,14 +91,14 @@ pub struct WaitingReservation {
 
 #[derive(sqlx::FromRow)]
 pub(super) struct WaitingRow {
-    hold_seconds: Option<f64>,
+    reserve_seconds: Option<f64>,
     wanted_for: Option<f64>,
     gave_up: Option<String>,
 }
 
 impl WaitingRow {
     pub(super) fn into_reservation(self, read_at: Instant) -> Option<WaitingReservation> {
-        let reserve_for = seconds(Some(self.hold_seconds?));
+        let reserve_for = seconds(Some(self.reserve_seconds?));
         let wanted_until = read_at + seconds(self.wanted_for);
         Some(WaitingReservation { reserve_for, wanted_until, read_at, gave_up: self.gave_up })
     }
@@ -143,26 +143,26 @@ pub(super) async fn write_reservations(tx: &mut Tx<'_>, live: &[&FencedWrite]) -
         _ => None,
     };
     let done = sqlx::query(
-        "-- write_holds
+        "-- write_reservations
         UPDATE nonce_reservation r
         SET state = u.to_state,
             nonce = coalesce(u.nonce, r.nonce),
             expires_at = CASE
-                WHEN u.hold IS NULL THEN r.expires_at
-                ELSE clock_timestamp() + make_interval(secs => u.hold) END,
+                WHEN u.reserve_for IS NULL THEN r.expires_at
+                ELSE clock_timestamp() + make_interval(secs => u.reserve_for) END,
             -- The lane has not read an answer that was stored before the nonce was assigned: noted_at stays unset.
             noted_at = CASE
                 WHEN r.answered_at IS NULL OR u.from_state = 'REQUESTED' THEN r.noted_at
                 ELSE coalesce(r.noted_at, clock_timestamp()) END,
             settled_at = CASE WHEN u.to_state IN ('USED', 'RECYCLABLE') THEN clock_timestamp() END,
             fencing_token = u.token
-        FROM unnest($1::UUID[], $2::TEXT[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::BIGINT[], $7::FLOAT8[], $8::BOOLEAN[])
-          AS u (tx_id, submitter, token, from_state, to_state, nonce, hold, unanswered)
+        FROM unnest($1::UUID[], $2::BYTEA[], $3::BIGINT[], $4::TEXT[], $5::TEXT[], $6::BIGINT[], $7::FLOAT8[], $8::BOOLEAN[])
+          AS u (tx_id, submitter, token, from_state, to_state, nonce, reserve_for, unanswered)
         WHERE r.tx_id = u.tx_id AND r.submitter = u.submitter AND r.state = u.from_state
           AND (NOT u.unanswered OR r.answered_at IS NULL)",
     )
     .bind(writes.iter().map(|(_, write)| write.tx_id.0).collect::<Vec<Uuid>>())
-    .bind(writes.iter().map(|(fence, _)| fence.key.address_text()).collect::<Vec<_>>())
+    .bind(writes.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
     .bind(writes.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
     .bind(writes.iter().map(|(_, write)| write.change.states().0).collect::<Vec<_>>())
     .bind(writes.iter().map(|(_, write)| write.change.states().1).collect::<Vec<_>>())
@@ -186,8 +186,8 @@ pub(super) async fn write_reservations(tx: &mut Tx<'_>, live: &[&FencedWrite]) -
     )
     .execute(&mut **tx)
     .await
-    .map_err(StoreError::db("write_holds"))?;
-    ensure_rows("write_holds", writes.len(), done.rows_affected() as usize)?;
+    .map_err(StoreError::db("write_reservations"))?;
+    ensure_rows("write_reservations", writes.len(), done.rows_affected() as usize)?;
     write_answers(tx, &writes).await
 }
 

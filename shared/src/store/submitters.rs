@@ -4,9 +4,10 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::error::StoreError;
+use super::lease::columns;
 use super::operator::SubmitterStatus;
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress};
 use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey, TxId};
 
 /// Queues are counted up to this limit: an exact count of a long queue costs as much as reading it.
@@ -55,7 +56,7 @@ pub struct BlockedView {
 #[derive(sqlx::FromRow)]
 struct SubmitterRow {
     chain_id: i64,
-    submitter: String,
+    submitter: StoredAddress,
     signer: String,
     status: String,
     status_reason: Option<String>,
@@ -131,7 +132,7 @@ impl Store {
             sqlx::query_as(select_submitter!("get_submitter", "WHERE s.chain_id = $2 AND s.submitter = $3"))
                 .bind(cap())
                 .bind(key.chain_id.as_i64())
-                .bind(key.address_text())
+                .bind(row::address(key))
                 .fetch_optional(&self.pool)
                 .await
                 .map_err(StoreError::db("get_submitter"))?;
@@ -146,19 +147,22 @@ impl Store {
         after: Option<SubmitterKey>,
         limit: u32,
     ) -> Result<Vec<SubmitterView>, StoreError> {
+        let (chains, addresses) = among.map(columns).unzip();
         let rows: Vec<SubmitterRow> = sqlx::query_as(select_submitter!(
             "list_submitters",
             "WHERE ($2::BIGINT IS NULL OR s.chain_id = $2) AND (s.chain_id, s.submitter) > ($3, $4)
-                AND ($6::TEXT[] IS NULL OR s.chain_id || ':' || s.submitter = ANY($6))
+                AND ($6::BIGINT[] IS NULL
+                     OR (s.chain_id, s.submitter) IN (SELECT * FROM unnest($6::BIGINT[], $7::BYTEA[])))
             ORDER BY s.chain_id, s.submitter
             LIMIT $5"
         ))
         .bind(cap())
         .bind(chain_id.map(ChainId::as_i64))
         .bind(after.map_or(0, |key| key.chain_id.as_i64()))
-        .bind(after.map_or_else(String::new, |key| key.address_text()))
+        .bind(after.map_or_else(Vec::new, |key| key.address.0.to_vec()))
         .bind(i64::from(limit))
-        .bind(among.map(|own| own.iter().map(SubmitterKey::to_string).collect::<Vec<String>>()))
+        .bind(chains)
+        .bind(addresses)
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("list_submitters"))?;
@@ -188,7 +192,7 @@ impl TryFrom<SubmitterRow> for SubmitterView {
         let window =
             row.max_in_flight.map(|window| u32::try_from(window).map_err(|e| cell("max_in_flight").bad(e)));
         Ok(SubmitterView {
-            key: row::key("submitter", row.chain_id, &row.submitter)?,
+            key: row::key("submitter", row.chain_id, row.submitter)?,
             status: cell("status").parse(&row.status)?,
             queue_depth: cell("queue_depth").unsigned(row.queue_depth)?,
             in_flight: cell("in_flight").unsigned(row.in_flight)?,

@@ -34,7 +34,7 @@ impl Store {
         request: Request<'_>,
     ) -> Result<TxRequestOutcome, StoreError> {
         let number: Option<i64> = sqlx::query_scalar(
-            "-- ask_about_tx
+            "-- request_tx_action
             INSERT INTO tx_request (tx_id, chain_id, submitter, action, reason, actor)
             SELECT t.tx_id, t.chain_id, t.submitter, $2, $3, $4
             FROM managed_tx t
@@ -49,7 +49,7 @@ impl Store {
         .bind(request.actor)
         .fetch_optional(&self.pool)
         .await
-        .map_err(StoreError::db("ask_about_tx"))?;
+        .map_err(StoreError::db("request_tx_action"))?;
         if let Some(number) = number {
             return Ok(TxRequestOutcome::Recorded(RequestNo(number)));
         }
@@ -61,7 +61,7 @@ impl Store {
 
     pub async fn tx_request_entry(&self, number: RequestNo) -> Result<TxRequestEntry, StoreError> {
         let (applied, outcome, refused) = sqlx::query_as(
-            "-- asked_entry
+            "-- tx_request_entry
             SELECT applied_at IS NOT NULL, outcome, refused
             FROM tx_request
             WHERE request_no = $1",
@@ -69,7 +69,7 @@ impl Store {
         .bind(number.0)
         .fetch_one(&self.pool)
         .await
-        .map_err(StoreError::db("asked_entry"))?;
+        .map_err(StoreError::db("tx_request_entry"))?;
         Ok(TxRequestEntry { applied, outcome, refused })
     }
 }

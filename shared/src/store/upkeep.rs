@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::error::StoreError;
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress};
 use crate::domain::{BlockedReason, ChainId, Nonce, SubmitterKey};
 
 /// The backlog of one chain.
@@ -81,7 +81,7 @@ impl Store {
         retention: Duration,
         after: Option<SubmitterKey>,
     ) -> Result<Pruned, StoreError> {
-        let (removed, chain_id, submitter): (i64, Option<i64>, Option<String>) = sqlx::query_as(delete_old!(
+        let (removed, chain_id, submitter): (i64, Option<i64>, Option<StoredAddress>) = sqlx::query_as(delete_old!(
             "prune_sequences",
             "page AS (
                 SELECT chain_id, submitter, open_from
@@ -111,12 +111,12 @@ impl Store {
         ))
         .bind(retention.as_secs_f64())
         .bind(after.map_or(0, |key| key.chain_id.as_i64()))
-        .bind(after.map_or_else(String::new, |key| key.address_text()))
+        .bind(after.map_or_else(Vec::new, |key| key.address.0.to_vec()))
         .fetch_one(&self.pool)
         .await
         .map_err(StoreError::db("prune_sequences"))?;
         let upto = chain_id.zip(submitter);
-        let upto = upto.map(|(chain, submitter)| row::key("submitter_nonce_cursor", chain, &submitter));
+        let upto = upto.map(|(chain, submitter)| row::key("submitter_nonce_cursor", chain, submitter));
         Ok(Pruned { removed: removed.unsigned_abs(), upto: upto.transpose()? })
     }
 
@@ -148,23 +148,23 @@ impl Store {
     /// retained intent.
     pub async fn prune_external(&self, retention: Duration) -> Result<u64, StoreError> {
         let removed = sqlx::query(
-            "-- prune_foreign
-            DELETE FROM foreign_nonce f
-            WHERE f.noted_at < clock_timestamp() - make_interval(secs => $1)
+            "-- prune_external
+            DELETE FROM external_nonce e
+            WHERE e.noted_at < clock_timestamp() - make_interval(secs => $1)
               AND NOT EXISTS (
                   SELECT 1 FROM managed_tx t
-                  WHERE t.chain_id = f.chain_id AND t.submitter = f.submitter AND t.nonce < f.first_nonce)",
+                  WHERE t.chain_id = e.chain_id AND t.submitter = e.submitter AND t.nonce < e.first_nonce)",
         )
         .bind(retention.as_secs_f64())
         .execute(&self.pool)
         .await
-        .map_err(StoreError::db("prune_foreign"))?;
+        .map_err(StoreError::db("prune_external"))?;
         Ok(removed.rows_affected())
     }
 
     /// Strict sequences without an owner. Shared ones are left out: they may lag behind the chain.
     pub async fn idle_sequences(&self) -> Result<Vec<IdleSequence>, StoreError> {
-        let rows: Vec<(i64, String, i64, bool)> = sqlx::query_as(
+        let rows: Vec<(i64, StoredAddress, i64, bool)> = sqlx::query_as(
             "-- idle_sequences
             SELECT c.chain_id, c.submitter, c.next_nonce, c.in_flight_state = 'PROTECT' OR c.suspect_reason IS NOT NULL
             FROM submitter_nonce_cursor c
@@ -180,7 +180,7 @@ impl Store {
             .map(|(chain_id, submitter, next, stopped)| {
                 let cell = Cell { table: "submitter_nonce_cursor", column: "next_nonce", id: &submitter };
                 Ok(IdleSequence {
-                    key: row::key("submitter_nonce_cursor", chain_id, &submitter)?,
+                    key: row::key("submitter_nonce_cursor", chain_id, submitter)?,
                     next: row::nonce(cell, next)?,
                     stopped,
                 })
@@ -189,7 +189,7 @@ impl Store {
     }
 
     pub async fn submitters_of(&self, chain: ChainId) -> Result<Vec<SubmitterKey>, StoreError> {
-        let rows: Vec<(i64, String)> = sqlx::query_as(
+        let rows: Vec<(i64, StoredAddress)> = sqlx::query_as(
             "-- submitters_of
             SELECT chain_id, submitter
             FROM submitter
@@ -200,7 +200,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("submitters_of"))?;
-        rows.into_iter().map(|(chain_id, submitter)| row::key("submitter", chain_id, &submitter)).collect()
+        rows.into_iter().map(|(chain_id, submitter)| row::key("submitter", chain_id, submitter)).collect()
     }
 
     /// The longest time that the head of a queue has been blocked, in seconds, per chain and sub-state.
@@ -218,7 +218,7 @@ impl Store {
         .map_err(StoreError::db("longest_blocked"))?;
         let mut blocked = Vec::new();
         for (chain_id, sub_state, age) in rows {
-            let cell = Cell { table: "managed_tx", column: "chain_id", id: "longest_blocked" };
+            let cell = Cell { table: "managed_tx", column: "chain_id", id: &"longest_blocked" };
             let Some(reason) = sub_state.as_deref().and_then(BlockedReason::of_sub_state) else { continue };
             blocked.push((ChainId(cell.unsigned(chain_id)?), reason, age.max(0.0)));
         }
@@ -291,7 +291,7 @@ impl Store {
                 let (chain_id, queued, oldest_age, protected, suspect, stuck, shared, ..) = row;
                 let (.., unmined, unmined_age, tracking, tracking_age) = row;
                 let chain =
-                    Cell { table: "submitter", column: "chain_id", id: "backlog" }.unsigned(chain_id)?;
+                    Cell { table: "submitter", column: "chain_id", id: &"backlog" }.unsigned(chain_id)?;
                 Ok(Backlog {
                     chain_id: ChainId(chain),
                     queued: queued.unsigned_abs(),

@@ -11,7 +11,7 @@ use super::attempt::AttemptKind;
 use super::error::StoreError;
 use super::external_nonce::{self, ExternalNonces};
 use super::pool::Store;
-use super::row::{self, Cell};
+use super::row::{self, Cell, StoredAddress, StoredHash};
 use crate::domain::{ChainId, FencingToken, Nonce, ReservationState, SubmitterKey, TxId, TxState};
 
 /// All rows of one submitter that can be compared with its transactions on chain.
@@ -69,7 +69,7 @@ pub struct AuditedReservation {
 
 #[derive(sqlx::FromRow)]
 struct SubmitterRow {
-    submitter: String,
+    submitter: StoredAddress,
     start_nonce: Option<i64>,
     next_nonce: Option<i64>,
     open_from: Option<i64>,
@@ -79,7 +79,7 @@ struct SubmitterRow {
 
 #[derive(sqlx::FromRow)]
 struct IntentRow {
-    submitter: String,
+    submitter: StoredAddress,
     tx_id: Uuid,
     state: String,
     nonce: Option<i64>,
@@ -87,12 +87,12 @@ struct IntentRow {
 
 #[derive(sqlx::FromRow)]
 struct AttemptRow {
-    submitter: String,
+    submitter: StoredAddress,
     tx_id: Uuid,
     ordinal: i32,
     nonce: i64,
     kind: String,
-    tx_hash: String,
+    tx_hash: StoredHash,
     fencing_token: i64,
     displaced: bool,
 }
@@ -122,7 +122,7 @@ impl Store {
 
     /// All submitters of a chain that have rows.
     pub async fn audit_submitters(&self, chain_id: ChainId) -> Result<Vec<SubmitterKey>, StoreError> {
-        let rows: Vec<String> = sqlx::query_scalar(
+        let rows: Vec<StoredAddress> = sqlx::query_scalar(
             "-- audit_submitters
             SELECT submitter FROM submitter WHERE chain_id = $1
             UNION
@@ -133,7 +133,7 @@ impl Store {
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("audit_submitters"))?;
-        rows.iter().map(|submitter| row::key("submitter", chain_id.as_i64(), submitter)).collect()
+        rows.into_iter().map(|submitter| row::key("submitter", chain_id.as_i64(), submitter)).collect()
     }
 }
 
@@ -153,7 +153,7 @@ async fn read_submitters(
     .await
     .map_err(StoreError::db("audit_cursors"))?;
     for found in rows {
-        let key = row::key("submitter_nonce_cursor", chain_id.as_i64(), &found.submitter)?;
+        let key = row::key("submitter_nonce_cursor", chain_id.as_i64(), found.submitter)?;
         let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
         let cursor = match (found.start_nonce, found.next_nonce, found.open_from) {
             (Some(start), Some(next), Some(open_from)) => Some(AuditedCursor {
@@ -177,16 +177,16 @@ async fn read_external(
     audited: &mut Audited,
 ) -> Result<(), StoreError> {
     let rows = sqlx::query_as(
-        "-- audit_foreign
+        "-- audit_external
         SELECT chain_id, submitter, first_nonce, last_nonce, cause
-        FROM foreign_nonce
+        FROM external_nonce
         WHERE chain_id = $1
         ORDER BY submitter, first_nonce",
     )
     .bind(chain_id.as_i64())
     .fetch_all(&mut **tx)
     .await
-    .map_err(StoreError::db("audit_foreign"))?;
+    .map_err(StoreError::db("audit_external"))?;
     for found in rows {
         let (key, range) = external_nonce::read(found)?;
         audited.entry(key).or_default().external.push(range);
@@ -211,7 +211,7 @@ async fn read_intents(
     .await
     .map_err(StoreError::db("audit_intents"))?;
     for found in rows {
-        let key = row::key("managed_tx", chain_id.as_i64(), &found.submitter)?;
+        let key = row::key("managed_tx", chain_id.as_i64(), found.submitter)?;
         let id = found.tx_id.to_string();
         let cell = |column| Cell { table: "managed_tx", column, id: &id };
         audited.entry(key).or_default().intents.push(AuditedIntent {
@@ -240,14 +240,14 @@ async fn read_attempts(
     .await
     .map_err(StoreError::db("audit_attempts"))?;
     for found in rows {
-        let key = row::key("tx_attempt", chain_id.as_i64(), &found.submitter)?;
+        let key = row::key("tx_attempt", chain_id.as_i64(), found.submitter)?;
         let cell = |column| Cell { table: "tx_attempt", column, id: &found.tx_hash };
         audited.entry(key).or_default().attempts.push(AuditedAttempt {
             tx_id: TxId(found.tx_id),
             ordinal: found.ordinal.unsigned_abs(),
             nonce: row::nonce(cell("nonce"), found.nonce)?,
             kind: cell("kind").parse(&found.kind)?,
-            tx_hash: row::hash(cell("tx_hash"), &found.tx_hash)?,
+            tx_hash: found.tx_hash.into(),
             fencing_token: row::token(cell("fencing_token"), found.fencing_token)?,
             displaced: found.displaced,
         });
@@ -260,7 +260,7 @@ async fn read_reservations(
     chain_id: ChainId,
     audited: &mut Audited,
 ) -> Result<(), StoreError> {
-    let rows: Vec<(String, Uuid, i64, String)> = sqlx::query_as(
+    let rows: Vec<(StoredAddress, Uuid, i64, String)> = sqlx::query_as(
         "-- audit_reservations
         SELECT submitter, tx_id, nonce, state
         FROM nonce_reservation
@@ -272,7 +272,7 @@ async fn read_reservations(
     .await
     .map_err(StoreError::db("audit_reservations"))?;
     for (submitter, tx_id, nonce, state) in rows {
-        let key = row::key("nonce_reservation", chain_id.as_i64(), &submitter)?;
+        let key = row::key("nonce_reservation", chain_id.as_i64(), submitter)?;
         let id = tx_id.to_string();
         let cell = |column| Cell { table: "nonce_reservation", column, id: &id };
         audited.entry(key).or_default().reservations.push(AuditedReservation {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::error::StoreError;
 use super::lease::{Lease, columns};
 use super::pool::Store;
-use super::row;
+use super::row::{self, StoredAddress};
 use crate::domain::SubmitterKey;
 
 impl Store {
@@ -19,13 +19,13 @@ impl Store {
             WITH mine AS (
                 SELECT l.chain_id, l.submitter, l.lease_id
                 FROM submitter_lease l
-                JOIN unnest($1::BIGINT[], $2::TEXT[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
+                JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
                   ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
                 ORDER BY l.chain_id, l.submitter
                 FOR NO KEY UPDATE OF l
             )
             UPDATE submitter_lease l
-            SET owner_node = NULL, lease_id = NULL, expires_at = '-infinity',
+            SET owner = NULL, lease_id = NULL, expires_at = '-infinity',
                 wake_pause_seconds = least(greatest(l.wake_pause_seconds * 2, 1), 60),
                 wake_at = clock_timestamp() + make_interval(secs => least(greatest(l.wake_pause_seconds * 2, 1), 60)),
                 blocked_at = clock_timestamp(),
@@ -48,7 +48,7 @@ impl Store {
 
     /// Submitters that are not claimed before `wake_at`, because the head of their queue waits for funds.
     pub async fn waiting_for_funds(&self) -> Result<Vec<SubmitterKey>, StoreError> {
-        let rows: Vec<(i64, String)> = sqlx::query_as(
+        let rows: Vec<(i64, StoredAddress)> = sqlx::query_as(
             "-- waiting_for_funds
             SELECT DISTINCT l.chain_id, l.submitter
             FROM managed_tx t
@@ -61,7 +61,7 @@ impl Store {
         .await
         .map_err(StoreError::db("waiting_for_funds"))?;
         rows.into_iter()
-            .map(|(chain_id, submitter)| row::key("submitter_lease", chain_id, &submitter))
+            .map(|(chain_id, submitter)| row::key("submitter_lease", chain_id, submitter))
             .collect()
     }
 
@@ -73,7 +73,7 @@ impl Store {
             WITH asleep AS (
                 SELECT l.chain_id, l.submitter
                 FROM submitter_lease l
-                JOIN unnest($1::BIGINT[], $2::TEXT[]) AS u (chain_id, submitter)
+                JOIN unnest($1::BIGINT[], $2::BYTEA[]) AS u (chain_id, submitter)
                   ON l.chain_id = u.chain_id AND l.submitter = u.submitter
                 WHERE l.wake_at IS NOT NULL
                 ORDER BY l.chain_id, l.submitter

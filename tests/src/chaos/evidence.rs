@@ -58,7 +58,7 @@ async fn intents(db: &PgPool) -> sqlx::Result<Vec<Intent>> {
         "SELECT tx_id::TEXT, request_id AS request, submitter, state, sub_state, error ->> 'code' AS code, nonce,
                 extract(epoch FROM created_at)::FLOAT8 AS created_at,
                 extract(epoch FROM finished_at)::FLOAT8 AS finished_at
-         FROM managed_tx
+         FROM v_managed_tx
          ORDER BY seq",
     )
     .fetch_all(db)
@@ -82,7 +82,7 @@ type RawAttempt = (String, String, i64, String, i64, bool, i32);
 async fn attempts(db: &PgPool) -> sqlx::Result<Vec<Attempt>> {
     let rows: Vec<RawAttempt> = sqlx::query_as(
         "SELECT tx_id::TEXT, submitter, nonce, tx_hash, fencing_token, kind = 'ORIGINAL', ordinal
-         FROM tx_attempt
+         FROM v_tx_attempt
          ORDER BY created_at, nonce",
     )
     .fetch_all(db)
@@ -173,7 +173,7 @@ fn panics(run: &ChaosRun) -> Vec<String> {
 
 /// Submitters with a `submitter.protected` event.
 async fn protected(db: &PgPool) -> sqlx::Result<Vec<String>> {
-    let query = "SELECT DISTINCT submitter FROM outbox_event WHERE kind = 'submitter.protected'";
+    let query = "SELECT DISTINCT '0x' || encode(submitter, 'hex') FROM outbox_event WHERE kind = 'submitter.protected'";
     sqlx::query_scalar(query).fetch_all(db).await
 }
 
@@ -208,7 +208,7 @@ pub(super) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
              FROM last_event
              WHERE kind IN ('submitter.protected', 'submitter.suspect', 'submitter.blocked', 'tx.stuck')
              GROUP BY submitter)
-         SELECT s.submitter,
+         SELECT '0x' || encode(s.submitter, 'hex') AS submitter,
                 count(*) FILTER (WHERE t.finished_at IS NULL AND t.tx_id IS NOT NULL) AS open,
                 concat_ws('; ', count(t.finished_at) || ' final',
                     string_agg(concat_ws(' ', t.state, t.nonce, t.tx_hash, t.block_hash), ', ' ORDER BY t.seq)

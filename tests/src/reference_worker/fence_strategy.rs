@@ -48,7 +48,7 @@ impl FenceStrategy {
                          WHERE l.submitter = $1 AND l.lease_id = $2 AND l.expires_at > clock_timestamp())"
             }
             // The same parameters, always true.
-            _ => "$1::TEXT IS NOT NULL AND $2::UUID IS NOT NULL",
+            _ => "$1::BYTEA IS NOT NULL AND $2::UUID IS NOT NULL",
         }
     }
 
@@ -56,7 +56,7 @@ impl FenceStrategy {
     pub(super) async fn pass(
         self,
         tx: &mut Transaction<'_, Postgres>,
-        submitter: &str,
+        submitter: &[u8],
         lease_id: Uuid,
     ) -> sqlx::Result<bool> {
         match self {

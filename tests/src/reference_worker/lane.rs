@@ -30,7 +30,7 @@ struct Lease {
 #[derive(Debug)]
 struct Draft {
     raw: Bytes,
-    hash: String,
+    hash: Vec<u8>,
     nonce: i64,
 }
 
@@ -38,7 +38,8 @@ struct Draft {
 pub(super) struct Lane {
     context: LaneContext,
     submitter: Submitter,
-    address: String,
+    /// The submitter as in the database.
+    address: Vec<u8>,
     lease: Option<Lease>,
     /// The result of the last write is unknown.
     in_doubt: bool,
@@ -48,7 +49,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(context: LaneContext, submitter: Submitter) -> Lane {
-        let address = submitter.text();
+        let address = submitter.bytes();
         Lane { context, submitter, address, lease: None, in_doubt: false, assigned: 0 }
     }
 
@@ -56,7 +57,7 @@ impl Lane {
         loop {
             if let Err(error) = self.step().await {
                 self.in_doubt = true;
-                tracing::info!(submitter = self.address, error = %format!("{error:#}"), "step failed, retrying");
+                tracing::info!(submitter = self.submitter.text(), error = %format!("{error:#}"), "step failed, retrying");
             }
             tokio::time::sleep(STEP_INTERVAL).await;
         }
@@ -103,7 +104,7 @@ impl Lane {
         let renewed = Instant::now();
         let claimed: Option<(Uuid, i64)> = sqlx::query_as(
             "UPDATE submitter_lease
-             SET owner_node = $2, fencing_token = fencing_token + 1, lease_id = gen_random_uuid(),
+             SET owner = $2, fencing_token = fencing_token + 1, lease_id = gen_random_uuid(),
                  expires_at = clock_timestamp() + make_interval(secs => $3)
              WHERE submitter = $1 AND expires_at < clock_timestamp()
              RETURNING lease_id, fencing_token",
@@ -155,7 +156,7 @@ impl Lane {
         if !self.context.strategy.pass(&mut tx, &self.address, lease.lease_id).await?
             || !self.write(&mut tx, lease, tx_id, &draft).await?
         {
-            tracing::info!(submitter = self.address, "fenced");
+            tracing::info!(submitter = self.submitter.text(), "fenced");
             self.lease = None;
             return Ok(());
         }
@@ -167,7 +168,7 @@ impl Lane {
 
     async fn maybe_pause(&self, drawn: Option<After>, here: After, lease: Lease, tx_id: Uuid) {
         if drawn == Some(here) {
-            self.context.pause(here, &self.address, lease.lease_id, tx_id).await;
+            self.context.pause(here, &self.submitter, lease.lease_id, tx_id).await;
         }
     }
 
@@ -180,7 +181,7 @@ impl Lane {
         let request = TransactionRequest::new().from(self.submitter.address()).to(to).value(value).data(data);
         let request = request.nonce(nonce).gas(GAS).gas_price(price).chain_id(self.context.chain_id);
         let raw = self.submitter.sign(&TypedTransaction::Legacy(request));
-        let hash = format!("0x{}", hex::encode(keccak256(&raw)));
+        let hash = keccak256(&raw).to_vec();
         Ok(Draft { raw, hash, nonce })
     }
 
@@ -212,8 +213,9 @@ impl Lane {
         let cursor = cursor.bind(draft.nonce).bind(tx_id).bind(lease.token).execute(&mut **tx).await?;
         let attempt = format!(
             "INSERT INTO tx_attempt
-                 (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-             SELECT gen_random_uuid(), $3, $4, $1, $5, 'ORIGINAL', $6, $7, '{{}}', $8
+                 (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+             SELECT gen_random_uuid(), $3, coalesce((SELECT max(ordinal) FROM tx_attempt WHERE tx_id = $3), 0) + 1,
+                    $4, $1, $5, 'ORIGINAL', $6, $7, '{{}}', $8
              WHERE {condition}"
         );
         let chain_id = i64::try_from(self.context.chain_id)?;
@@ -227,7 +229,7 @@ impl Lane {
     /// Finishes an open intent, or resends its attempts.
     async fn follow_up(&mut self, lease: Lease, tx_id: Uuid) -> Result<()> {
         let attempts: Vec<(String, Vec<u8>)> =
-            sqlx::query_as("SELECT tx_hash, raw_tx FROM tx_attempt WHERE tx_id = $1 ORDER BY created_at")
+            sqlx::query_as("SELECT '0x' || encode(tx_hash, 'hex'), raw_tx FROM tx_attempt WHERE tx_id = $1 ORDER BY created_at")
                 .bind(tx_id)
                 .fetch_all(&self.context.db)
                 .await?;
@@ -262,8 +264,8 @@ impl Lane {
         let cell = json!({ "succeeded": true, "gasUsed": "0x5208", "transactionIndex": 0 });
         let finished =
             sqlx::query(sqlx::AssertSqlSafe(statement)).bind(&self.address).bind(lease.lease_id).bind(tx_id);
-        let finished = finished.bind(receipt["transactionHash"].as_str()).bind(height);
-        let finished = finished.bind(receipt["blockHash"].as_str()).bind(cell).bind(lease.token);
+        let finished = finished.bind(bytes(&receipt["transactionHash"])?).bind(height);
+        let finished = finished.bind(bytes(&receipt["blockHash"])?).bind(cell).bind(lease.token);
         if !passed || finished.execute(&mut *tx).await?.rows_affected() != 1 {
             self.lease = None;
             return Ok(());
@@ -288,6 +290,11 @@ impl Lane {
             None => Ok(answer.get_mut("result").context("no result")?.take()),
         }
     }
+}
+
+fn bytes(value: &Value) -> Result<Vec<u8>> {
+    let digits = value.as_str().context("no text")?.trim_start_matches("0x");
+    Ok(hex::decode(digits)?)
 }
 
 fn number(value: &Value) -> u64 {

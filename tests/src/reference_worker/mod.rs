@@ -56,7 +56,7 @@ pub(crate) async fn prepare(stack: &Stack) {
                  (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
              VALUES ($1, $2, 0, 0, 1, 0)",
         ] {
-            let inserted = sqlx::query(statement).bind(chain_id).bind(submitter.text()).execute(stack.db());
+            let inserted = sqlx::query(statement).bind(chain_id).bind(submitter.bytes()).execute(stack.db());
             inserted.await.expect("a row of a submitter");
         }
     }

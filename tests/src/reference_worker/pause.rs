@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::{FenceStrategy, LaneContext};
+use crate::submitter::Submitter;
 
 const POLL: Duration = Duration::from_millis(20);
 /// How long it waits for the new owner to become active.
@@ -37,8 +38,8 @@ pub(super) fn pause_after(strategy: FenceStrategy, nth: usize) -> Option<After> 
 
 impl LaneContext {
     /// Waits until another worker owns the lease and is active, or until a time limit.
-    pub(super) async fn pause(&self, after: After, submitter: &str, lease_id: Uuid, tx_id: Uuid) {
-        tracing::info!(?after, submitter, tx.id = %tx_id, "pausing");
+    pub(super) async fn pause(&self, after: After, submitter: &Submitter, lease_id: Uuid, tx_id: Uuid) {
+        tracing::info!(?after, submitter = submitter.text(), tx.id = %tx_id, "pausing");
         let limit = Instant::now() + 2 * self.lease + Duration::from_secs(1);
         while Instant::now() < limit && !self.has_new_owner(submitter, lease_id).await {
             tokio::time::sleep(POLL).await;
@@ -53,11 +54,11 @@ impl LaneContext {
     }
 
     /// Another worker has claimed the lease.
-    async fn has_new_owner(&self, submitter: &str, lease_id: Uuid) -> bool {
+    async fn has_new_owner(&self, submitter: &Submitter, lease_id: Uuid) -> bool {
         let taken = sqlx::query_scalar(
             "SELECT EXISTS (SELECT FROM submitter_lease WHERE submitter = $1 AND lease_id <> $2)",
         );
-        taken.bind(submitter).bind(lease_id).fetch_one(&self.db).await.unwrap_or(false)
+        taken.bind(submitter.bytes()).bind(lease_id).fetch_one(&self.db).await.unwrap_or(false)
     }
 
     /// The new owner has continued this intent, or waits for a lock of this transaction.

@@ -49,13 +49,13 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
     let (db, chain_id) = (&history.context.db, history.key.chain_id.as_i64());
     let intents: Vec<IntentRow> = rows(
         db,
-        "SELECT tx_id, state, nonce, error ->> 'code' AS code, block_hash FROM managed_tx WHERE chain_id = $1",
+        "SELECT tx_id, state, nonce, error ->> 'code' AS code, block_hash FROM v_managed_tx WHERE chain_id = $1",
         chain_id,
     )
     .await;
     let attempts: Vec<AttemptRow> = rows(
         db,
-        "SELECT tx_id, nonce, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM tx_attempt WHERE chain_id = $1
+        "SELECT tx_id, nonce, tx_hash, fencing_token, ordinal, displaced_at IS NOT NULL AS displaced FROM v_tx_attempt WHERE chain_id = $1
          ORDER BY nonce, ordinal",
         chain_id,
     )
@@ -64,7 +64,7 @@ pub(super) async fn problems(history: &History<'_>) -> Vec<String> {
         rows(db, "SELECT start_nonce, next_nonce FROM submitter_nonce_cursor WHERE chain_id = $1", chain_id)
             .await;
     let recorded_external: Vec<ExternalRow> =
-        rows(db, "SELECT first_nonce, last_nonce FROM foreign_nonce WHERE chain_id = $1", chain_id).await;
+        rows(db, "SELECT first_nonce, last_nonce FROM external_nonce WHERE chain_id = $1", chain_id).await;
     let ended_on = super::clock::now(db).await.date_naive();
     let chain = history.ledger().chain();
     let external: BTreeSet<u64> =

@@ -219,7 +219,7 @@ impl<'a> History<'a> {
             "UPDATE submitter_lease SET expires_at = '-infinity' WHERE chain_id = $1 AND submitter = $2",
         )
         .bind(self.key.chain_id.as_i64())
-        .bind(self.key.address_text())
+        .bind(self.key.address.as_bytes())
         .execute(&self.context.db)
         .await
         .unwrap();

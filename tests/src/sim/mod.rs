@@ -337,7 +337,7 @@ async fn prepare(url: &str, sabotage: Sabotage) {
         Sabotage::UnrecordedExternal => {
             "CREATE FUNCTION forget_external() RETURNS TRIGGER LANGUAGE plpgsql AS $$
              BEGIN RETURN NULL; END $$;
-             CREATE TRIGGER a_forget_external BEFORE INSERT ON foreign_nonce FOR EACH ROW EXECUTE FUNCTION forget_external();"
+             CREATE TRIGGER a_forget_external BEFORE INSERT ON external_nonce FOR EACH ROW EXECUTE FUNCTION forget_external();"
         }
         _ => "",
     };

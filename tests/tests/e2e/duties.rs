@@ -138,7 +138,7 @@ async fn finished_rows_are_removed_after_the_retention_and_open_ones_are_not() {
 /// Time of the newest claimed run by the database's clock, in seconds, and the owner of the duty.
 async fn holder(stack: &Stack) -> Option<(i64, String)> {
     sqlx::query_as(
-        "SELECT extract(epoch FROM last_run)::BIGINT, owner_node FROM duty_lease
+        "SELECT extract(epoch FROM last_run)::BIGINT, owner FROM duty_lease
          WHERE duty = 'check_balances' AND last_run > '-infinity'",
     )
     .fetch_optional(stack.db())

@@ -55,9 +55,9 @@ fn shown_confirmations(seen: &Value) -> (&Value, &Value, &Value) {
     (&seen["confirmations"], &seen["confirmationBlocks"], &seen["newFork"])
 }
 
-/// The column of the row.
+/// The columns of the row, with the hashes as `above`.
 async fn cell(stack: &Stack, tx_id: TxId) -> Option<Value> {
-    let query = "SELECT confirmations FROM managed_tx WHERE tx_id = $1";
+    let query = "SELECT confirmations || jsonb_build_object('above', confirmation_hashes) FROM v_managed_tx WHERE tx_id = $1";
     sqlx::query_scalar(query).bind(tx_id.0).fetch_one(stack.db()).await.unwrap()
 }
 
@@ -153,7 +153,7 @@ async fn a_replaced_block_is_still_told_as_a_fork() {
     wait_listed(&stack, tx_id, &list).await;
     // There is no lane: the API responds from the stored blocks alone.
     stack.workers()[0].stop_sigterm().await;
-    stack.sql("UPDATE chain_block SET hash = '0x' || repeat('ab', 32)").await;
+    stack.sql("UPDATE chain_block SET hash = decode(repeat('ab', 32), 'hex')").await;
     for seen in [stack.get(tx_id).await, after(&stack, tx_id, &list[2]["hash"]).await] {
         assert_eq!(shown_confirmations(&seen), (&json!(0), &json!([]), &json!(true)), "{seen}");
     }

@@ -25,12 +25,11 @@ async fn keep_busy(stack: &Stack, to: Address) -> Vec<TxId> {
 
 /// Number of submitters by worker.
 async fn owned(stack: &Stack) -> HashMap<String, i64> {
-    let owners: Vec<(String, i64)> = sqlx::query_as(
-        "SELECT owner_node, count(*) FROM submitter_lease WHERE owner_node IS NOT NULL GROUP BY owner_node",
-    )
-    .fetch_all(stack.db())
-    .await
-    .unwrap();
+    let owners: Vec<(String, i64)> =
+        sqlx::query_as("SELECT owner, count(*) FROM submitter_lease WHERE owner IS NOT NULL GROUP BY owner")
+            .fetch_all(stack.db())
+            .await
+            .unwrap();
     owners.into_iter().collect()
 }
 
@@ -395,7 +394,7 @@ async fn a_lease_says_when_it_was_taken_renewed_and_given_back() {
     let worker = stack.start_worker().await;
     keep_busy(&stack, Address::repeat_byte(0xa9)).await;
     let changed = async || {
-        let query = "SELECT extract(epoch FROM updated_at)::FLOAT8, owner_node FROM submitter_lease";
+        let query = "SELECT extract(epoch FROM updated_at)::FLOAT8, owner FROM submitter_lease";
         sqlx::query_as::<_, (f64, Option<String>)>(query).fetch_one(stack.db()).await.unwrap()
     };
     let (taken, _) = changed().await;

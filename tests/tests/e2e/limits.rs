@@ -74,7 +74,7 @@ async fn a_full_queue_refuses_what_is_new_and_takes_more_once_it_drains() {
     assert_eq!(statuses, [429, 202, 200], "{batch:?}");
     assert_eq!(results[0]["problem"]["code"], "queue_full");
     let stored: i64 = sqlx::query_scalar("SELECT count(*) FROM managed_tx WHERE submitter = $1")
-        .bind(&own)
+        .bind(submitter.bytes())
         .fetch_one(stack.db())
         .await
         .unwrap();

@@ -18,10 +18,11 @@ async fn queue_many(stack: &Stack, submitter: usize, rows: u64) {
     let address = stack.submitter(submitter).text();
     let sql = format!(
         r#"INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
-           SELECT gen_random_uuid(), {chain}, '{address}', 'many-' || n,
+           SELECT gen_random_uuid(), {chain}, '\x{bytes}', 'many-' || n,
                   '{{"to":"{address}","value":"0x1","data":"0x","type":"eip1559"}}', '\xab'
            FROM generate_series(1, {rows}) AS n"#,
         chain = stack.anvil().chain_id(),
+        bytes = hex::encode(stack.submitter(submitter).bytes()),
     );
     sqlx::query(AssertSqlSafe(sql)).execute(stack.db()).await.unwrap();
 }
@@ -35,9 +36,9 @@ async fn analyze(stack: &Stack) {
 fn keys(stack: &Stack, count: usize) -> String {
     let submitters = &stack.submitters()[..count];
     let addresses: Vec<String> =
-        submitters.iter().map(|submitter| format!("'{}'", submitter.text())).collect();
+        submitters.iter().map(|submitter| format!("'\\x{}'", hex::encode(submitter.bytes()))).collect();
     let chains = vec![stack.anvil().chain_id().to_string(); submitters.len()];
-    format!("ARRAY[{}]::BIGINT[], ARRAY[{}]::TEXT[]", chains.join(","), addresses.join(","))
+    format!("ARRAY[{}]::BIGINT[], ARRAY[{}]::BYTEA[]", chains.join(","), addresses.join(","))
 }
 
 /// Submitters announced by a worker that has stopped again; nothing is done until the test starts another.
@@ -157,14 +158,14 @@ async fn five_thousand_submitters_live_on_one_worker() {
     })
     .await;
     let held: (i64, i64) = sqlx::query_as(
-        "SELECT count(*) FILTER (WHERE owner_node IS NOT NULL), max(fencing_token) FROM submitter_lease",
+        "SELECT count(*) FILTER (WHERE owner IS NOT NULL), max(fencing_token) FROM submitter_lease",
     )
     .fetch_one(stack.db())
     .await
     .unwrap();
     assert_eq!(held, (SUBMITTERS as i64, 1));
     worker.stop_sigterm().await;
-    let released: i64 = sqlx::query_scalar("SELECT count(*) FROM submitter_lease WHERE owner_node IS NULL")
+    let released: i64 = sqlx::query_scalar("SELECT count(*) FROM submitter_lease WHERE owner IS NULL")
         .fetch_one(stack.db())
         .await
         .unwrap();
@@ -189,8 +190,9 @@ async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
         r#"INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
            SELECT gen_random_uuid(), chain_id, submitter, 'poor',
                   '{{"to":"{to}","value":"0x1","data":"0x","type":"eip1559"}}', '\xab'
-           FROM submitter WHERE submitter <> '{to}'"#,
+           FROM submitter WHERE submitter <> '\x{rich}'"#,
         to = rich.text(),
+        rich = hex::encode(rich.bytes()),
     );
     sqlx::query(AssertSqlSafe(sql)).execute(stack.db()).await.unwrap();
     eventually_within(

@@ -104,10 +104,10 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         ("GL004", "INSERT INTO submitter_nonce_cursor
                  (chain_id, submitter, start_nonce, next_nonce, open_from, in_flight_state, in_flight_tx_id, in_flight_nonce,
                   max_in_flight, fencing_token)
-             SELECT chain_id, '0x' || repeat('7', 40), 0, 2, 0, 'IN_FLIGHT', in_flight_tx_id, 0, 1, 1
+             SELECT chain_id, decode(repeat('77', 20), 'hex'), 0, 2, 0, 'IN_FLIGHT', in_flight_tx_id, 0, 1, 1
              FROM submitter_nonce_cursor"),
         ("GL005", "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
-             SELECT chain_id, '0x' || repeat('7', 40), 0, 1, 1, 1 FROM submitter_nonce_cursor"),
+             SELECT chain_id, decode(repeat('77', 20), 'hex'), 0, 1, 1, 1 FROM submitter_nonce_cursor"),
         // Constraints: a second intent at the nonce, a state without its nonce, an invalid end, work without an
         // owner, an open nonce that was not assigned or is below the bound of open intents.
         ("23505", "INSERT INTO managed_tx
@@ -120,6 +120,12 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
         // The evidence of finality before it is final; and its last send.
         ("23514", "UPDATE managed_tx SET confirmations = '{\"rule\": \"1\", \"count\": 1}'"),
         ("23514", "UPDATE managed_tx SET mined_send_at = now(), mined_send_class = 'accepted'"),
+        // Addresses and hashes of another length.
+        ("23514", "UPDATE managed_tx SET submitter = submitter || '\\x00'"),
+        ("23514", "UPDATE managed_tx SET tx_hash = '\\xab'"),
+        ("23514", "UPDATE tx_attempt SET tx_hash = ''"),
+        ("23514", "UPDATE submitter_lease SET submitter = convert_to('0x', 'UTF8') || submitter"),
+        ("23514", "UPDATE chain SET genesis_hash = convert_to('0x' || encode(genesis_hash, 'hex'), 'UTF8')"),
         ("23514", "UPDATE submitter_nonce_cursor SET in_flight_state = 'PROTECT'"),
         ("23514", "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce - 1"),
         ("23514", "UPDATE submitter_nonce_cursor SET open_from = next_nonce"),
@@ -142,113 +148,18 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
             .await,
         "GL002"
     );
-    let endless = "UPDATE managed_tx SET confirmations =
-        jsonb_build_object('rule', '64', 'count', 64, 'above', to_jsonb(array_fill('0x'::TEXT, ARRAY[64])))";
-    assert_eq!(stack.refusal(endless).await, "23514", "including its own block that is one too many");
-    stack.finish().await;
-}
-
-/// Migration 0009 on older rows: open intents are found, and others are not searched.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_in_use_is_migrated_with_what_is_open_in_it() {
-    let stack = stack().start().await;
-    let mut files: Vec<_> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations"))
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .collect();
-    files.sort();
-    let mut session = stack.db().acquire().await.unwrap();
-    let mut run = async |sql: String| {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.unwrap();
-    };
-    run("CREATE SCHEMA before; SET search_path TO before".into()).await;
-    for file in &files[..8] {
-        run(std::fs::read_to_string(file).unwrap()).await;
+    for (hashes, problem) in [
+        (
+            "UPDATE managed_tx SET confirmation_hashes = decode(repeat('ab', 64 * 32), 'hex')",
+            "including its own block that is one too many",
+        ),
+        (
+            "UPDATE managed_tx SET confirmation_hashes = decode(repeat('ab', 33), 'hex')",
+            "not a whole number of hashes",
+        ),
+        ("UPDATE managed_tx SET confirmation_hashes = ''", "no hash"),
+    ] {
+        assert_eq!(stack.refusal(hashes).await, "23514", "{problem}");
     }
-    // `a` is idle, `b` has 1 and 2 open, of which 1 is mined and no longer counts for the window.
-    run(r#"
-        INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
-        VALUES (1, 'a', 0, 2, 1, 1);
-        INSERT INTO managed_tx
-            (tx_id, chain_id, submitter, request_id, payload, payload_hash, state, nonce, receipt, block_number, block_hash,
-             confirmed_at, finished_at, fencing_token)
-        SELECT gen_random_uuid(), 1, r.submitter, r.n, '{}', '', r.state, r.n, '{}', 1, '0x', r.done, r.done, 1
-        FROM (VALUES ('a', 0, 'CONFIRMED', now()), ('a', 1, 'CONFIRMED', now()), ('b', 0, 'CONFIRMED', now()),
-                     ('b', 1, 'TRACKING', NULL), ('b', 2, 'SUBMITTED', NULL)) AS r (submitter, n, state, done);
-        INSERT INTO submitter_nonce_cursor
-            (chain_id, submitter, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce, in_flight_state, max_in_flight,
-             fencing_token)
-        SELECT 1, 'b', 0, 3, tx_id, nonce, 'IN_FLIGHT', 4, 1 FROM managed_tx WHERE state = 'SUBMITTED';
-        INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
-        VALUES (gen_random_uuid(), 1, 'a', 'waits', '{}', '')"#
-        .into())
-    .await;
-    // One transaction, as the program runs it.
-    run(format!("BEGIN; {}; COMMIT", std::fs::read_to_string(&files[8]).unwrap())).await;
-    let cursors: Vec<(String, i64, bool)> = sqlx::query_as(
-        "SELECT submitter, open_from, has_open FROM submitter_nonce_cursor ORDER BY submitter",
-    )
-    .fetch_all(&mut *session)
-    .await
-    .unwrap();
-    assert_eq!(cursors, [("a".to_owned(), 2, false), ("b".to_owned(), 1, true)]);
-    let queued: Vec<String> = sqlx::query_scalar("SELECT request_id FROM managed_tx WHERE queued")
-        .fetch_all(&mut *session)
-        .await
-        .unwrap();
-    assert_eq!(queued, ["waits"]);
-    session.close_on_drop();
-    drop(session);
-    stack.finish().await;
-}
-
-/// Migration 0015 on older rows: ordered by owner, then by time. If the ordinal is not set, the database assigns it;
-/// two attempts with the same ordinal are rejected.
-#[tokio::test(flavor = "multi_thread")]
-async fn attempts_of_before_are_numbered_and_so_are_those_of_an_older_program() {
-    let stack = stack().start().await;
-    let mut files: Vec<_> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations"))
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .collect();
-    files.sort();
-    let numbered = files.iter().position(|file| file.ends_with("0015_attempt_order.sql")).unwrap();
-    let mut session = stack.db().acquire().await.unwrap();
-    let mut run = async |sql: String| {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.unwrap();
-    };
-    // `public` has the table of migrations.
-    run("CREATE SCHEMA before; SET search_path TO before, public".into()).await;
-    for file in &files[..numbered] {
-        run(std::fs::read_to_string(file).unwrap()).await;
-    }
-    // Of `1` the second was signed by a later owner while the clock was behind; of `2` there is one.
-    run("INSERT INTO tx_attempt
-            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token, created_at)
-         SELECT gen_random_uuid(), lpad(r.tx, 32, '0')::UUID, 1, 'a', 0, r.kind, '', r.hash, '{}', r.token,
-                now() + make_interval(secs => r.second)
-         FROM (VALUES ('1', 'PLACEHOLDER', 'first', 1, 20), ('1', 'ORIGINAL', 'second', 2, 10),
-                      ('1', 'REPLACEMENT', 'third', 2, 11), ('2', 'ORIGINAL', 'other', 1, 0)) AS r (tx, kind, hash, token, second)"
-        .into())
-    .await;
-    run(format!("BEGIN; {}; COMMIT", std::fs::read_to_string(&files[numbered]).unwrap())).await;
-    run(
-        "INSERT INTO tx_attempt
-            (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-         SELECT gen_random_uuid(), lpad('1', 32, '0')::UUID, 1, 'a', 0, 'PLACEHOLDER', '', 'fourth', '{}', 2"
-            .into(),
-    )
-    .await;
-    let order: Vec<(String, i32)> =
-        sqlx::query_as("SELECT tx_hash, ordinal FROM tx_attempt ORDER BY tx_id, ordinal")
-            .fetch_all(&mut *session)
-            .await
-            .unwrap();
-    let order: Vec<(&str, i32)> = order.iter().map(|(hash, ordinal)| (hash.as_str(), *ordinal)).collect();
-    assert_eq!(order, [("first", 1), ("second", 2), ("third", 3), ("fourth", 4), ("other", 1)]);
-    let twice = sqlx::query("UPDATE tx_attempt SET ordinal = 1").execute(&mut *session).await.unwrap_err();
-    assert_eq!(twice.as_database_error().and_then(|error| error.constraint()), Some("tx_attempt_pkey"));
-    session.close_on_drop();
-    drop(session);
     stack.finish().await;
 }

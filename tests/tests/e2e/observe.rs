@@ -69,11 +69,12 @@ async fn every_event_is_a_row_of_the_outbox() {
         .up()
         .await;
     let (eventful, doomed) = an_eventful_life(&stack).await;
-    let rows: Vec<(Option<sqlx::types::Uuid>, String, Value, String)> =
-        sqlx::query_as("SELECT tx_id, kind, data, submitter FROM outbox_event ORDER BY event_id")
-            .fetch_all(stack.db())
-            .await
-            .unwrap();
+    let rows: Vec<(Option<sqlx::types::Uuid>, String, Value, String)> = sqlx::query_as(
+        "SELECT tx_id, kind, data, '0x' || encode(submitter, 'hex') FROM outbox_event ORDER BY event_id",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap();
     // The final event is in the same commit as the final state, so there is no wait.
     let of = |tx_id: TxId| -> Vec<&str> {
         let own = rows.iter().filter(|row| row.0 == Some(tx_id.0));

@@ -173,8 +173,8 @@ async fn a_lost_or_doubled_count_is_caught_by_the_checker() {
     stack
         .sql(
             "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
-                                       node_id, fencing_token)
-             SELECT chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day - 1, day_total, node_id, 1
+                                       worker_id, fencing_token)
+             SELECT chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day - 1, day_total, worker_id, 1
              FROM policy_audit",
         )
         .await;
@@ -402,12 +402,12 @@ async fn a_day_ends_at_midnight_utc() {
 async fn full_day(stack: &Stack, submitter: &Submitter, days_from_now: i32) {
     sqlx::query(
         "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
-                                   node_id, fencing_token)
+                                   worker_id, fencing_token)
          VALUES ($1, $2, gen_random_uuid(), 'r', 'COUNTED', 'max_value_per_day', 100, 100,
                  (clock_timestamp() AT TIME ZONE 'UTC')::DATE + $3, 100, 'n', 1)",
     )
     .bind(i64::try_from(stack.anvil().chain_id()).unwrap())
-    .bind(submitter.text())
+    .bind(submitter.bytes())
     .bind(days_from_now)
     .execute(stack.db())
     .await
@@ -435,7 +435,7 @@ async fn nobody_can_change_what_is_written_and_the_database_insists_on_the_cap()
     let insert = |day_total: u64, limit: u64| {
         format!(
             "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
-                                       node_id, fencing_token)
+                                       worker_id, fencing_token)
              SELECT chain_id, submitter, gen_random_uuid(), 'r', 'COUNTED', 'max_value_per_day', 1, {limit}, day, {day_total}, 'n', 1
              FROM policy_audit LIMIT 1"
         )

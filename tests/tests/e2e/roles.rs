@@ -42,21 +42,21 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
         "UPDATE managed_tx SET fencing_token = 99",
         "DELETE FROM managed_tx",
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, state)
-         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '', 'QUEUED')",
+         VALUES (gen_random_uuid(), 1, decode(repeat('78', 20), 'hex'), 'r', '{}', '', 'QUEUED')",
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash, nonce)
-         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '', NULL)",
+         VALUES (gen_random_uuid(), 1, decode(repeat('78', 20), 'hex'), 'r', '{}', '', NULL)",
         "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1",
         "INSERT INTO submitter_nonce_cursor (chain_id, submitter, start_nonce, next_nonce, max_in_flight, fencing_token)
-         VALUES (1, 'x', 0, 0, 1, 1)",
+         VALUES (1, decode(repeat('78', 20), 'hex'), 0, 0, 1, 1)",
         "UPDATE submitter_lease SET fencing_token = fencing_token + 1",
         "UPDATE submitter_lease SET expires_at = '-infinity'",
         "SELECT FROM submitter_lease FOR UPDATE",
         "SELECT raw_tx FROM tx_attempt",
-        "INSERT INTO tx_attempt (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-         VALUES (gen_random_uuid(), gen_random_uuid(), 1, 'x', 0, 'ORIGINAL', '', '', '{}', 1)",
+        "INSERT INTO tx_attempt (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+         VALUES (gen_random_uuid(), gen_random_uuid(), 1, 1, decode(repeat('78', 20), 'hex'), 0, 'ORIGINAL', '', '', '{}', 1)",
         "UPDATE submitter SET shared = TRUE",
         "UPDATE submitter SET max_in_flight = 100",
-        "INSERT INTO submitter (chain_id, submitter, signer) VALUES (1, 'x', 'raw_key')",
+        "INSERT INTO submitter (chain_id, submitter, signer) VALUES (1, decode(repeat('78', 20), 'hex'), 'raw_key')",
         "UPDATE audit_log SET outcome = 'done'",
         "UPDATE tx_request SET applied_at = now()",
         "UPDATE api_key SET revoked_at = NULL",
@@ -70,7 +70,7 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
     // Permitted statements: the control that not everything is rejected.
     const QUEUED: &str =
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
-         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '')";
+         VALUES (gen_random_uuid(), 1, decode(repeat('78', 20), 'hex'), 'r', '{}', '')";
     for statement in [
         QUEUED,
         "SELECT * FROM managed_tx",
@@ -123,7 +123,7 @@ async fn an_older_token_is_refused_whoever_writes_it() {
     for statement in [
         "UPDATE managed_tx SET request_id = 'other'",
         "INSERT INTO managed_tx (tx_id, chain_id, submitter, request_id, payload, payload_hash)
-         VALUES (gen_random_uuid(), 1, 'x', 'r', '{}', '')",
+         VALUES (gen_random_uuid(), 1, decode(repeat('78', 20), 'hex'), 'r', '{}', '')",
         "UPDATE tx_attempt SET raw_tx = ''",
         "UPDATE submitter SET status = 'ACTIVE'",
         "SELECT secret_hash FROM api_key",

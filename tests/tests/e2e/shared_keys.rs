@@ -19,9 +19,9 @@ fn theirs() -> Address {
 /// Recorded external nonces, oldest first: first, last, cause.
 async fn external_nonces(stack: &Stack, submitter: &Submitter) -> Vec<(i64, i64, String)> {
     sqlx::query_as(
-        "SELECT first_nonce, last_nonce, cause FROM foreign_nonce WHERE submitter = $1 ORDER BY first_nonce, cause",
+        "SELECT first_nonce, last_nonce, cause FROM external_nonce WHERE submitter = $1 ORDER BY first_nonce, cause",
     )
-    .bind(submitter.text())
+    .bind(submitter.bytes())
     .fetch_all(stack.db())
     .await
     .unwrap()
@@ -367,7 +367,7 @@ async fn a_strict_submitter_cannot_skip_a_nonce_and_the_audit_would_notice() {
     stack.workers()[0].stop_sigterm().await;
     let skip = "UPDATE submitter_nonce_cursor SET next_nonce = next_nonce + 1";
     assert_eq!(stack.refusal(skip).await, "GL005");
-    let note = "INSERT INTO foreign_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
+    let note = "INSERT INTO external_nonce (chain_id, submitter, first_nonce, last_nonce, cause, fencing_token)
          SELECT chain_id, submitter, next_nonce, next_nonce, 'STEPPED_OVER', fencing_token FROM submitter_nonce_cursor";
     assert_eq!(stack.refusal(note).await, "GL005");
     // A program that skips nonces, and a database without the constraint.

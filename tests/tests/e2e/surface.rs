@@ -307,7 +307,7 @@ async fn workers_have_looked(stack: &Stack) {
             .unwrap();
         eventually("the workers ask for work", async || {
             let late: i64 = sqlx::query_scalar(
-                "SELECT count(*) FROM worker_node WHERE extract(epoch FROM seen_at)::FLOAT8 <= $1",
+                "SELECT count(*) FROM worker WHERE extract(epoch FROM seen_at)::FLOAT8 <= $1",
             )
             .bind(now.0)
             .fetch_one(stack.db())

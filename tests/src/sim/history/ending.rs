@@ -95,7 +95,7 @@ impl History<'_> {
               WHERE chain_id = $1 ORDER BY seq)
              UNION ALL
              (SELECT format('nonces %s to %s are consumed outside, as %s', first_nonce, last_nonce, cause)
-              FROM foreign_nonce WHERE chain_id = $1 ORDER BY first_nonce, cause)
+              FROM external_nonce WHERE chain_id = $1 ORDER BY first_nonce, cause)
              UNION ALL
              -- Identifiers differ between runs.
              (SELECT concat(action, ' with ', reason, ': ', regexp_replace(outcome, '[0-9a-f]{8}-[0-9a-f-]{27}', '…', 'g'))

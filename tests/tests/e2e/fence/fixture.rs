@@ -147,7 +147,7 @@ impl Fixture {
              UNION ALL SELECT 'cursor ' || to_jsonb(t)::TEXT FROM submitter_nonce_cursor t
              UNION ALL SELECT 'intent ' || to_jsonb(t)::TEXT FROM managed_tx t
              UNION ALL SELECT 'attempt ' || to_jsonb(t)::TEXT FROM tx_attempt t
-             UNION ALL SELECT 'foreign ' || to_jsonb(t)::TEXT FROM foreign_nonce t
+             UNION ALL SELECT 'external ' || to_jsonb(t)::TEXT FROM external_nonce t
              UNION ALL SELECT 'event ' || to_jsonb(t)::TEXT FROM outbox_event t
              UNION ALL SELECT 'action ' || to_jsonb(t)::TEXT FROM audit_log t
              ORDER BY 1",

@@ -113,14 +113,14 @@ async fn exists_write(
     tx_id: TxId,
     nonce: Nonce,
 ) -> bool {
-    let (address, token) = (fixture.key(submitter).address_text(), lease.token().as_i64());
+    let (address, token) = (fixture.stack.submitter(submitter).bytes(), lease.token().as_i64());
     let mut tx = fixture.stack.db().begin().await.unwrap();
     let moved = sqlx::query(
         "UPDATE submitter_nonce_cursor
          SET next_nonce = $4 + 1, fencing_token = $3
          WHERE submitter = $1 AND EXISTS (
              SELECT FROM submitter_lease l
-             WHERE l.submitter = $1 AND l.owner_node = $2 AND l.fencing_token = $3
+             WHERE l.submitter = $1 AND l.owner = $2 AND l.fencing_token = $3
                AND l.expires_at > clock_timestamp())",
     )
     .bind(&address)
@@ -151,22 +151,22 @@ async fn record(
     sqlx::query("UPDATE managed_tx SET state = 'IN_FLIGHT', nonce = $2, tx_hash = $3, fencing_token = $4 WHERE tx_id = $1")
         .bind(tx_id.0)
         .bind(nonce.as_i64())
-        .bind(format!("{:#x}", draft.tx_hash))
+        .bind(draft.tx_hash.as_bytes())
         .bind(token)
         .execute(&mut **tx)
         .await
         .unwrap();
     sqlx::query(
         "INSERT INTO tx_attempt
-             (attempt_id, tx_id, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
-         VALUES (gen_random_uuid(), $1, $2, $3, $4, 'ORIGINAL', $5, $6, $8, $7)",
+             (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
+         VALUES (gen_random_uuid(), $1, 1, $2, $3, $4, 'ORIGINAL', $5, $6, $8, $7)",
     )
     .bind(tx_id.0)
     .bind(fixture.key(submitter).chain_id.as_i64())
-    .bind(fixture.key(submitter).address_text())
+    .bind(fixture.stack.submitter(submitter).bytes())
     .bind(nonce.as_i64())
     .bind(draft.raw.to_vec())
-    .bind(format!("{:#x}", draft.tx_hash))
+    .bind(draft.tx_hash.as_bytes())
     .bind(token)
     .bind(draft.gas_params())
     .execute(&mut **tx)
@@ -201,7 +201,7 @@ async fn behind_the_fence_no_race_of_owners_writes_stale_or_uses_a_nonce_twice()
         let history: Vec<(i64, i64)> = sqlx::query_as(
             "SELECT nonce, fencing_token FROM tx_attempt WHERE submitter = $1 ORDER BY created_at",
         )
-        .bind(fixture.key(submitter).address_text())
+        .bind(fixture.stack.submitter(submitter).bytes())
         .fetch_all(fixture.stack.db())
         .await
         .unwrap();
