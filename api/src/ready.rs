@@ -12,7 +12,9 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(crate) async fn missing(store: &Store) -> Vec<String> {
     match store.check_schema().await {
         Ok(()) => Vec::new(),
-        Err(error @ StoreError::SchemaTooOld { .. }) => vec![format!("schema: {error}")],
+        Err(error @ (StoreError::SchemaTooOld { .. } | StoreError::SchemaUnreleased { .. })) => {
+            vec![format!("schema: {error}")]
+        }
         Err(error) => vec![format!("database: unavailable ({error})")],
     }
 }

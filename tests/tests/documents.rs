@@ -1,9 +1,12 @@
 //! Checks the pages in docs/: every test, file and ADR that a page names exists, and diagrams have quoted labels. Checks
-//! the sources: which layer may use which crate, and that retired words do not come back. Needs no database and no chain.
+//! the sources: which layer may use which crate, that retired words do not come back, and that migrations do not change.
+//! Needs no database and no chain.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
 
 /// Files of `tests/tests` whose tests are named by the file alone. All other modules belong to `e2e`.
 const OTHER_FILES: [&str; 3] = ["model", "simulation", "documents"];
@@ -385,4 +388,50 @@ fn a_retired_word_is_reported_in_an_identifier_but_not_in_a_comment_or_literal()
         assert_eq!(retired_identifiers("a.rs", source), Vec::<String>::new());
     }
     assert_eq!(retired("ringing_the_bell"), ["bell"]);
+}
+
+/// What differs between the migrations and the list of their checksums, which is in the format of sha256sum.
+fn changed_migrations(list: &str, files: &[(String, Vec<u8>)]) -> Vec<String> {
+    let listed: Vec<(&str, &str)> = list.lines().filter_map(|line| line.split_once("  ")).collect();
+    let mut problems = Vec::new();
+    for (name, content) in files {
+        let sum = hex::encode(Sha256::digest(content));
+        match listed.iter().find(|(_, file)| file == name) {
+            None => problems.push(format!("{name} is not listed; add `{sum}  {name}`")),
+            Some((expected, _)) if *expected != sum => {
+                problems.push(format!("{name} was changed; add another migration instead"));
+            }
+            Some(_) => {}
+        }
+    }
+    let is_file = |name: &str| files.iter().any(|(file, _)| file == name);
+    problems.extend(
+        listed.iter().filter(|(_, name)| !is_file(name)).map(|(_, name)| format!("{name} is missing")),
+    );
+    problems
+}
+
+/// A migration that was applied somewhere must not change: sqlx refuses a database with another checksum.
+#[test]
+fn migrations_do_not_change() {
+    let directory = root().join("migrations");
+    let migrations: Vec<(String, Vec<u8>)> = files(&directory, ".sql")
+        .into_iter()
+        .map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(&path).unwrap()))
+        .collect();
+    assert!(!migrations.is_empty());
+    let problems = changed_migrations(&text(directory.join("checksums.txt")), &migrations);
+    assert!(problems.is_empty(), "migrations/checksums.txt: {problems:#?}");
+}
+
+#[test]
+fn a_changed_a_new_and_a_deleted_migration_are_reported() {
+    let file = |name: &str, content: &str| (name.to_owned(), content.as_bytes().to_vec());
+    let list = format!("{}  1_one.sql\n", hex::encode(Sha256::digest("one")));
+    assert!(changed_migrations(&list, &[file("1_one.sql", "one")]).is_empty());
+    let changed = changed_migrations(&list, &[file("1_one.sql", "One")]);
+    assert!(changed.len() == 1 && changed[0].contains("was changed"), "{changed:?}");
+    let added = changed_migrations(&list, &[file("1_one.sql", "one"), file("2_two.sql", "two")]);
+    assert!(added.len() == 1 && added[0].contains("not listed"), "{added:?}");
+    assert_eq!(changed_migrations(&list, &[]), ["1_one.sql is missing"]);
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gapless::domain::TxState;
+use gapless::store::StoreError;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
@@ -59,9 +60,14 @@ pub async fn run(args: &args::Up, json: bool) -> Result<ExitCode> {
 }
 
 async fn run_stack(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Result<()> {
-    stack.start(home).await.map_err(|error| match error.downcast_ref::<UnusableState>() {
-        Some(damage) => start_over(home, damage),
-        None => error,
+    stack.start(home).await.map_err(|error| {
+        match (error.downcast_ref::<UnusableState>(), error.downcast_ref::<StoreError>()) {
+            (Some(damage), _) => start_over(home, damage),
+            (None, Some(StoreError::SchemaUnreleased { .. } | StoreError::SchemaTooNew { .. })) => {
+                anyhow::anyhow!("the data is of another version of Gapless: {}", remedy(home))
+            }
+            _ => error,
+        }
     })?;
     let submitters = demo::submitters(home)?;
     let consistency = stack.consistency_check(&submitters)?;
@@ -106,13 +112,15 @@ async fn must_not_be_protected(home: &Home, reasons: &Reasons, submitter: &str) 
 }
 
 fn start_over(home: &Home, why: impl Display) -> anyhow::Error {
+    anyhow::anyhow!("the data of chain and database do not match ({why}): {}", remedy(home))
+}
+
+/// What to do about unusable data.
+fn remedy(home: &Home) -> String {
     // `clean-data` does not delete a database that `gapless up` did not create.
     let database =
         std::env::var_os("DATABASE_URL").map_or("", |_| " and set DATABASE_URL to an empty database");
-    let clean = home.clean_data();
-    anyhow::anyhow!(
-        "the data of chain and database do not match ({why}): run {clean}{database}, then start again"
-    )
+    format!("run {}{database}, then start again", home.clean_data())
 }
 
 /// Runs `work`; fails with the end of the log if a child process exits meanwhile.

@@ -19,6 +19,16 @@ pub enum StoreError {
         "the database schema is older than this program (version {found}, needed {needed}): run `gapless migrate`"
     )]
     SchemaTooOld { found: i64, needed: i64 },
+    /// A migration was applied whose text differs from this program's: it was made before the first release.
+    #[error(
+        "the database has the schema of an unreleased version (migration {version} differs), which cannot be upgraded: \
+         use an empty database"
+    )]
+    SchemaUnreleased { version: i64 },
+    #[error(
+        "the database schema is newer than this program (it has migration {version}): update the program"
+    )]
+    SchemaTooNew { version: i64 },
     /// See `check_session`.
     #[error(
         "database.url points to a connection pooler that {problem}: connect to PostgreSQL directly \
@@ -75,6 +85,8 @@ impl StoreError {
         matches!(
             self,
             StoreError::SchemaTooOld { .. }
+                | StoreError::SchemaUnreleased { .. }
+                | StoreError::SchemaTooNew { .. }
                 | StoreError::Pooled { .. }
                 | StoreError::BadUrl { .. }
                 | StoreError::Unsecured { .. }

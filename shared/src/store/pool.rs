@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, Connection};
 
@@ -74,33 +74,50 @@ impl Store {
 
     /// Migrates the schema to this program's version. Safe to run concurrently.
     pub async fn migrate(&self) -> Result<(), StoreError> {
-        MIGRATIONS.run(self.pool.without_timeout()).await.map_err(|error| StoreError::Db {
-            operation: "migrate",
-            source: sqlx::Error::Migrate(Box::new(error)),
+        check_applied(&self.applied_migrations("migrate").await?)?;
+        MIGRATIONS.run(self.pool.without_timeout()).await.map_err(|error| match error {
+            MigrateError::VersionMissing(version) => StoreError::SchemaTooNew { version },
+            error => StoreError::Db { operation: "migrate", source: sqlx::Error::Migrate(Box::new(error)) },
         })
     }
 
-    /// Refuses a schema older than this program. A newer one is accepted: migrations only add.
+    /// Refuses a schema older than this program, or of an unreleased version. A newer one is accepted: migrations only
+    /// add.
     pub async fn check_schema(&self) -> Result<(), StoreError> {
+        let applied = self.applied_migrations("check_schema").await?;
+        check_applied(&applied)?;
         let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-        let found: Option<i64> = sqlx::query_scalar(
-            "-- check_schema
-            SELECT max(version)
+        let found = applied.iter().map(|(version, _)| *version).max().unwrap_or(0);
+        if found < needed { Err(StoreError::SchemaTooOld { found, needed }) } else { Ok(()) }
+    }
+
+    /// Versions and checksums of the applied migrations.
+    async fn applied_migrations(&self, operation: &'static str) -> Result<Vec<(i64, Vec<u8>)>, StoreError> {
+        let applied = sqlx::query_as(
+            "-- applied_migrations
+            SELECT version, checksum
             FROM _sqlx_migrations
             WHERE success",
-        )
-        .fetch_one(&self.pool)
-        .await
-        .or_else(|error| match &error {
+        );
+        applied.fetch_all(&self.pool).await.or_else(|error| match &error {
             // 42P01: undefined table: no migration was ever run.
-            sqlx::Error::Database(db) if db.code().as_deref() == Some("42P01") => Ok(None),
-            _ => Err(StoreError::db("check_schema")(error)),
-        })?;
-        let found = found.unwrap_or(0);
-        if found < needed { Err(StoreError::SchemaTooOld { found, needed }) } else { Ok(()) }
+            sqlx::Error::Database(db) if db.code().as_deref() == Some("42P01") => Ok(Vec::new()),
+            _ => Err(StoreError::db(operation)(error)),
+        })
     }
 
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Refuses an applied migration whose text is not this program's.
+fn check_applied(applied: &[(i64, Vec<u8>)]) -> Result<(), StoreError> {
+    let known = |version: i64| MIGRATIONS.iter().find(|migration| migration.version == version);
+    for (version, checksum) in applied {
+        if known(*version).is_some_and(|migration| migration.checksum[..] != checksum[..]) {
+            return Err(StoreError::SchemaUnreleased { version: *version });
+        }
+    }
+    Ok(())
 }

@@ -40,6 +40,34 @@ async fn nothing_starts_on_a_schema_that_is_too_old() {
     stack.finish().await;
 }
 
+/// A migration with another text: neither the programs nor `gapless migrate` continue. A newer schema is accepted by
+/// the programs, not by `migrate`.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_starts_on_a_schema_of_an_unreleased_version() {
+    let stack = stack().start().await;
+    let url = stack.empty_database().await;
+    migrate(&Secret::new(url.as_str())).await.unwrap();
+    let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
+    let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 VALUES (900, 'of a later version', TRUE, sha384('later'), 1)";
+    sqlx::query(later).execute(&mut connection).await.unwrap();
+    let error = format!("{:#}", migrate(&Secret::new(url.as_str())).await.unwrap_err());
+    assert!(error.contains("newer than this program"), "{error}");
+    stack.api().set("database.url", url.as_str()).start().await;
+
+    let other_text = "UPDATE _sqlx_migrations SET checksum = sha384('another text') WHERE version = 1";
+    sqlx::query(other_text).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    let error = format!("{:#}", migrate(&Secret::new(url.as_str())).await.unwrap_err());
+    assert!(error.contains("unreleased version") && error.contains("cannot be upgraded"), "{error}");
+    for part in [stack.api(), stack.worker()] {
+        let service = part.set("database.url", url.as_str()).without_waiting().start().await;
+        let log = refuses_to_start(service).await;
+        assert!(log.contains("unreleased version"), "{log}");
+    }
+    stack.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_in_the_configuration_names_the_key_and_where_it_was_set() {
     let stack = stack().start().await;

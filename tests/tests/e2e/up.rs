@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 use gapless_tests::LIMIT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sqlx::Connection;
 
 /// A longer start would look like a hang. Idle machines need four seconds.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Data that cannot be used is reported without waiting for anything but the database.
+const SENTENCE_LIMIT: Duration = Duration::from_secs(20);
 /// The message of every start that cannot continue with the existing data.
 const START_OVER: &str = "run `make clean-data";
 
@@ -65,6 +68,13 @@ impl Installation {
 
     fn output(&self) -> String {
         std::fs::read_to_string(self.log()).unwrap()
+    }
+
+    /// As printed by the run.
+    fn database_url(&self) -> String {
+        let output = self.output();
+        let url = output.split_whitespace().find(|word| word.starts_with("postgres://"));
+        url.unwrap_or_else(|| panic!("no database in {output}")).to_owned()
     }
 
     fn start(&self, once: bool) -> Run<'_> {
@@ -247,6 +257,35 @@ fn data_that_does_not_fit_together_is_told_in_one_sentence() {
     }
     // The control: the data was the cause.
     std::fs::write(installation.chain(), whole).unwrap();
+    assert!(installation.once().confirmed());
+}
+
+/// Scenario 115. Data of another schema: one whose migration has another text, and one with an unknown migration.
+#[test]
+fn data_of_another_version_is_told_in_one_sentence() {
+    let installation = Installation::new();
+    for change in [
+        "UPDATE _sqlx_migrations SET checksum = sha384('an unreleased version') WHERE version = 1",
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (19, 'submission history', TRUE, sha384('an unreleased version'), 1)",
+    ] {
+        let mut run = installation.start(false);
+        run.wait_for("Ctrl-C");
+        let url = installation.database_url();
+        tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut database = sqlx::PgConnection::connect(&url).await.unwrap();
+            assert_eq!(sqlx::query(change).execute(&mut database).await.unwrap().rows_affected(), 1);
+            database.close().await.unwrap();
+        });
+        kill(Pid::from_raw(run.child.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(run.end().success);
+        let ended = installation.once();
+        assert!(ended.advises_to_start_over(), "{}", ended.output);
+        assert!(ended.output.contains("another version of Gapless"), "{}", ended.output);
+        assert!(ended.took < SENTENCE_LIMIT, "{:?}", ended.took);
+        installation.clean();
+    }
+    // The control: without the data it starts.
     assert!(installation.once().confirmed());
 }
 
