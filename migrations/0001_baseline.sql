@@ -4,7 +4,7 @@
 -- foreign keys: none may point at submitter_lease, because the key-share lock of an insert would make SKIP LOCKED skip a busy submitter,
 -- and the fenced statements join the rows they need.
 
----- Chains and submitters
+-- Chains and submitters.
 
 CREATE TABLE chain (
     chain_id      BIGINT PRIMARY KEY,
@@ -45,7 +45,7 @@ COMMENT ON COLUMN submitter.low_level IS 'Its nonces are assigned by the low-lev
 COMMENT ON COLUMN submitter.created_at IS 'First announcement.';
 COMMENT ON COLUMN submitter.updated_at IS 'Last change of signer, status, window or mode.';
 
----- Leases and cursors
+-- Leases and cursors.
 
 CREATE TABLE submitter_lease (
     chain_id           BIGINT NOT NULL,
@@ -138,7 +138,7 @@ COMMENT ON COLUMN submitter_nonce_cursor.above_count IS 'The transaction count a
 COMMENT ON COLUMN submitter_nonce_cursor.fencing_token IS 'Token of the owner that wrote last.';
 COMMENT ON COLUMN submitter_nonce_cursor.updated_at IS 'Time of the last write.';
 
----- Intents and attempts
+-- Intents and attempts.
 
 CREATE TABLE managed_tx (
     tx_id               UUID PRIMARY KEY,
@@ -313,7 +313,7 @@ COMMENT ON COLUMN tx_attempt.displaced_at IS 'When an external transaction with 
 COMMENT ON COLUMN tx_attempt.fencing_token IS 'Token of the owner that signed it.';
 COMMENT ON COLUMN tx_attempt.created_at IS 'When it was committed, by the database''s clock. Informational: ordinal is the order.';
 
----- Requests about intents, reservations, external nonces
+-- Requests about intents, reservations, external nonces.
 
 CREATE TABLE tx_request (
     request_no    BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -426,7 +426,7 @@ COMMENT ON COLUMN external_nonce.cause IS 'STEPPED_OVER: the chain or its mempoo
 COMMENT ON COLUMN external_nonce.fencing_token IS 'Token of the owner that recorded it.';
 COMMENT ON COLUMN external_nonce.noted_at IS 'When it was recorded.';
 
----- Blocks and events
+-- Blocks and events.
 
 CREATE TABLE chain_block (
     chain_id    BIGINT NOT NULL,
@@ -463,7 +463,7 @@ COMMENT ON COLUMN outbox_event.kind IS 'For example tx.confirmed.';
 COMMENT ON COLUMN outbox_event.data IS 'Body of the event; never a nonce.';
 COMMENT ON COLUMN outbox_event.created_at IS 'When it was written.';
 
----- Audit of operators and policies, API keys
+-- Audit of operators and policies, API keys.
 
 CREATE TABLE audit_log (
     audit_id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -591,7 +591,7 @@ COMMENT ON COLUMN api_key.expires_at IS 'From when it is refused; null: never.';
 COMMENT ON COLUMN api_key.revoked_at IS 'When it was revoked. Every later request is refused.';
 COMMENT ON COLUMN api_key.last_used_at IS 'About when it was last used; written at most once a minute.';
 
----- Workers and duties
+-- Workers and duties.
 
 CREATE TABLE worker (
     worker_id  TEXT PRIMARY KEY,
@@ -621,7 +621,7 @@ COMMENT ON COLUMN duty_lease.owner IS 'Id of the worker that owns it.';
 COMMENT ON COLUMN duty_lease.expires_at IS 'Until when it owns it.';
 COMMENT ON COLUMN duty_lease.last_run IS 'Scheduled time of the last run, so that a hand-over repeats none.';
 
----- Guards
+-- Guards.
 --
 -- They apply to every writer, psql included. The guards of hot tables are AFTER triggers with a condition: a BEFORE trigger would lock
 -- the row once more, and the function runs only to report what is wrong (docs/adr/0017).
@@ -788,7 +788,7 @@ COMMENT ON FUNCTION policy_audit_guard IS 'Refuses every change of a row. To del
 CREATE TRIGGER policy_audit_guard BEFORE UPDATE OR DELETE OR TRUNCATE ON policy_audit
     FOR EACH STATEMENT EXECUTE FUNCTION policy_audit_guard();
 
----- Views for people: addresses and hashes as 0x text
+-- Views for people: addresses and hashes as 0x text.
 --
 -- The programs do not use them. A condition on a hex column reads the whole table; for an index, compare the table's column with '\x…'.
 
@@ -877,7 +877,7 @@ BEGIN
     END LOOP;
 END $$;
 
----- Roles
+-- Roles.
 --
 -- What each program may do: a role for the API and one for workers. Neither can log in. Operators create users that are members of
 -- them (docs/operations.md), or continue with one role for everything.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gapless_tests::{Address, Mining, TxState, payload};
+use gapless_tests::{Address, H256, Mining, TxState, payload};
+use serde_json::{Value, json};
 
 use crate::stack;
 
@@ -161,5 +162,54 @@ async fn the_database_refuses_what_no_owner_may_do_even_from_plain_sql() {
     ] {
         assert_eq!(stack.refusal(hashes).await, "23514", "{problem}");
     }
+    stack.finish().await;
+}
+
+/// For people with psql.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_views_show_addresses_and_hashes_as_text() {
+    let stack = stack().mining(Mining::Manual).confirmations(3).up().await;
+    let submitter = stack.submitter(0);
+    let tx_id = stack.create(submitter, "first", &payload(Address::repeat_byte(0x79), 1)).await;
+    stack.wait_for(tx_id, TxState::Submitted).await;
+    stack.anvil().mine(3).await;
+    let row = stack.wait_for(tx_id, TxState::Confirmed).await;
+    let (tx_hash, block) = (row.tx_hash.unwrap(), row.block_number.unwrap());
+    let shown: Value = sqlx::query_scalar(
+        "SELECT to_jsonb(t) || jsonb_build_object('signed_with', a.gas_params, 'attempt', a.tx_hash)
+         FROM v_managed_tx t
+         JOIN v_tx_attempt a USING (tx_id)
+         WHERE t.submitter = $1 AND a.submitter = $1",
+    )
+    .bind(submitter.text())
+    .fetch_one(stack.db())
+    .await
+    .unwrap();
+    let text = |hash: H256| json!(format!("{hash:#x}"));
+    assert_eq!((&shown["tx_hash"], &shown["attempt"]), (&text(tx_hash), &text(tx_hash)), "{shown}");
+    assert!(shown["last_gas_params"]["gasLimit"].is_string(), "{shown}");
+    assert_eq!(shown["last_gas_params"], shown["signed_with"], "of the newest attempt");
+    let mut blocks = Vec::new();
+    for number in block..block + 3 {
+        let block = stack.anvil().rpc("eth_getBlockByNumber", json!([format!("{number:#x}"), false])).await;
+        blocks.push(block["hash"].clone());
+    }
+    assert_eq!(shown["block_hash"], blocks[0], "{shown}");
+    assert_eq!(shown["confirmation_hashes"], json!(blocks[1..]), "{shown}");
+    // Every view has all columns of its table but these two, and none as bytes.
+    let missing: Vec<String> = sqlx::query_scalar(
+        "SELECT t.relname || '.' || a.attname
+         FROM pg_class v
+         JOIN pg_class t ON t.relnamespace = v.relnamespace AND 'v_' || t.relname = v.relname
+         JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped
+         LEFT JOIN pg_attribute s ON s.attrelid = v.oid AND s.attname = a.attname
+         WHERE v.relkind = 'v' AND v.relnamespace = 'public'::REGNAMESPACE
+           AND (s.attname IS NULL OR s.atttypid = 'BYTEA'::REGTYPE)
+         ORDER BY 1",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap();
+    assert_eq!(missing, ["managed_tx.queued", "tx_attempt.raw_tx"]);
     stack.finish().await;
 }

@@ -52,6 +52,10 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
         "UPDATE submitter_lease SET expires_at = '-infinity'",
         "SELECT FROM submitter_lease FOR UPDATE",
         "SELECT raw_tx FROM tx_attempt",
+        "SELECT fencing_token FROM v_tx_attempt",
+        "SELECT FROM v_submitter_lease",
+        "SELECT FROM v_policy_audit",
+        "DELETE FROM v_managed_tx",
         "INSERT INTO tx_attempt (attempt_id, tx_id, ordinal, chain_id, submitter, nonce, kind, raw_tx, tx_hash, gas_params, fencing_token)
          VALUES (gen_random_uuid(), gen_random_uuid(), 1, 1, decode(repeat('78', 20), 'hex'), 0, 'ORIGINAL', '', '', '{}', 1)",
         "UPDATE submitter SET shared = TRUE",
@@ -75,6 +79,8 @@ async fn the_role_of_the_api_can_change_no_state_no_nonce_and_no_lease() {
         QUEUED,
         "SELECT * FROM managed_tx",
         "SELECT kind, tx_hash, sends, last_answer FROM tx_attempt",
+        "SELECT kind, tx_hash, sends, last_answer FROM v_tx_attempt",
+        "SELECT * FROM v_managed_tx",
         "UPDATE submitter SET status = 'PAUSED', status_reason = 'x'",
         "UPDATE api_key SET last_used_at = now()",
     ] {
@@ -188,7 +194,7 @@ async fn every_table_is_known_to_the_grants() {
     let unknown: Vec<String> = sqlx::query_scalar(
         "SELECT c.relname::TEXT
          FROM pg_class c
-         WHERE c.relnamespace = 'public'::REGNAMESPACE AND c.relkind IN ('r', 'p')
+         WHERE c.relnamespace = 'public'::REGNAMESPACE AND c.relkind IN ('r', 'p', 'v')
            AND NOT has_table_privilege('gapless_api', c.oid, 'SELECT')
            AND NOT has_table_privilege('gapless_worker', c.oid, 'SELECT')",
     )
