@@ -89,11 +89,13 @@ impl Store {
         // One statement, so that intent and attempts come from one snapshot.
         let intent: Option<IntentRow> = sqlx::query_as(
             "-- tx_history
-            SELECT t.state, t.submitted_at, t.tracking_at, t.history, t.created_at, t.prepared_at, t.finished_at, t.mined_send_at, t.mined_send_class,
+            SELECT t.state, t.submitted_at, t.tracking_at, t.history, t.created_at, t.prepared_at, t.finished_at, t.mined_send_at,
+                   t.mined_send_class,
                    CASE WHEN t.block_number IS NOT NULL THEN t.tx_hash END AS mined_hash,
                    (SELECT jsonb_agg(to_jsonb(a) ORDER BY a.ordinal)
-                    FROM (SELECT ordinal, kind, '0x' || encode(tx_hash, 'hex') AS tx_hash, nonce, gas_params, created_at AS committed_at, first_sent_at, last_sent_at,
-                                 sends, last_outcome, last_answer, displaced_at
+                    FROM (SELECT ordinal, kind, '0x' || encode(tx_hash, 'hex') AS tx_hash, nonce, gas_params,
+                                 created_at AS committed_at, first_sent_at, last_sent_at, sends, last_outcome, last_answer,
+                                 displaced_at
                           FROM tx_attempt
                           WHERE tx_id = t.tx_id) a) AS attempts
             FROM managed_tx t
