@@ -298,7 +298,7 @@ async fn an_api_whose_certificate_cannot_be_used_does_not_start() {
     let path = |name: &str| stack.dir().join(name).to_str().unwrap().to_owned();
     authority.issue(&["localhost"]).write(stack.dir(), "other");
     for (cert, key, cause) in [
-        ("api.crt", "other.key", "together"),
+        ("api.crt", "other.key", "does not match"),
         ("missing.crt", "api.key", "missing.crt"),
         ("api.key", "api.key", "api.tls.cert"),
     ] {
