@@ -21,6 +21,7 @@ pub struct Node {
     held: bool,
     /// State file, written when anvil stops gracefully.
     state: PathBuf,
+    log: PathBuf,
     http: reqwest::Client,
 }
 
@@ -52,6 +53,7 @@ impl Node {
             chain_id: options.chain_id,
             held: options.mining == Mining::Manual,
             state: log.with_extension("json"),
+            log: log.to_owned(),
             http: reqwest::Client::new(),
         };
         match kind {
@@ -89,6 +91,14 @@ impl Node {
             Some(error) => Err(error.to_string()),
             None => Ok(answer["result"].take()),
         }
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
     /// A control method that anvil and Hardhat have under different prefixes.

@@ -42,6 +42,8 @@ use crate::stack::{Stack, StackBuilder};
 
 /// Seconds between blocks.
 const BLOCK_S: f64 = 0.25;
+/// Longer than any fault keeps the node from mining.
+const CHAIN_STALL: Duration = Duration::from_secs(20);
 /// Wei. Lower than some of the base fees that `operations` sets.
 const MAX_FEE: &str = "500000000000";
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -303,6 +305,7 @@ pub async fn run(options: Options) -> Outcome {
         () = supervisor::supervise(&run.stack, &slots) => unreachable!("it never ends"),
         () = run.report_progress() => unreachable!("it never ends"),
         () = sampler::watch(&run) => unreachable!("it never ends"),
+        reason = chain_failure(&run) => panic!("the test chain failed, so this run proves nothing: {reason}"),
         () = operator::watch_and_act(&run) => unreachable!("it never ends"),
         () = operations::resend_unmined(&run) => unreachable!("it never ends"),
     };
@@ -318,6 +321,26 @@ pub async fn run(options: Options) -> Outcome {
         Crew::Reference(_) => None,
     };
     Outcome::new(run, &evidence, check(&evidence), audit, settled).await
+}
+
+/// Waits until the node itself, without a proxy, has no block at its head or mines no more. Not a fault of the product.
+async fn chain_failure(run: &ChaosRun) -> String {
+    let node = run.stack.anvil();
+    let (mut last, mut since) = (Value::Null, Instant::now());
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Ok(head) = node.try_rpc("eth_blockNumber", json!([])).await else { continue };
+        if head != last {
+            (last, since) = (head, Instant::now());
+        } else if since.elapsed() > CHAIN_STALL {
+            let block = node.try_rpc("eth_getBlockByNumber", json!([last, false])).await;
+            let has_block = block.is_ok_and(|block| !block.is_null());
+            return format!(
+                "head {last} for {CHAIN_STALL:?}, block available: {has_block}\n{}",
+                node.log_tail()
+            );
+        }
+    }
 }
 
 /// Injects all planned faults and operations, ends all faults, and waits. Returns the time until everything was final.

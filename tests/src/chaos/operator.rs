@@ -16,6 +16,8 @@ use crate::service::ADMIN_TOKEN;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Part of the adoptions that name the external transaction.
+const NAMED: f64 = 0.4;
 
 /// Runs forever, also after the last fault: a submitter in PROTECT needs an operator.
 pub(super) async fn watch_and_act(run: &ChaosRun) {
@@ -38,10 +40,16 @@ pub(super) async fn watch_and_act(run: &ChaosRun) {
             tokio::time::sleep(away + MAX_DELAY.mul_f64(rng.random())).await;
             let action = if protected && rng.random_bool(0.2) { "release" } else { "adopt" };
             let by_cli = rng.random_bool(0.15);
-            let outcome = match by_cli {
-                true => by_command_line(run, api, &address, action).await,
-                false => by_api(run, &http, api, &address, action).await,
+            let named = if action == "adopt" && rng.random_bool(NAMED) {
+                named_transaction(run, &address).await
+            } else {
+                None
             };
+            let outcome = match by_cli {
+                true => by_command_line(run, api, &address, action, named.as_ref()).await,
+                false => by_api(run, &http, api, &address, action, named.as_ref()).await,
+            };
+            let action = if named.is_some() { "adopt with takenBy" } else { action };
             let (action, by) = (action.to_owned(), if by_cli { "command line" } else { "API" }.to_owned());
             run.history.record(Event::Operator { submitter: address, action, by, outcome });
         }
@@ -57,9 +65,32 @@ async fn look(run: &ChaosRun, http: &reqwest::Client, api: usize) -> Option<Vec<
     answer["items"].as_array()?.iter().map(item).collect()
 }
 
-async fn by_api(run: &ChaosRun, http: &reqwest::Client, api: usize, address: &str, action: &str) -> String {
+/// The last external transaction of this submitter that the node shows in a block: `takenBy` of an adoption.
+async fn named_transaction(run: &ChaosRun, address: &str) -> Option<(String, u64)> {
+    let entries = run.history.entries();
+    let hash = entries.iter().rev().find_map(|entry| match &entry.event {
+        Event::Outside { submitter, hash, .. } if submitter == address => Some(hash.clone()),
+        _ => None,
+    })?;
+    let receipt = run.stack.anvil().try_rpc("eth_getTransactionReceipt", json!([hash])).await.ok()?;
+    let block = u64::from_str_radix(receipt["blockNumber"].as_str()?.trim_start_matches("0x"), 16).ok()?;
+    Some((hash, block))
+}
+
+async fn by_api(
+    run: &ChaosRun,
+    http: &reqwest::Client,
+    api: usize,
+    address: &str,
+    action: &str,
+    named: Option<&(String, u64)>,
+) -> String {
     let url = format!("{}/api/v1/submitters/{address}/{action}?wait=2s", run.apis[api].url());
-    let request = http.post(url).bearer_auth(ADMIN_TOKEN).json(&json!({ "reason": "chaos" }));
+    let mut body = json!({ "reason": "chaos" });
+    if let Some((hash, block)) = named {
+        body["takenBy"] = json!({ "txHash": hash, "block": block });
+    }
+    let request = http.post(url).bearer_auth(ADMIN_TOKEN).json(&body);
     match request.send().await {
         Ok(answer) => {
             let status = answer.status().as_u16();
@@ -71,9 +102,18 @@ async fn by_api(run: &ChaosRun, http: &reqwest::Client, api: usize, address: &st
     }
 }
 
-async fn by_command_line(run: &ChaosRun, api: usize, address: &str, action: &str) -> String {
+async fn by_command_line(
+    run: &ChaosRun,
+    api: usize,
+    address: &str,
+    action: &str,
+    named: Option<&(String, u64)>,
+) -> String {
     let mut command = tokio::process::Command::new(run.stack.program());
     command.args(["cli", action, address, "--reason", "chaos"]);
+    if let Some((hash, block)) = named {
+        command.args(["--taken-by", hash, "--block", &block.to_string()]);
+    }
     command.env("GAPLESS_CONFIG", run.stack.audit_config());
     command.env("GAPLESS_API", run.apis[api].url()).env("GAPLESS_ADMIN_TOKEN", ADMIN_TOKEN);
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();

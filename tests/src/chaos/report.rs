@@ -215,8 +215,8 @@ fn table(
         operations.iter().map(|(kind, count)| (format!("  {}", kind.label()), *count)).collect();
     rows.extend(operation_labels.iter().map(|(label, count)| (label.as_str(), count.to_string())));
     rows.push((
-        "  operator: release / adopt requested",
-        format!("{} / {}", requested("release"), requested("adopt")),
+        "  operator: release / adopt / adopt with takenBy",
+        format!("{} / {} / {}", requested("release"), requested("adopt"), requested("adopt with takenBy")),
     ));
     rows.push(("violations", violations.len().to_string()));
     let rule_labels: Vec<(String, usize)> = Rule::ALL

@@ -92,13 +92,28 @@ async fn reasons_of(run: &ChaosRun, http: &reqwest::Client, submitter: &str) -> 
             answer.error_for_status().ok()?.json().await.ok()
         };
         let Some(shown) = get(format!("/api/v1/submitters/{submitter}")).await else { continue };
-        let Some(page) = get(format!("/api/v1/tx?submitter={submitter}")).await else { continue };
-        return Some(reasons(&shown, &page));
+        if let Some(transactions) = list_all(&get, submitter).await {
+            return Some(reasons(&shown, &transactions));
+        }
     }
     None
 }
 
-fn reasons(submitter: &Value, transactions: &Value) -> Vec<String> {
+/// All pages: the list is ordered by `txId`, which contains the clock of the API process that made it. With a moved clock, an
+/// open transaction may be on any page.
+async fn list_all(get: &impl AsyncFn(String) -> Option<Value>, submitter: &str) -> Option<Vec<Value>> {
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let mut page = get(format!("/api/v1/tx?submitter={submitter}&limit=200{cursor}")).await?;
+        found.extend(page["items"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return Some(found),
+        }
+    }
+}
+
+fn reasons(submitter: &Value, transactions: &[Value]) -> Vec<String> {
     let mut found = BTreeSet::new();
     match submitter["state"].as_str() {
         None | Some("ACTIVE") => {}
@@ -109,7 +124,7 @@ fn reasons(submitter: &Value, transactions: &Value) -> Vec<String> {
             found.insert(state.to_owned());
         }
     }
-    for transaction in transactions["items"].as_array().into_iter().flatten() {
+    for transaction in transactions {
         let state = transaction["state"].as_str().unwrap_or_default();
         if FINAL.contains(&state) {
             continue;
@@ -144,7 +159,7 @@ async fn alarms(run: &ChaosRun, http: &reqwest::Client) -> Option<Vec<String>> {
     )
 }
 
-/// `lane_blocked_seconds{chain="1",reason="node"} 3` becomes `lane_blocked_seconds node`.
+/// `gapless_lane_blocked_seconds{chain="1",reason="node"} 3` becomes `gapless_lane_blocked_seconds node`.
 fn alarm(line: &str) -> Option<String> {
     let (key, value) = line.rsplit_once(' ')?;
     let value: f64 = value.parse().ok()?;
@@ -172,17 +187,20 @@ mod tests {
             Some("gapless_rpc_node_healthy".into())
         );
         assert_eq!(alarm(r#"gapless_rpc_node_healthy{chain="1",node="a"} 1"#), None);
-        assert_eq!(alarm(r#"queue_depth{chain="1"} 9"#), None);
+        assert_eq!(alarm(r#"gapless_queue_depth{chain="1"} 9"#), None);
         assert_eq!(alarm("# HELP gapless_stuck_transactions words"), None);
     }
 
     #[test]
     fn reasons_come_from_the_submitter_and_from_its_open_transactions() {
-        let page = json!({ "items": [
-            { "state": "FAILED", "subState": "reverted" }, { "state": "STUCK", "subState": "unmined" },
-            { "state": "TRACKING", "subState": null }, { "state": "QUEUED", "subState": "waiting_node" } ] });
-        let found = reasons(&json!({ "state": "BLOCKED", "blockedBy": "node" }), &page);
+        let transactions = [
+            json!({ "state": "FAILED", "subState": "reverted" }),
+            json!({ "state": "STUCK", "subState": "unmined" }),
+            json!({ "state": "TRACKING", "subState": null }),
+            json!({ "state": "QUEUED", "subState": "waiting_node" }),
+        ];
+        let found = reasons(&json!({ "state": "BLOCKED", "blockedBy": "node" }), &transactions);
         assert_eq!(found, ["BLOCKED node", "QUEUED waiting_node", "STUCK", "STUCK unmined"]);
-        assert!(reasons(&json!({ "state": "ACTIVE" }), &json!({ "items": [] })).is_empty());
+        assert!(reasons(&json!({ "state": "ACTIVE" }), &[]).is_empty());
     }
 }

@@ -89,7 +89,7 @@ async fn a_caller_killed_after_it_saw_its_nonce_leaves_a_placeholder() {
     caller.wait_for_nonce().await;
     caller.kill9();
     let held = stack.reservations(stack.submitter(0)).await.pop().unwrap();
-    failed_by_placeholder(&stack, held.tx_id, "without an answer").await;
+    failed_by_placeholder(&stack, held.tx_id, "before the client answered").await;
     let last = stack.reservations(stack.submitter(0)).await.pop().unwrap();
     assert_eq!((last.state, last.answered), (ReservationState::Recyclable, false));
     stack.finish().await;
@@ -208,7 +208,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     stack.wait_reservation(stack.submitter(0), ReservationState::Recyclable).await;
     let late = store.answer_reservation(second.tx_id, second.owner, &answer(50)).await.unwrap();
     assert_eq!(late, AnswerOutcome::TooLate(ReservationState::Recyclable));
-    failed_by_placeholder(&stack, second.tx_id, "without an answer").await;
+    failed_by_placeholder(&stack, second.tx_id, "before the client answered").await;
     assert_eq!(stack.anvil().balance(Address::repeat_byte(0xb6)).await, 5.into());
     stack.finish().await;
 }

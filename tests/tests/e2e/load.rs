@@ -180,7 +180,6 @@ async fn five_thousand_submitters_live_on_one_worker() {
 async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
     const SUBMITTERS: usize = 5_000;
     const SLOTS: u64 = 100;
-    const SOON: std::time::Duration = std::time::Duration::from_secs(30);
     let stack = stack().submitters(SUBMITTERS).balance(0).set("worker.max_leases", SLOTS).start().await;
     stack.start_api().await;
     let worker = stack.start_worker().await;
@@ -211,7 +210,7 @@ async fn a_funded_submitter_is_served_among_five_thousand_that_cannot_pay() {
     assert!(worker.metric("gapless_lanes", &[]).await <= SLOTS as f64);
     stack.anvil().set_balance(rich.address(), 10u64.pow(18)).await;
     let tx_id = stack.create(rich, "rich", &payload(Address::repeat_byte(0x69), 1)).await;
-    stack.wait_for_within(SOON, tx_id, TxState::Confirmed).await;
+    stack.wait_for_within(PATIENCE, tx_id, TxState::Confirmed).await;
 
     let poor = stack.submitter(3);
     stack.anvil().set_balance(poor.address(), 10u64.pow(18)).await;

@@ -116,7 +116,7 @@ async fn an_allocation_that_expires_is_recyclable_and_late_words_about_it_do_not
     assert!(matches!(late, EmbedError::TooLate { state: ReservationState::Recyclable, .. }), "{late:?}");
     let late = gapless.mark_recyclable(&allocation, "late").await.unwrap_err();
     assert!(matches!(late, EmbedError::TooLate { .. }), "{late:?}");
-    failed_by_placeholder(&stack, allocation.tx_id(), "without an answer").await;
+    failed_by_placeholder(&stack, allocation.tx_id(), "before the client answered").await;
     assert_eq!(stack.anvil().balance(to).await, 0.into());
     stack.finish().await;
 }

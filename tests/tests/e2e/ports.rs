@@ -137,7 +137,7 @@ async fn a_connector_that_breaks_its_contract_is_found() {
 
     stack.proxy().always("eth_getTransactionReceipt", refuse("there is no such transaction"));
     let found = contract::chain_connector(&client, account, LIMIT).await;
-    assert!(found.iter().any(|found| found.starts_with("receipt: an error")), "{found:?}");
+    assert!(found.iter().any(|found| found.starts_with("receipt: unexpected error")), "{found:?}");
     stack.proxy().clear();
     stack.proxy().always("eth_sendRawTransaction", refuse("insufficient funds for gas * price + value"));
     let found = contract::rebroadcast(&client, &attempt, LIMIT).await;

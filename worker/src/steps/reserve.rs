@@ -60,7 +60,7 @@ async fn advance_one(lane: &mut Lane, index: usize) -> Result<(), StepError> {
         Some(_) if tx.answer_at.is_some_and(|at| now < at) => {}
         Some(answer) => use_answer(lane, index, answer).await?,
         None if reservation.over => {
-            let message = "the reservation expired without an answer of the client";
+            let message = "the reservation expired before the client answered";
             end(lane, index, TxState::Failed, TxError::new(ErrorCode::HandlerFailed, message), true);
         }
         None if reservation.expires <= now => lane.request_reload(),
