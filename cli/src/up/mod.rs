@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gapless::domain::TxState;
+use gapless_domain::TxState;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
