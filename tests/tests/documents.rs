@@ -253,7 +253,7 @@ fn sql_is_in_the_store_alone() {
     assert_eq!(found, Vec::<String>::new());
     for program in ["api", "worker", "cli"] {
         let manifest = text(root().join(program).join("Cargo.toml"));
-        assert!(!manifest.contains("sqlx"), "{program} reaches the database through `gapless`");
+        assert!(!manifest.contains("sqlx"), "{program} reaches the database through `gapless-store`");
     }
 }
 

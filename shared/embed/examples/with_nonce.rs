@@ -1,7 +1,7 @@
 //! A client program that reserves a nonce and builds its transaction for it. With `make up` running:
 //!
 //! ```text
-//! cargo run -p gapless --example with_nonce -- .gapless/gapless.toml ok
+//! cargo run -p gapless-embed --example with_nonce -- .gapless/gapless.toml ok
 //! ```
 //!
 //! Use `fail`, `panic` or `hang` instead of `ok` to see the error cases. The optional third argument is the submitter; the
