@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::config::Api;
-use gapless::observe::metrics::API_CONNECTIONS;
+use gapless_config::Api;
+use gapless_telemetry::metrics::API_CONNECTIONS;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;

@@ -5,9 +5,9 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use gapless::domain::policy::Breach;
-use gapless::domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
-use gapless::store::StoreError;
+use gapless_domain::policy::Breach;
+use gapless_domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
+use gapless_store::StoreError;
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
 use poem_openapi::ApiResponse;
@@ -345,8 +345,8 @@ fn description_of(status: u16) -> &'static str {
 mod tests {
     use std::collections::HashSet;
 
-    use gapless::domain::policy::{Call, Rule};
-    use gapless::domain::{Address, ChainId, U256};
+    use gapless_domain::policy::{Call, Rule};
+    use gapless_domain::{Address, ChainId, U256};
 
     use super::*;
 

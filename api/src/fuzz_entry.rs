@@ -1,6 +1,6 @@
 //! Request parsers as functions of bytes, for `fuzz/` and its regression tests. Not part of product builds.
 
-use gapless::domain::RequestedTx;
+use gapless_domain::RequestedTx;
 
 use crate::error::ApiError;
 use crate::wire::{BatchRequest, CreateTx, TxPayload, parse, redact_nonces};

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use futures::FutureExt;
-use gapless::domain::{Event, EventKind};
-use gapless::events::EventPublisher;
-use gapless::notifier::Notifier;
-use gapless::observe::metrics::INTAKE_BATCH_SIZE;
-use gapless::store::{IntakeOutcome, NewIntent, Store, StoreError};
+use gapless_domain::{Event, EventKind};
+use gapless_events::EventPublisher;
+use gapless_store::notifier::Notifier;
+use gapless_telemetry::metrics::INTAKE_BATCH_SIZE;
+use gapless_store::{IntakeOutcome, NewIntent, Store, StoreError};
 use queue_limit::QueueLimiter;
 pub(crate) use queue_limit::QueueLimits;
 use tokio::sync::{Notify, oneshot};

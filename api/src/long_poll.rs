@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gapless::domain::TxId;
-use gapless::observe::metrics::LONG_POLLS;
-use gapless::store::Store;
+use gapless_domain::TxId;
+use gapless_telemetry::metrics::LONG_POLLS;
+use gapless_store::Store;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use gapless::config::Config;
+use gapless_config::Config;
 
 /// The REST API of Gapless.
 #[derive(Debug, Parser)]
@@ -37,8 +37,8 @@ async fn serve() -> anyhow::Result<()> {
         return Ok(());
     }
     let config = Config::load(options.config.as_deref())?;
-    let _log = gapless::observe::init_logging(&config.log)?;
-    gapless_api::run(config, gapless::shutdown::stop_signal()).await
+    let _log = gapless_telemetry::init_logging(&config.log)?;
+    gapless_api::run(config, gapless_telemetry::shutdown::stop_signal()).await
 }
 
 #[allow(clippy::print_stdout)] // the document is the output of `--print-openapi`

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::FutureExt;
-use gapless::observe::TraceContext;
-use gapless::observe::metrics::HTTP_REQUEST_SECONDS;
+use gapless_telemetry::TraceContext;
+use gapless_telemetry::metrics::HTTP_REQUEST_SECONDS;
 use poem::http::{StatusCode, header};
 use poem::{Endpoint, IntoResponse, Middleware, Request, Response};
 use poem_openapi::OperationId;

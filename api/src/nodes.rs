@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use gapless::chain::evm::EvmClient;
-use gapless::chain::fees::FeeSource;
-use gapless::chain::{ChainConnector, RpcError};
-use gapless::config::{ChainConfig, Config};
-use gapless::domain::ChainId;
+use gapless_chain::evm::EvmClient;
+use gapless_chain::fees::FeeSource;
+use gapless_chain::{ChainConnector, RpcError};
+use gapless_config::{ChainConfig, Config};
+use gapless_domain::ChainId;
 use tokio::sync::OnceCell;
 
 use crate::error::ApiError;

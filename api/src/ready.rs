@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless::store::{Store, StoreError};
+use gapless_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);

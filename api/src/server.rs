@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::config::{Api, Config};
-use gapless::events::publisher;
-use gapless::notifier::{self, Notifier};
-use gapless::observe::{Program, install_metrics};
-use gapless::store::{Channel, Store, Timeouts, database_warnings};
+use gapless_config::{Api, Config};
+use gapless_events::publisher;
+use gapless_store::notifier::{self, Notifier};
+use gapless_telemetry::{Program, install_metrics};
+use gapless_store::{Channel, Store, Timeouts, database_warnings};
 use poem::endpoint::make_sync;
 use poem::web::Html;
 use poem::{Endpoint, EndpointExt, IntoResponse, Response, Route, get};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless::store::StoreError;
+use gapless_store::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gapless::config::Secret;
-use gapless::domain::hex_text::parse_address_any_case;
-use gapless::domain::{ApiKeyId, ChainId, Scope, SubmitterKey, TxId};
+use gapless_config::Secret;
+use gapless_domain::hex_text::parse_address_any_case;
+use gapless_domain::{ApiKeyId, ChainId, Scope, SubmitterKey, TxId};
 
 /// Heading that lists the global options after a command's own options.
 const GLOBAL_OPTIONS: &str = "Global options";

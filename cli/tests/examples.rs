@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use gapless::config::Config;
+use gapless_config::Config;
 
 fn at_root(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name)

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gapless::fuzz_entry::read_payload(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gapless_chain::fuzz_entry::read_payload(bytes));

@@ -42,7 +42,7 @@ pub use authority::{Authority, Identity};
 pub use client::{Answer, Client};
 pub use database_clock::{ClockedPostgres, DatabaseClock};
 pub use eventually::{LIMIT, eventually, eventually_within};
-pub use gapless::domain::{Address, H256, TxId, TxState, U256};
+pub use gapless_domain::{Address, H256, TxId, TxState, U256};
 pub use gapless_cli::localnet::Mining;
 pub use grep::Grep;
 pub use ha_pair::HaPair;

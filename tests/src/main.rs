@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use gapless::config::Config;
-use gapless::domain::{Address, ChainId, RequestedTx, SubmitterKey};
-use gapless::embed::{Gapless, NonceContext};
-use gapless::observe::LogGuard;
+use gapless_config::Config;
+use gapless_domain::{Address, ChainId, RequestedTx, SubmitterKey};
+use gapless_embed::{Gapless, NonceContext};
+use gapless_telemetry::LogGuard;
 use gapless_tests::reference_worker::FenceStrategy;
 
 #[derive(Debug, Parser)]
@@ -66,20 +66,20 @@ async fn main() -> anyhow::Result<ExitCode> {
     match Args::parse().part {
         Part::Api { config } => {
             let (config, _log) = load(config)?;
-            gapless_api::run(config, gapless::shutdown::stop_signal()).await?;
+            gapless_api::run(config, gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::Worker { config } => {
             let (config, _log) = load(config)?;
-            gapless_worker::run(config, gapless::shutdown::stop_signal()).await?;
+            gapless_worker::run(config, gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::CustomWorker { config } => {
             let (config, _log) = load(config)?;
             let worker = adapters::with_adapters(gapless_worker::Worker::builder(config));
-            worker.run(gapless::shutdown::stop_signal()).await?;
+            worker.run(gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::ReferenceWorker { config, strategy } => {
-            let log = gapless::config::Log::default();
-            let _log = gapless::observe::init_logging(&log)?;
+            let log = gapless_config::Log::default();
+            let _log = gapless_telemetry::init_logging(&log)?;
             gapless_tests::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
         }
         Part::ReservationClient { config, chain_id, submitter, request_id } => {
@@ -100,6 +100,6 @@ async fn main() -> anyhow::Result<ExitCode> {
 
 fn load(path: PathBuf) -> anyhow::Result<(Config, LogGuard)> {
     let config = Config::load(Some(&path))?;
-    let log = gapless::observe::init_logging(&config.log)?;
+    let log = gapless_telemetry::init_logging(&config.log)?;
     Ok((config, log))
 }

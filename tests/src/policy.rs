@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use ethers_core::types::{Address, U256};
-use gapless::config::Secret;
-use gapless::domain::{ChainId, Payload, RequestedTx, SubmitterKey, TxId};
-use gapless::store::{IntakeOutcome, NewIntent, Store, Timeouts};
+use gapless_config::Secret;
+use gapless_domain::{ChainId, Payload, RequestedTx, SubmitterKey, TxId};
+use gapless_store::{IntakeOutcome, NewIntent, Store, Timeouts};
 use serde_json::{Value, json};
 use sqlx::Row;
 

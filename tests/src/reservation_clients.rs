@@ -1,8 +1,8 @@
 //! Clients that reserve nonces: this process through the library, or a separate process that can be killed.
 
-use gapless::config::Secret;
-use gapless::domain::{ChainId, ReservationState, SubmitterKey, TxId};
-use gapless::embed::Gapless;
+use gapless_config::Secret;
+use gapless_domain::{ChainId, ReservationState, SubmitterKey, TxId};
+use gapless_embed::Gapless;
 use gapless_cli::localnet::{Launch, Process};
 use uuid::Uuid;
 

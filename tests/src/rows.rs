@@ -1,7 +1,7 @@
 //! Direct SQL access of tests to the tables, without product code.
 
 use ethers_core::types::H256;
-use gapless::domain::{TxId, TxState};
+use gapless_domain::{TxId, TxState};
 use sqlx::PgPool;
 use uuid::Uuid;
 

@@ -2,21 +2,21 @@
 //! publisher.
 //!
 //! Adapters are registered by name; a chain's configuration selects them (`adapters.*`). The contract of each adapter
-//! is documented at its trait, and `gapless::contract` tests it.
+//! is documented at its trait, and `gapless_contract` tests it.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use anyhow::Context;
-use gapless::chain::evm::EvmClient;
-use gapless::chain::fees::FeeSource;
-use gapless::chain::{ChainConnector, FeePolicy, MempoolInspector};
-use gapless::config::{ChainConfig, Config};
-use gapless::domain::bump::{GasBumpPolicy, Multiply};
-use gapless::domain::stuck::{Always, StuckPolicy};
-use gapless::events::{self, EventPublisher};
-use gapless::signer::Signer;
+use gapless_chain::evm::EvmClient;
+use gapless_chain::fees::FeeSource;
+use gapless_chain::{ChainConnector, FeePolicy, MempoolInspector};
+use gapless_config::{ChainConfig, Config};
+use gapless_domain::bump::{GasBumpPolicy, Multiply};
+use gapless_domain::stuck::{Always, StuckPolicy};
+use gapless_events::{self as events, EventPublisher};
+use gapless_signer::Signer;
 use tokio_util::sync::CancellationToken;
 
 /// The worker: leases submitters and submits their intents to the chain.

@@ -3,13 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gapless::chain::fees::FeeSource;
-use gapless::chain::{ChainConnector, ChainIdentity, MempoolInspector, RpcError};
-use gapless::config::ChainConfig;
-use gapless::domain::bump::GasBumpPolicy;
-use gapless::domain::stuck::StuckPolicy;
-use gapless::domain::{Finality, WorkerId};
-use gapless::store::{Store, StoreError};
+use gapless_chain::fees::FeeSource;
+use gapless_chain::{ChainConnector, ChainIdentity, MempoolInspector, RpcError};
+use gapless_config::ChainConfig;
+use gapless_domain::bump::GasBumpPolicy;
+use gapless_domain::stuck::StuckPolicy;
+use gapless_domain::{Finality, WorkerId};
+use gapless_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

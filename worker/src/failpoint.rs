@@ -46,7 +46,7 @@ pub(crate) fn hit(point: &'static str) {
     // A second thread blocks here: the process is killed before the guard drops.
     let _guard = ONE_AT_A_TIME.lock();
     tracing::warn!(point, "failpoint: killing this process");
-    gapless::observe::flush_logs(); // tests check for this line
+    gapless_telemetry::flush_logs(); // tests check for this line
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
     loop {
         std::thread::park();

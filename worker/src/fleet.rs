@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gapless::config::Config;
-use gapless::domain::{ChainId, SubmitterKey};
-use gapless::observe::metrics as m;
-use gapless::signer::SignerSet;
-use gapless::store::{Lease, LeaseTag, Store, StoreError, Work};
+use gapless_config::Config;
+use gapless_domain::{ChainId, SubmitterKey};
+use gapless_telemetry::metrics as m;
+use gapless_signer::SignerSet;
+use gapless_store::{Lease, LeaseTag, Store, StoreError, Work};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

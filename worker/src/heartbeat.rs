@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gapless::config::Config;
-use gapless::domain::WorkerId;
-use gapless::store::{Peer, Store, StoreError};
+use gapless_config::Config;
+use gapless_domain::WorkerId;
+use gapless_store::{Peer, Store, StoreError};
 use tokio::time::Instant;
 
 /// Shortest time between two heartbeats when the number of lanes changes. Other workers balance leases by that number.

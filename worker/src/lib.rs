@@ -22,7 +22,7 @@ mod writer;
 
 pub use builder::{Worker, WorkerBuilder};
 
-use gapless::config::Config;
+use gapless_config::Config;
 use tokio_util::sync::CancellationToken;
 
 /// Runs until `stop`, then releases every lease. To run with custom adapters, use `Worker::builder`.

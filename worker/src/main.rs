@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use gapless::config::Config;
+use gapless_config::Config;
 
 /// Leases submitters and submits their transactions to the chain.
 #[derive(Debug, Parser)]
@@ -18,6 +18,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
-    let _log = gapless::observe::init_logging(&config.log)?;
-    gapless_worker::run(config, gapless::shutdown::stop_signal()).await
+    let _log = gapless_telemetry::init_logging(&config.log)?;
+    gapless_worker::run(config, gapless_telemetry::shutdown::stop_signal()).await
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gapless::domain::{SubmitterKey, TxId};
-use gapless::store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
+use gapless_domain::{SubmitterKey, TxId};
+use gapless_store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
 
 use crate::batcher::{Batcher, Reply, Request};
 

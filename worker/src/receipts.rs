@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gapless::chain::{BlockId, ChainConnector, RpcError};
-use gapless::config::ChainConfig;
-use gapless::domain::{H256, Receipt};
-use gapless::observe::metrics as m;
+use gapless_chain::{BlockId, ChainConnector, RpcError};
+use gapless_config::ChainConfig;
+use gapless_domain::{H256, Receipt};
+use gapless_telemetry::metrics as m;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Origin of a receipt request (metric label `place`).

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless::config::Config;
-use gapless::domain::{Address, ChainId, SubmitterKey, WorkerId};
-use gapless::notifier::{self, Notifier};
-use gapless::signer::SignerSet;
-use gapless::store::{Announced, Channel, Store, StoreError, Timeouts, database_warnings};
+use gapless_config::Config;
+use gapless_domain::{Address, ChainId, SubmitterKey, WorkerId};
+use gapless_store::notifier::{self, Notifier};
+use gapless_signer::SignerSet;
+use gapless_store::{Announced, Channel, Store, StoreError, Timeouts, database_warnings};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 

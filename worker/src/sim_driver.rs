@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::chain::{ChainConnector, RpcError};
-use gapless::config::ChainConfig;
-use gapless::domain::WorkerId;
-use gapless::events::NoEvents;
-use gapless::notifier::Notifier;
-use gapless::signer::Signer;
-use gapless::store::{Lease, LeaseTag, Store};
+use gapless_chain::{ChainConnector, RpcError};
+use gapless_config::ChainConfig;
+use gapless_domain::WorkerId;
+use gapless_events::NoEvents;
+use gapless_store::notifier::Notifier;
+use gapless_signer::Signer;
+use gapless_store::{Lease, LeaseTag, Store};
 
 use crate::chains::Chain;
 use crate::lane::{Lane, WorkerContext};

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use gapless::config::{Api, Secret};
-use gapless::domain::{ApiKeyId, PresentedKey, Rights, Scope};
-use gapless::store::{ApiKeyRow, Store, StoreError};
+use gapless_config::{Api, Secret};
+use gapless_domain::{ApiKeyId, PresentedKey, Rights, Scope};
+use gapless_store::{ApiKeyRow, Store, StoreError};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -231,7 +231,7 @@ impl Authenticator {
 
 #[cfg(test)]
 mod tests {
-    use gapless::store::Timeouts;
+    use gapless_store::Timeouts;
 
     use super::*;
 

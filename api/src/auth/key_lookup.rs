@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use gapless::domain::ApiKeyId;
-use gapless::store::{ApiKeyRow, Store};
+use gapless_domain::ApiKeyId;
+use gapless_store::{ApiKeyRow, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::ApiError;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless::config::Api;
-use gapless::domain::{ApiKeyId, PresentedKey};
-use gapless::store::{ApiKeyRow, RateLimit, Store};
+use gapless_config::Api;
+use gapless_domain::{ApiKeyId, PresentedKey};
+use gapless_store::{ApiKeyRow, RateLimit, Store};
 use subtle::ConstantTimeEq;
 use tokio::sync::mpsc;
 

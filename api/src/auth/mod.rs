@@ -11,8 +11,8 @@ mod middleware;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use gapless::domain::{Scope, SubmitterKey};
-use gapless::store::TxView;
+use gapless_domain::{Scope, SubmitterKey};
+use gapless_store::TxView;
 use poem::{Request, RequestBody};
 use poem_openapi::registry::{MetaSecurityScheme, Registry};
 use poem_openapi::{ApiExtractor, ApiExtractorType, ExtractParamOptions};

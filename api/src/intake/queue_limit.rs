@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless::config::Config;
-use gapless::domain::SubmitterKey;
-use gapless::store::{IntakeOutcome, NewIntent};
+use gapless_config::Config;
+use gapless_domain::SubmitterKey;
+use gapless_store::{IntakeOutcome, NewIntent};
 
 use super::Answers;
 
@@ -141,7 +141,7 @@ impl QueueLimiter {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::{Address, ChainId, Payload, TxId};
+    use gapless_domain::{Address, ChainId, Payload, TxId};
 
     use super::super::IntakeError;
     use super::*;

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use gapless::domain::SubmitterKey;
-use gapless::store::NewIntent;
+use gapless_domain::SubmitterKey;
+use gapless_store::NewIntent;
 use tokio::sync::oneshot;
 
 use super::Answers;
@@ -121,7 +121,7 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::{Address, ChainId, Payload};
+    use gapless_domain::{Address, ChainId, Payload};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! `GET /api/v1/tx/{txId}/attempts`.
 
-use gapless::domain::TxId;
+use gapless_domain::TxId;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::Path;

@@ -1,6 +1,6 @@
 //! `GET /api/v1/tx/by-request`.
 
-use gapless::domain::intent::check_request_id;
+use gapless_domain::intent::check_request_id;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::Query;

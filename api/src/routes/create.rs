@@ -1,10 +1,10 @@
 //! `POST /api/v1/tx`.
 
-use gapless::domain::intent::check_request_id;
-use gapless::domain::{RequestedTx, TxId};
-use gapless::observe::TraceContext;
-use gapless::observe::metrics::TX_CREATE_TOTAL;
-use gapless::store::{IntakeOutcome, NewIntent};
+use gapless_domain::intent::check_request_id;
+use gapless_domain::{RequestedTx, TxId};
+use gapless_telemetry::TraceContext;
+use gapless_telemetry::metrics::TX_CREATE_TOTAL;
+use gapless_store::{IntakeOutcome, NewIntent};
 use poem_openapi::ApiResponse;
 use poem_openapi::payload::Json;
 
@@ -101,7 +101,7 @@ pub(super) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), Ap
 }
 
 pub(super) fn accept(
-    submitter: gapless::domain::SubmitterKey,
+    submitter: gapless_domain::SubmitterKey,
     outcome: Result<IntakeOutcome, ApiError>,
 ) -> Result<AcceptedTx, ApiError> {
     match outcome? {

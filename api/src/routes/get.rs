@@ -1,7 +1,7 @@
 //! `GET /api/v1/tx/{txId}`.
 
-use gapless::domain::{H256, TxId};
-use gapless::store::ConfirmingBlocks;
+use gapless_domain::{H256, TxId};
+use gapless_store::ConfirmingBlocks;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};
@@ -66,7 +66,7 @@ fn parse_after(text: Option<&str>) -> Result<Option<H256>, ApiError> {
 /// The transaction with its confirming blocks.
 pub(super) async fn tx_with_confirmations(
     app: &App,
-    view: gapless::store::TxView,
+    view: gapless_store::TxView,
     after: Option<H256>,
 ) -> Result<Tx, ApiError> {
     let (chain_id, head) = (view.submitter.chain_id, view.head);
@@ -89,7 +89,7 @@ pub(super) async fn tx_with_confirmations(
     Ok(tx_response(app, view).with_confirmations(&stored, after))
 }
 
-pub(super) fn tx_response(app: &App, view: gapless::store::TxView) -> Tx {
+pub(super) fn tx_response(app: &App, view: gapless_store::TxView) -> Tx {
     let required = app.chains.required_confirmations(view.submitter.chain_id);
     Tx::new(view, required)
 }

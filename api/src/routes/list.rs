@@ -1,8 +1,8 @@
 //! `GET /api/v1/tx`.
 
 use chrono::{DateTime, Utc};
-use gapless::domain::TxId;
-use gapless::store::{StoreError, TxFilter};
+use gapless_domain::TxId;
+use gapless_store::{StoreError, TxFilter};
 
 use super::get::tx_response;
 use crate::app::App;

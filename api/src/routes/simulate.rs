@@ -1,11 +1,11 @@
 //! `POST /api/v1/tx/simulate`: the outcome and cost of a transaction in the current chain state. Stores nothing, and
 //! the outcome may differ when the transaction is sent.
 
-use gapless::chain::fees::scale;
-use gapless::chain::{BlockTag, CallOutcome, ChainConnector};
-use gapless::domain::gas::{intrinsic_gas, with_margin};
-use gapless::domain::intent::check_request_id;
-use gapless::domain::{self, Address, Fees, Payload, RequestedTx, U256};
+use gapless_chain::fees::scale;
+use gapless_chain::{BlockTag, CallOutcome, ChainConnector};
+use gapless_domain::gas::{intrinsic_gas, with_margin};
+use gapless_domain::intent::check_request_id;
+use gapless_domain::{self as domain, Address, Fees, Payload, RequestedTx, U256};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::payload::Json;

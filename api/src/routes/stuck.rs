@@ -1,7 +1,7 @@
 //! `GET /api/v1/stuck`.
 
-use gapless::domain::TxState;
-use gapless::store::TxFilter;
+use gapless_domain::TxState;
+use gapless_store::TxFilter;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::Query;

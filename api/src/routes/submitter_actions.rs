@@ -1,7 +1,7 @@
 //! `POST /api/v1/submitters/{address}/pause|resume|release|adopt`, for admins.
 
-use gapless::domain::{H256, SubmitterKey};
-use gapless::store::{
+use gapless_domain::{H256, SubmitterKey};
+use gapless_store::{
     AuditEntry, AuditId, OperatorAction, OperatorOutcome, OperatorRequest, SubmitterStatus, TakenBy,
 };
 use poem::web::Data;

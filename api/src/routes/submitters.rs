@@ -1,7 +1,7 @@
 //! `GET /api/v1/submitters` and `GET /api/v1/submitters/{address}`.
 
-use gapless::domain::hex_text::parse_address_any_case;
-use gapless::domain::{ChainId, SubmitterKey};
+use gapless_domain::hex_text::parse_address_any_case;
+use gapless_domain::{ChainId, SubmitterKey};
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Path, Query};

@@ -2,7 +2,7 @@
 //! from two, the framework would write the path twice, and parsers of the document would use only the last.
 
 use chrono::{DateTime, Utc};
-use gapless::observe::TraceContext;
+use gapless_telemetry::TraceContext;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::param::{Header, Query};

@@ -1,7 +1,7 @@
 //! `POST /api/v1/tx/{txId}/cancel`, and `speed-up` and `resolve` for admins.
 
-use gapless::domain::TxId;
-use gapless::store::{OperatorRequest, TxAction, TxRequestOutcome};
+use gapless_domain::TxId;
+use gapless_store::{OperatorRequest, TxAction, TxRequestOutcome};
 use poem::web::Data;
 use poem_openapi::param::{Path, Query};
 use poem_openapi::payload::Json;

@@ -1,8 +1,8 @@
 //! Attempts and state changes of a transaction. Never contains signed bytes; nonces only for admins.
 
 use chrono::{DateTime, Utc};
-use gapless::domain::{Fees, TxId, U256};
-use gapless::store;
+use gapless_domain::{Fees, TxId, U256};
+use gapless_store as store;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
 
@@ -129,7 +129,7 @@ impl From<store::AttemptKind> for AttemptKind {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::{H256, Nonce};
+    use gapless_domain::{H256, Nonce};
     use poem_openapi::types::ToJSON;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Mempool diagnosis of an unmined transaction.
 
 use chrono::{DateTime, Utc};
-use gapless::domain::mempool;
-use gapless::store::DiagnosisView;
+use gapless_domain::mempool;
+use gapless_store::DiagnosisView;
 use poem_openapi::{Enum, Object};
 
 /// Where an unmined transaction probably is. Informational: processing does not depend on it.

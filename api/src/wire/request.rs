@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use chrono::{DateTime, Utc};
-use gapless::domain::{Payload, RequestedAccess, RequestedTx, Speed, TxKind};
+use gapless_domain::{Payload, RequestedAccess, RequestedTx, Speed, TxKind};
 use poem_openapi::registry::{MetaSchemaRef, Registry};
 use poem_openapi::types::{Any, Example, ParseFromJSON, ParseResult, ToJSON, Type};
 use poem_openapi::{Enum, Object};

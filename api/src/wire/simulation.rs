@@ -1,6 +1,6 @@
 //! Simulation results.
 
-use gapless::domain::Failure;
+use gapless_domain::Failure;
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 

@@ -1,7 +1,7 @@
 //! Submitters in responses.
 
 use chrono::{DateTime, Utc};
-use gapless::store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
+use gapless_store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
 use poem_openapi::{Enum, Object};
 
 use super::redact_nonces;
@@ -116,7 +116,7 @@ impl Submitter {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::{Address, ChainId, Nonce, SubmitterKey};
+    use gapless_domain::{Address, ChainId, Nonce, SubmitterKey};
     use poem_openapi::types::ToJSON;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Transactions in responses. They never contain a nonce.
 
 use chrono::{DateTime, Utc};
-use gapless::domain::{self, Confirmation, Finality, H256};
-use gapless::store::{ConfirmingBlocks, TxView};
+use gapless_domain::{self as domain, Confirmation, Finality, H256};
+use gapless_store::{ConfirmingBlocks, TxView};
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Errors of transactions and decoded revert data.
 
-use gapless::domain::abi::Argument;
-use gapless::domain::{self, RevertData};
+use gapless_domain::abi::Argument;
+use gapless_domain::{self as domain, RevertData};
 use poem_openapi::types::Any;
 use poem_openapi::{Enum, Object};
 use serde_json::Value;
@@ -117,7 +117,7 @@ impl From<domain::RevertKind> for RevertKind {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::ErrorCode;
+    use gapless_domain::ErrorCode;
     use poem_openapi::types::ToJSON;
     use serde_json::json;
 
@@ -136,7 +136,7 @@ mod tests {
             "code": "reverted", "message": "reverted: panic: division by zero (0x12)",
             "revert": {
                 "kind": "panic", "reason": "division by zero", "panicCode": "0x12",
-                "data": gapless::domain::Bytes::from(data).to_string(),
+                "data": gapless_domain::Bytes::from(data).to_string(),
             },
         });
         assert_eq!(TxError::new(&error, &[]).to_json(), Some(expected));
@@ -166,7 +166,7 @@ mod tests {
     /// Selector of `Short(uint256,(bool,int8)[1])`, taken from an encoded call with the same signature.
     fn short_selector() -> [u8; 4] {
         let method = json!("Short(uint256,(bool,int8)[1])");
-        let data = gapless::domain::abi::encode_call(&method, &[json!("7"), json!([[true, "-1"]])]).unwrap();
+        let data = gapless_domain::abi::encode_call(&method, &[json!("7"), json!([[true, "-1"]])]).unwrap();
         data[..4].try_into().unwrap()
     }
 }

@@ -4,8 +4,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gapless::config::Secret;
-use gapless::store::{Announced, IntakeOutcome, NewIntent, Store, Timeouts};
+use gapless_config::Secret;
+use gapless_store::{Announced, IntakeOutcome, NewIntent, Store, Timeouts};
 use gapless_cli::commands::migrate::migrate;
 use gapless_cli::localnet::{Launch, Port, Settings};
 use serde_json::Value;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ethers_core::types::{Bytes, H256, U256};
-use gapless::config;
-use gapless::domain::{Fees, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState, WorkerId};
-use gapless::store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
+use gapless_config as config;
+use gapless_domain::{Fees, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState, WorkerId};
+use gapless_store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
 use tokio::task::JoinSet;
 
 use crate::bed::{Bed, CHAIN_ID, GAS, Key};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use gapless::domain::{ApiKeySecret, PresentedKey, Rights};
-use gapless::store::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome, Store, Timeouts};
+use gapless_domain::{ApiKeySecret, PresentedKey, Rights};
+use gapless_store::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome, Store, Timeouts};
 use serde_json::{Value, json};
 
 use super::migrate::database_url;

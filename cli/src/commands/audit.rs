@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use gapless::store::{PolicyEntry, PolicyFilter, Store, Timeouts};
+use gapless_store::{PolicyEntry, PolicyFilter, Store, Timeouts};
 use serde_json::{Value, json};
 
 use super::migrate::database_url;

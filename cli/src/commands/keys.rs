@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use gapless::config::Secret;
-use gapless::signer::keystore;
+use gapless_config::Secret;
+use gapless_signer::keystore;
 use serde_json::json;
 
 use crate::args::{Keys, Keystore};

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gapless::config::{Config, Secret};
-use gapless::store::{Store, Timeouts, database_warnings};
+use gapless_config::{Config, Secret};
+use gapless_store::{Store, Timeouts, database_warnings};
 use serde_json::json;
 
 use crate::output;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gapless::domain::TxState;
+use gapless_domain::TxState;
 use serde_json::Value;
 
 use super::revert;

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use anyhow::{Context, Result};
-use gapless::config::Secret;
-use gapless::domain::{ChainId, SubmitterKey};
-use gapless::store::{Store, Timeouts};
+use gapless_config::Secret;
+use gapless_domain::{ChainId, SubmitterKey};
+use gapless_store::{Store, Timeouts};
 use serde_json::{Value, json};
 
 use super::settings::CHAIN_ID;

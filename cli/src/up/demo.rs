@@ -1,8 +1,8 @@
 //! The demo submitters: keys created once, in a keystore like that of a real deployment.
 
 use anyhow::{Context, Result};
-use gapless::config::Secret;
-use gapless::signer::keystore;
+use gapless_config::Secret;
+use gapless_signer::keystore;
 use uuid::Uuid;
 
 use super::home::Home;

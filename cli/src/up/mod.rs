@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gapless::domain::TxState;
-use gapless::store::StoreError;
+use gapless_domain::TxState;
+use gapless_store::StoreError;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;

@@ -61,7 +61,7 @@ pub(super) fn write_private(path: &Path, text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use gapless::config::Config;
+    use gapless_config::Config;
 
     use super::*;
 
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(config.chains["local"].urls[0].expose(), "http://127.0.0.1:2");
         assert_eq!(
             config.chains["local"].confirmations.required,
-            gapless::domain::Finality::Blocks(CONFIRMATIONS)
+            gapless_domain::Finality::Blocks(CONFIRMATIONS)
         );
         assert_eq!(config.signer.keystore, Some(home.keys()));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gapless::config::Secret;
+use gapless_config::Secret;
 use serde_json::json;
 
 use super::consistency::ConsistencyCheck;

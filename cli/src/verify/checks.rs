@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use gapless::domain::{ReservationState, TxState};
+use gapless_domain::{ReservationState, TxState};
 
 use super::facts::{AttemptFacts, CursorFacts, SubmitterFacts};
 

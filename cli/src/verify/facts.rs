@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gapless::domain::{ReservationState, TxState};
+use gapless_domain::{ReservationState, TxState};
 
 #[derive(Clone, Debug)]
 pub(super) struct SubmitterFacts {

@@ -5,8 +5,8 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
-use gapless::domain::{ChainId, SubmitterKey};
-use gapless::store::{AttemptKind, AuditedAttempt, AuditedSubmitter, Store};
+use gapless_domain::{ChainId, SubmitterKey};
+use gapless_store::{AttemptKind, AuditedAttempt, AuditedSubmitter, Store};
 
 use super::facts::{
     AttemptFacts, CursorFacts, InBlock, IntentFacts, Mined, ReservationFacts, SubmitterFacts,

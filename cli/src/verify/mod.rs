@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gapless::config::{ChainConfig, Config};
-use gapless::store::{Store, Timeouts};
+use gapless_config::{ChainConfig, Config};
+use gapless_store::{Store, Timeouts};
 
 use self::checks::Rules;
 use self::gather::Scan;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use gapless::config::Secret;
+use gapless_config::Secret;
 use serde_json::{Value, json};
 
 use super::facts::{InBlock, Mined};

@@ -1,6 +1,6 @@
 //! The audit's report, as text and as JSON.
 
-use gapless::domain::TxState;
+use gapless_domain::TxState;
 use serde_json::{Value, json};
 
 use super::checks::{CHECKS, Check, NEEDS_SCAN, Rules};

@@ -5,9 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ethers_core::types::{Address, Bytes, U256};
-use gapless::config::Secret;
-use gapless::domain::RequestedTx;
-use gapless::embed::{Gapless, NonceContext};
+use gapless_config::Secret;
+use gapless_domain::RequestedTx;
+use gapless_embed::{Gapless, NonceContext};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;

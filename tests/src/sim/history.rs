@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ethers_signers::{LocalWallet, Signer as _};
-use gapless::config::{self, ChainConfig, ReleaseAt};
-use gapless::domain::{ChainId, Finality, SubmitterKey, WorkerId};
-use gapless::notifier::Notifier;
-use gapless::store::{Announced, Store};
+use gapless_config::{self as config, ChainConfig, ReleaseAt};
+use gapless_domain::{ChainId, Finality, SubmitterKey, WorkerId};
+use gapless_store::notifier::Notifier;
+use gapless_store::{Announced, Store};
 use gapless_worker::sim_driver::Next;
 use sqlx::PgPool;
 use sqlx::types::chrono::NaiveDate;

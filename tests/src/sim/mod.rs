@@ -23,9 +23,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gapless::config::{ChainConfig, Config, Secret};
-use gapless::notifier::Notifier;
-use gapless::store::{Channel, Store, Timeouts};
+use gapless_config::{ChainConfig, Config, Secret};
+use gapless_store::notifier::Notifier;
+use gapless_store::{Channel, Store, Timeouts};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::servers;

@@ -8,13 +8,13 @@ use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, H256, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer as _};
-use gapless::chain::{
+use gapless_chain::{
     BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ErrorPatterns, FeeHistory, RpcError,
     SenderInBlocks, SubmitOutcome, classify,
 };
-use gapless::domain::{ChainId, Failure, Payload, Receipt, SignedDraft, UnsignedTx};
-use gapless::signer::{Signer, SignerError};
-use gapless::store::{Applied, Attempt, FencedWrite, Store, StoreError};
+use gapless_domain::{ChainId, Failure, Payload, Receipt, SignedDraft, UnsignedTx};
+use gapless_signer::{Signer, SignerError};
+use gapless_store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_worker::sim_driver::Commits;
 
 use super::call_boundary::CallBoundary;

@@ -4,10 +4,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use ethers_signers::LocalWallet;
-use gapless::config::ChainConfig;
-use gapless::domain::WorkerId;
-use gapless::notifier::Notifier;
-use gapless::store::{Lease, LeaseTag, Store};
+use gapless_config::ChainConfig;
+use gapless_domain::WorkerId;
+use gapless_store::notifier::Notifier;
+use gapless_store::{Lease, LeaseTag, Store};
 use gapless_worker::sim_driver::{Next, SimLane, Worker};
 
 use super::call_boundary::{CallBoundary, CallFault};

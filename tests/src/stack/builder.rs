@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ethers_core::types::U256;
-use gapless::config::Secret;
+use gapless_config::Secret;
 use gapless_cli::commands::migrate::migrate;
 use gapless_cli::localnet::{Mining, Settings};
 use serde_json::Value;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use gapless::chain::SubmitClass;
+use gapless_chain::SubmitClass;
 use gapless_tests::{
     Address, Fault, Mining, SendsOf, Stack, StackBuilder, Submitter, TxId, TxRow, TxState, eventually,
     payload,
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::stack;
 
 /// The table of the classifier's own test: class, client, code, text.
-const ERROR_TABLE: &str = include_str!("../../../shared/src/chain/node_answers.tsv");
+const ERROR_TABLE: &str = include_str!("../../../shared/chain/src/node_answers.tsv");
 
 /// The classes that the tests below cover. A class of the table that is missing here fails the first test.
 const SHOWN: [SubmitClass; 12] = [

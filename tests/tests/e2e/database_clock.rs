@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gapless::domain::ReservationState;
-use gapless::embed::NonceContext;
+use gapless_domain::ReservationState;
+use gapless_embed::NonceContext;
 use gapless_tests::{
     Address, ClockedPostgres, DatabaseClock, Fault, HaPair, Mining, Service, Stack, TxId, TxState,
     eventually, payload,
@@ -21,7 +21,7 @@ const SEND: &str = "eth_sendRawTransaction";
 const LONG: Duration = Duration::from_secs(300);
 const STEP_S: i64 = 10;
 
-type Called = Result<gapless::embed::Accepted, gapless::embed::WithNonceError<String>>;
+type Called = Result<gapless_embed::Accepted, gapless_embed::WithNonceError<String>>;
 
 /// A client that reserves a nonce and returns a transfer of 1 on request.
 async fn reserve_nonce(stack: &Stack, to: Address) -> (JoinHandle<Called>, Arc<Notify>, TxId) {

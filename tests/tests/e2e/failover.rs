@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
-use gapless::config::Secret;
+use gapless_config::Secret;
 use gapless_cli::commands::migrate::migrate;
 use gapless_tests::{
     Address, HaPair, Mining, Mode, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,

@@ -3,9 +3,9 @@
 mod fixture;
 mod race;
 
-use gapless::domain::mempool::{PoolSurvey, diagnose};
-use gapless::domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
-use gapless::store::{
+use gapless_domain::mempool::{PoolSurvey, diagnose};
+use gapless_domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
+use gapless_store::{
     Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, ExternalCause, ExternalNonces, FencedWrite,
     IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };

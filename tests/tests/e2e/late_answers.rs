@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{Answer, Payload, RequestedTx, ReservationState};
-use gapless::embed::{EmbedError, NonceContext, WithNonceError};
-use gapless::store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, Store, Timeouts};
-use gapless::{config::Secret, domain::Via};
+use gapless_domain::{Answer, Payload, RequestedTx, ReservationState};
+use gapless_embed::{EmbedError, NonceContext, WithNonceError};
+use gapless_store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, Store, Timeouts};
+use gapless_config::Secret;
+use gapless_domain::Via;
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ use crate::with_nonce::{failed_by_placeholder, send, transfer};
 /// Longer than any of these tests: the reservation does not end by its duration.
 const LONG: Duration = Duration::from_secs(300);
 
-type Called = Result<gapless::embed::Accepted, WithNonceError<String>>;
+type Called = Result<gapless_embed::Accepted, WithNonceError<String>>;
 
 /// A call that keeps its nonce reserved until it is notified to answer.
 async fn reserve_nonce(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gapless::config::Secret;
-use gapless::domain::ReservationState;
-use gapless::embed::{Allocation, EmbedError, Gapless, NonceContext, WithNonceError};
+use gapless_config::Secret;
+use gapless_domain::ReservationState;
+use gapless_embed::{Allocation, EmbedError, Gapless, NonceContext, WithNonceError};
 use gapless_tests::{Address, Stack, StackBuilder, Submitter, TxState, eventually, payload};
 use serde_json::json;
 
@@ -22,7 +22,7 @@ async fn allocate(stack: &Stack) -> Allocation {
     stack.gapless().await.allocate(stack.key(0), HOLD, WAIT).await.unwrap()
 }
 
-fn signed(stack: &Stack, by: &Submitter, nonce: u64, to: Address) -> gapless::domain::Bytes {
+fn signed(stack: &Stack, by: &Submitter, nonce: u64, to: Address) -> gapless_domain::Bytes {
     by.sign_transfer(stack.anvil().chain_id(), nonce, to, 1).1
 }
 
@@ -47,7 +47,7 @@ async fn a_submitter_is_low_level_or_has_a_queue_and_never_both() {
     assert!(matches!(refused, WithNonceError::Other(EmbedError::LowLevel)), "{refused:?}");
     let refused = gapless.allocate(stack.key(1), HOLD, WAIT).await.unwrap_err();
     assert!(matches!(refused, EmbedError::NotLowLevel), "{refused:?}");
-    let unknown = gapless::domain::SubmitterKey { address: to, ..stack.key(0) };
+    let unknown = gapless_domain::SubmitterKey { address: to, ..stack.key(0) };
     let refused = gapless.allocate(unknown, HOLD, WAIT).await.unwrap_err();
     assert!(matches!(refused, EmbedError::UnknownSubmitter(_)), "{refused:?}");
     let count: i64 =

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gapless::embed::NonceContext;
+use gapless_embed::NonceContext;
 use gapless_tests::{
     Address, Mining, Permitted, Service, Stack, Submitter, TxId, TxState, eventually, payload,
 };

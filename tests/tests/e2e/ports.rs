@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gapless::chain::evm::EvmClient;
-use gapless::chain::fees::{
+use gapless_chain::evm::EvmClient;
+use gapless_chain::fees::{
     FeeHistoryPolicy, FeePolicy, FixedPolicy, GasPricePolicy, GasStationPolicy, Market,
 };
-use gapless::config::{self, ChainConfig, Secret};
-use gapless::contract;
-use gapless::domain::bump::{BumpFacts, GasBumpPolicy, Multiply};
-use gapless::domain::stuck::{Always, StuckAction, StuckFacts, StuckPolicy};
-use gapless::domain::{
+use gapless_config::{self as config, ChainConfig, Secret};
+use gapless_contract as contract;
+use gapless_domain::bump::{BumpFacts, GasBumpPolicy, Multiply};
+use gapless_domain::stuck::{Always, StuckAction, StuckFacts, StuckPolicy};
+use gapless_domain::{
     ChainId, ErrorCode, Event, EventKind, Fees, Payload, SignedDraft, SubmitterKey, U256, UnsignedTx,
 };
-use gapless::events::{EventPublisher, LogLines, NoEvents, Outbox};
-use gapless::signer::{Signer, SignerError, SignerSet};
-use gapless::store::{Store, Timeouts};
+use gapless_events::{EventPublisher, LogLines, NoEvents, Outbox};
+use gapless_signer::{Signer, SignerError, SignerSet};
+use gapless_store::{Store, Timeouts};
 use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
 
 use crate::stack;
@@ -89,7 +89,7 @@ async fn policies_of_ones_own_decide_about_what_is_stuck_and_at_which_price() {
 }
 
 /// The stored open intents of the first submitter.
-async fn attempts_of(stack: &Stack) -> Vec<gapless::store::Attempt> {
+async fn attempts_of(stack: &Stack) -> Vec<gapless_store::Attempt> {
     let url = Secret::new(stack.database_url());
     let store = Store::new(&url, "test", 1, Timeouts::default()).unwrap();
     let key =
@@ -189,7 +189,7 @@ fn event() -> Event {
 }
 
 fn local_signer() -> Arc<dyn Signer> {
-    Arc::new(gapless::signer::LocalSigner::new(&Secret::new(Submitter::random().key_hex())).unwrap())
+    Arc::new(gapless_signer::LocalSigner::new(&Secret::new(Submitter::random().key_hex())).unwrap())
 }
 
 /// Faulty implementations, each with one defect; the contract test finds it.

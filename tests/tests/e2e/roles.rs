@@ -3,7 +3,7 @@
 //! migrations create them everywhere.
 
 use futures::future::join_all;
-use gapless::config::Secret;
+use gapless_config::Secret;
 use gapless_cli::commands::migrate::migrate;
 use gapless_tests::{Address, Mining, Stack, TxState, eventually, payload};
 use serde_json::json;

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use gapless::config::Secret;
-use gapless::signer::keystore;
+use gapless_config::Secret;
+use gapless_signer::keystore;
 use gapless_tests::{
     Address, CliOutput, Fault, Grep, Service, SigningService, Stack, Submitter, TlsPostgres, TxId, U256,
     eventually, payload,

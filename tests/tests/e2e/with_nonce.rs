@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::future::join_all;
-use gapless::config::{Secret, Signer as SignerConfig};
-use gapless::domain::{Fees, RequestedTx, ReservationState, TxKind};
-use gapless::embed::{Accepted, EmbedError, Failure, HandlerTx, NonceContext, WithNonceError};
-use gapless::signer::{SignerSet, keystore};
+use gapless_config::{Secret, Signer as SignerConfig};
+use gapless_domain::{Fees, RequestedTx, ReservationState, TxKind};
+use gapless_embed::{Accepted, EmbedError, Failure, HandlerTx, NonceContext, WithNonceError};
+use gapless_signer::{SignerSet, keystore};
 use gapless_tests::{Address, Stack, TxId, TxState, U256, payload};
 use serde_json::json;
 

@@ -19,7 +19,7 @@ mod adapters;
 use std::path::PathBuf;
 
 use clap::Parser;
-use gapless::config::Config;
+use gapless_config::Config;
 use gapless_worker::Worker;
 
 #[derive(Debug, Parser)]
@@ -32,6 +32,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
-    let _log = gapless::observe::init_logging(&config.log)?;
-    adapters::with_adapters(Worker::builder(config)).run(gapless::shutdown::stop_signal()).await
+    let _log = gapless_telemetry::init_logging(&config.log)?;
+    adapters::with_adapters(Worker::builder(config)).run(gapless_telemetry::shutdown::stop_signal()).await
 }

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gapless::chain::BlockTag;
-use gapless::domain::ChainId;
-use gapless::store::Store;
+use gapless_chain::BlockTag;
+use gapless_domain::ChainId;
+use gapless_store::Store;
 
 use crate::chains::Chain;
 use crate::fleet::Fleet;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gapless::domain::ChainId;
-use gapless::observe::metrics as m;
-use gapless::store::Store;
+use gapless_domain::ChainId;
+use gapless_telemetry::metrics as m;
+use gapless_store::Store;
 
 use crate::chains::Chain;
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use gapless::domain::{BlockedReason, ChainId};
-use gapless::observe::metrics as m;
-use gapless::store::{Backlog, Store};
+use gapless_domain::{BlockedReason, ChainId};
+use gapless_telemetry::metrics as m;
+use gapless_store::{Backlog, Store};
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);

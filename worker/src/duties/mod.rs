@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use cron::Schedule;
-use gapless::config::Config;
-use gapless::domain::{ChainId, WorkerId};
-use gapless::observe::metrics as m;
-use gapless::store::{Store, StoreError};
+use gapless_config::Config;
+use gapless_domain::{ChainId, WorkerId};
+use gapless_telemetry::metrics as m;
+use gapless_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;

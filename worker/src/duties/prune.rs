@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use gapless::store::Store;
+use gapless_store::Store;
 
 /// Largest accepted difference between the clocks of the database and of this worker.
 const MAX_CLOCK_DIFFERENCE_S: i64 = 3600;

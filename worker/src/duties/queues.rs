@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::observe::metrics as m;
+use gapless_telemetry::metrics as m;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::Fleet;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{ChainId, SubmitterKey, U256, WorkerId};
-use gapless::store::{Store, StoreError};
+use gapless_domain::{ChainId, SubmitterKey, U256, WorkerId};
+use gapless_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;

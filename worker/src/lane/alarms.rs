@@ -1,8 +1,8 @@
 //! Domain events for lasting conditions: the submitter is SUSPECT, or an open intent waits for a node. Start and end
 //! are each reported with the commit that stores them, so the rows also show the next owner what was reported.
 
-use gapless::domain::{ErrorCode, EventKind, TxError};
-use gapless::store::OpenIntent;
+use gapless_domain::{ErrorCode, EventKind, TxError};
+use gapless_store::OpenIntent;
 use tokio::time::Instant;
 
 use super::{Lane, OpenTx, StepError};

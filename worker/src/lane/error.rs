@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless::chain::RpcError;
+use gapless_chain::RpcError;
 
 use crate::reader::ReadError;
 use crate::writer::WriteError;

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use gapless::config::Profile;
-use gapless::domain::{Address, Event, EventKind, Policy, TxId};
-use gapless::signer::{PolicySigner, Signer};
-use gapless::store::{
+use gapless_config::Profile;
+use gapless_domain::{Address, Event, EventKind, Policy, TxId};
+use gapless_signer::{PolicySigner, Signer};
+use gapless_store::{
     DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
     SentNote,
 };

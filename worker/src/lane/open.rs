@@ -4,13 +4,13 @@ mod reservation;
 
 use std::time::Duration;
 
-use gapless::config::ReleaseAt;
-use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{
+use gapless_config::ReleaseAt;
+use gapless_domain::mempool::Diagnosis;
+use gapless_domain::{
     AttemptId, Confirmation, Ending, ErrorCode, FinalConfirmations, H256, Receipt, SignedDraft, TxError,
     TxState, U256,
 };
-use gapless::store::{Attempt, AttemptKind, Move, OpenIntent};
+use gapless_store::{Attempt, AttemptKind, Move, OpenIntent};
 use tokio::time::Instant;
 
 pub(crate) use reservation::ReservationChange;

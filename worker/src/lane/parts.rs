@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless::domain::{Nonce, TxId, U256, WorkerId};
-use gapless::events::EventPublisher;
-use gapless::store::{ExternalNonces, Lease, LeaseTag, Move};
+use gapless_domain::{Nonce, TxId, U256, WorkerId};
+use gapless_events::EventPublisher;
+use gapless_store::{ExternalNonces, Lease, LeaseTag, Move};
 use tokio::time::Instant;
 
 use crate::reader::Reader;

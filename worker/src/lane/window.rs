@@ -1,6 +1,6 @@
 //! The in-flight window of a lane: its size, its use, and the next nonce.
 
-use gapless::domain::Nonce;
+use gapless_domain::Nonce;
 
 use super::Lane;
 

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-use gapless::chain::{BlockId, MinedTx};
-use gapless::domain::{H256, Nonce, Receipt};
+use gapless_chain::{BlockId, MinedTx};
+use gapless_domain::{H256, Nonce, Receipt};
 
 use super::track;
 use crate::lane::Lane;

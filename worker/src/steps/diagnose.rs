@@ -2,9 +2,9 @@
 //! operators. With `mempool.diagnose.act` it also triggers a resend, a gas bump or a key check earlier than
 //! scheduled. It never ends an intent, and nothing waits for it.
 
-use gapless::domain::mempool::{Diagnosis, Verdict, diagnose};
-use gapless::domain::{H256, Nonce, TxId};
-use gapless::observe::metrics as m;
+use gapless_domain::mempool::{Diagnosis, Verdict, diagnose};
+use gapless_domain::{H256, Nonce, TxId};
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use super::replace;

@@ -1,9 +1,9 @@
 //! Executes operator requests as the owner of the lease: release a submitter from PROTECT with its sequence
 //! unchanged, or adopt the chain's transaction count.
 
-use gapless::chain::{BlockId, BlockTag, MinedTx};
-use gapless::domain::{EventKind, Nonce, TxState};
-use gapless::store::{AskedBy, DoneAction, OperatorAction, TakenBy};
+use gapless_chain::{BlockId, BlockTag, MinedTx};
+use gapless_domain::{EventKind, Nonce, TxState};
+use gapless_store::{AskedBy, DoneAction, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
 use super::{attribution, protect, shared_key, track};

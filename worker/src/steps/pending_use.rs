@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-use gapless::chain::{BlockTag, RpcError};
-use gapless::domain::Nonce;
+use gapless_chain::{BlockTag, RpcError};
+use gapless_domain::Nonce;
 use tokio::time::Instant;
 
 use super::protect::require_check;

@@ -4,9 +4,9 @@
 //! Every decision is written in the commit of its consequence: a refusal with the end of its intent, a counted value
 //! with the nonce. A lane without a policy does nothing here.
 
-use gapless::domain::policy::Breach;
-use gapless::domain::{Payload, TxError, TxId, TxState};
-use gapless::store::{PolicyDecision, PolicyNote};
+use gapless_domain::policy::Breach;
+use gapless_domain::{Payload, TxError, TxId, TxState};
+use gapless_store::{PolicyDecision, PolicyNote};
 
 use super::prepare::draft::Refusal;
 use crate::lane::{Lane, StepError};

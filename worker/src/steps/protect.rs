@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use gapless::chain::{BlockId, BlockTag, MinedTx};
-use gapless::domain::{CountAt, EventKind, Nonce, TxId, TxState};
-use gapless::store::Evidence;
+use gapless_chain::{BlockId, BlockTag, MinedTx};
+use gapless_domain::{CountAt, EventKind, Nonce, TxId, TxState};
+use gapless_store::Evidence;
 use tokio::time::Instant;
 
 use super::attribution::{self, BlockSearch, Consumer};
@@ -363,7 +363,7 @@ pub(super) fn lose_nonce(lane: &mut Lane, index: usize, by: &MinedTx) {
     lane.open[index].lose_nonce(&detail, Instant::now());
 }
 
-fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless::domain::H256>) {
+fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_domain::H256>) {
     let reason = format!("{cause}: {detail}");
     let tx_id = in_protect(lane).next().map(|tx| tx.intent.tx_id);
     tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),

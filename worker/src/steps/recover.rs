@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use gapless::domain::{ErrorCode, H256, TxError, TxState};
+use gapless_domain::{ErrorCode, H256, TxError, TxState};
 use tokio::time::Instant;
 
 use super::submit;

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use gapless::chain::fees::scale;
-use gapless::chain::{CallOutcome, SubmitClass};
-use gapless::domain::bump::{BumpFacts, fitted, replacement_fees};
-use gapless::domain::{Ending, ErrorCode, Fees, Payload, TxError, TxState, U256, UnsignedTx};
-use gapless::store::{AskedBy, Attempt, AttemptKind, DoneAction};
+use gapless_chain::fees::scale;
+use gapless_chain::{CallOutcome, SubmitClass};
+use gapless_domain::bump::{BumpFacts, fitted, replacement_fees};
+use gapless_domain::{Ending, ErrorCode, Fees, Payload, TxError, TxState, U256, UnsignedTx};
+use gapless_store::{AskedBy, Attempt, AttemptKind, DoneAction};
 use tokio::time::Instant;
 
 use super::policy;

@@ -1,7 +1,7 @@
 //! Executes client requests about an intent as the owner of the lease: cancel, speed up, rebroadcast.
 
-use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
-use gapless::store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
+use gapless_domain::{Ending, ErrorCode, EventKind, TxError, TxState};
+use gapless_store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
 use tokio::time::Instant;
 
 use crate::failpoint;

@@ -4,8 +4,8 @@
 //! The database clock decides. When a reservation seems to have expired, the rows are read again first, so that an
 //! answer that arrived in time counts.
 
-use gapless::domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, TxError, TxState};
-use gapless::signer::ReadSigned;
+use gapless_domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, TxError, TxState};
+use gapless_signer::ReadSigned;
 use tokio::time::Instant;
 
 use super::policy::{self, Count};

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use gapless::chain::BlockTag;
-use gapless::domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
-use gapless::observe::metrics as m;
-use gapless::store::{ExternalCause, ExternalNonces};
+use gapless_chain::BlockTag;
+use gapless_domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
+use gapless_telemetry::metrics as m;
+use gapless_store::{ExternalCause, ExternalNonces};
 use tokio::time::Instant;
 
 use super::attribution::{self, Consumer};

@@ -1,10 +1,10 @@
 //! The alarm for intents that stay unmined, and the action of the stuck policy. An intent leaves STUCK when it is
 //! mined.
 
-use gapless::domain::stuck::{StuckAction, StuckFacts};
-use gapless::domain::{Ending, ErrorCode, EventKind, TxError, TxState};
-use gapless::observe::metrics as m;
-use gapless::store::AttemptKind;
+use gapless_domain::stuck::{StuckAction, StuckFacts};
+use gapless_domain::{Ending, ErrorCode, EventKind, TxError, TxState};
+use gapless_telemetry::metrics as m;
+use gapless_store::AttemptKind;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx};

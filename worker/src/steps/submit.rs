@@ -4,11 +4,11 @@
 //! Every send is claimed in the database first; one claim covers all attempts of an intent. Nonce N+1 is first sent
 //! only after a node accepted N.
 
-use gapless::chain::{RpcError, SubmitClass, SubmitOutcome};
-use gapless::domain::sanitize::storable;
-use gapless::domain::{ErrorCode, EventKind, TxError, TxState};
-use gapless::observe::metrics as m;
-use gapless::store::{Attempt, SentNote};
+use gapless_chain::{RpcError, SubmitClass, SubmitOutcome};
+use gapless_domain::sanitize::storable;
+use gapless_domain::{ErrorCode, EventKind, TxError, TxState};
+use gapless_telemetry::metrics as m;
+use gapless_store::{Attempt, SentNote};
 use tokio::time::Instant;
 
 use super::recover::WAITING_NODE;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use gapless::chain::{BlockId, BlockTag, CallOutcome, RpcError};
-use gapless::domain::finality::confirmations_delta;
-use gapless::domain::{
+use gapless_chain::{BlockId, BlockTag, CallOutcome, RpcError};
+use gapless_domain::finality::confirmations_delta;
+use gapless_domain::{
     Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, TxError, TxState,
 };
-use gapless::observe::metrics as m;
-use gapless::store::AttemptKind;
+use gapless_telemetry::metrics as m;
+use gapless_store::AttemptKind;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};
@@ -75,7 +75,7 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     }
 }
 
-fn note_reorg(lane: &mut Lane, tx_id: gapless::domain::TxId, receipt: &Receipt) {
+fn note_reorg(lane: &mut Lane, tx_id: gapless_domain::TxId, receipt: &Receipt) {
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
         tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; resending the same bytes");
     let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use gapless::domain::{BlockRef, H256};
+use gapless_domain::{BlockRef, H256};
 
 #[derive(Debug)]
 pub(crate) struct Canon {

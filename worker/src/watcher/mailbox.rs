@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use gapless::domain::mempool::Diagnosis;
-use gapless::domain::{Receipt, TxId};
-use gapless::observe::metrics as m;
+use gapless_domain::mempool::Diagnosis;
+use gapless_domain::{Receipt, TxId};
+use gapless_telemetry::metrics as m;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use gapless::chain::fees::Head;
-use gapless::chain::{BlockId, ChainConnector};
-use gapless::domain::{Confirmation, Finality, H256, Receipt, U256};
+use gapless_chain::fees::Head;
+use gapless_chain::{BlockId, ChainConnector};
+use gapless_domain::{Confirmation, Finality, H256, Receipt, U256};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gapless::domain::{H256, Receipt};
+use gapless_domain::{H256, Receipt};
 
 use super::mailbox::{LaneEvent, Mailbox};
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use gapless::domain::{BlockRef, ChainId, WorkerId};
-use gapless::observe::metrics as m;
-use gapless::store::Store;
+use gapless_domain::{BlockRef, ChainId, WorkerId};
+use gapless_telemetry::metrics as m;
+use gapless_store::Store;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
@@ -116,7 +116,7 @@ fn add(unsaved: &mut Vec<BlockRef>, piece: Piece) {
 
 #[cfg(test)]
 mod tests {
-    use gapless::domain::H256;
+    use gapless_domain::H256;
 
     use super::*;
 

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use gapless::chain::{BlockTag, BlockWithHashes, RpcError};
-use gapless::domain::{BlockRef, Finality, H256, Receipt, WorkerId};
-use gapless::observe::metrics as m;
-use gapless::store::Store;
+use gapless_chain::{BlockTag, BlockWithHashes, RpcError};
+use gapless_domain::{BlockRef, Finality, H256, Receipt, WorkerId};
+use gapless_telemetry::metrics as m;
+use gapless_store::Store;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

@@ -10,7 +10,7 @@ use crate::chaos::ChaosRun;
 use crate::proxy::Fault;
 
 /// Observed error messages of nodes, by class.
-const NODE_ANSWERS: &str = include_str!("../../../../shared/src/chain/node_answers.tsv");
+const NODE_ANSWERS: &str = include_str!("../../../../shared/chain/src/node_answers.tsv");
 /// The class of errors that declare a transaction invalid. By design workers accept it, so few transactions get it,
 /// and the checker gets a list of them.
 const BELIEVED: &str = "fatal";

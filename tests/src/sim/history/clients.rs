@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gapless::domain::{H256, Payload, TxId, U256};
-use gapless::store::{
+use gapless_domain::{H256, Payload, TxId, U256};
+use gapless_store::{
     IntakeOutcome, NewIntent, OperatorAction, OperatorOutcome, OperatorRequest, TakenBy, TxAction,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless::store::OperatorAction;
+use gapless_store::OperatorAction;
 use gapless_worker::sim_driver::Next;
 
 use super::clients::Pointer;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gapless::domain::policy::Calls;
-use gapless::domain::{Address, Policy, U256};
+use gapless_domain::policy::Calls;
+use gapless_domain::{Address, Policy, U256};
 
 use crate::sim::Sabotage;
 use crate::sim::rng::SeededRng;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gapless::domain::Finality;
-use gapless::store::{OperatorAction, TxAction};
+use gapless_domain::Finality;
+use gapless_store::{OperatorAction, TxAction};
 
 use super::History;
 use super::clients::Pointer;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Eip1559TransactionRequest, Signature};
-use gapless::domain::{Answer, Bytes, Nonce, Payload, ReservationState, TxId, U256, Via};
-use gapless::store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner};
+use gapless_domain::{Answer, Bytes, Nonce, Payload, ReservationState, TxId, U256, Via};
+use gapless_store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner};
 use uuid::Uuid;
 
 use super::History;

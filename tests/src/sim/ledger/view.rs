@@ -2,8 +2,8 @@
 
 use ethers_core::types::{H256, U256};
 use ethers_core::utils::keccak256;
-use gapless::chain::{BlockId, BlockWithHashes, MinedTx, SenderInBlocks};
-use gapless::domain::{BlockRef, Receipt};
+use gapless_chain::{BlockId, BlockWithHashes, MinedTx, SenderInBlocks};
+use gapless_domain::{BlockRef, Receipt};
 
 use super::{Block, Estimates, Ledger, Tx};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gapless::config;
-use gapless::domain::{Bytes, ChainId, Fees, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, WorkerId};
-use gapless::store::{
+use gapless_config as config;
+use gapless_domain::{Bytes, ChainId, Fees, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, WorkerId};
+use gapless_store::{
     Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
     NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
 };

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use gapless::config;
-use gapless::domain::{Nonce, WorkerId};
-use gapless::store::{Applied, Lease};
+use gapless_config as config;
+use gapless_domain::{Nonce, WorkerId};
+use gapless_store::{Applied, Lease};
 use gapless_tests::{LIMIT, TxId};
 
 use super::fixture::{Fixture, LEASE};

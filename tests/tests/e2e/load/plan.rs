@@ -7,11 +7,11 @@ use sqlx::AssertSqlSafe;
 
 /// Sources of the statements that search and claim work, and that check the queue limit.
 const SOURCES: [&str; 5] = [
-    include_str!("../../../../shared/src/store/fleet.rs"),
-    include_str!("../../../../shared/src/store/intake.rs"),
-    include_str!("../../../../shared/src/store/lease.rs"),
-    include_str!("../../../../shared/src/store/load.rs"),
-    include_str!("../../../../shared/src/store/queue.rs"),
+    include_str!("../../../../shared/store/src/fleet.rs"),
+    include_str!("../../../../shared/store/src/intake.rs"),
+    include_str!("../../../../shared/store/src/lease.rs"),
+    include_str!("../../../../shared/store/src/load.rs"),
+    include_str!("../../../../shared/store/src/queue.rs"),
 ];
 
 /// The SQL that starts with the name of its function.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use gapless::chain::{FeePolicy, Market};
-use gapless::domain::bump::{BumpFacts, GasBumpPolicy, fitted};
-use gapless::domain::stuck::{StuckAction, StuckFacts, StuckPolicy};
-use gapless::domain::{Fees, Payload, TxKind, U256};
+use gapless_chain::{FeePolicy, Market};
+use gapless_domain::bump::{BumpFacts, GasBumpPolicy, fitted};
+use gapless_domain::stuck::{StuckAction, StuckFacts, StuckPolicy};
+use gapless_domain::{Fees, Payload, TxKind, U256};
 
 /// Gas costs nothing.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
 //! Connector for a consortium chain: Ethereum JSON-RPC, no fee market, gas price zero, final at the first block.
 
 use async_trait::async_trait;
-use gapless::chain::evm::{EvmClient, EvmClientError};
-use gapless::chain::{
+use gapless_chain::evm::{EvmClient, EvmClientError};
+use gapless_chain::{
     BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, FeeHistory, RpcError,
     SenderInBlocks, SubmitOutcome,
 };
-use gapless::config::ChainConfig;
-use gapless::domain::{Address, ChainId, H256, Payload, Receipt, U256};
-use gapless::store::Attempt;
+use gapless_config::ChainConfig;
+use gapless_domain::{Address, ChainId, H256, Payload, Receipt, U256};
+use gapless_store::Attempt;
 
 /// Delegates everything but prices to the built-in client.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gapless::domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, TxState};
-use gapless::store::{AttemptKind, OpenIntent, ReservedNonce};
+use gapless_domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, TxState};
+use gapless_store::{AttemptKind, OpenIntent, ReservedNonce};
 use tokio::time::Instant;
 
 use super::OpenTx;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use gapless::chain::fees::scale;
-use gapless::chain::{CallOutcome, RpcError};
-use gapless::domain::gas::{intrinsic_gas, with_margin};
-use gapless::domain::{
+use gapless_chain::fees::scale;
+use gapless_chain::{CallOutcome, RpcError};
+use gapless_domain::gas::{intrinsic_gas, with_margin};
+use gapless_domain::{
     Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxId, TxState, U256, UnsignedTx,
 };
-use gapless::signer::{ReadSigned, SignerError, read_signed};
-use gapless::store::{QueuedIntent, WaitingReservation};
+use gapless_signer::{ReadSigned, SignerError, read_signed};
+use gapless_store::{QueuedIntent, WaitingReservation};
 use tokio::time::Instant;
 
 use super::super::recover::WAITING_NODE;

@@ -6,9 +6,9 @@ mod revert;
 
 use std::time::Duration;
 
-use gapless::config::BlockedPolicy;
-use gapless::domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
-use gapless::store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
+use gapless_config::BlockedPolicy;
+use gapless_domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless_store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use gapless::store::QueuedIntent;
+use gapless_store::QueuedIntent;
 use tokio::time::Instant;
 
 use super::RETRY_INTERVAL;

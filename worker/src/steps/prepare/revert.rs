@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use gapless::chain::{BlockId, CallOutcome};
-use gapless::domain::{ErrorCode, Nonce, Payload, TxError, U256};
+use gapless_chain::{BlockId, CallOutcome};
+use gapless_domain::{ErrorCode, Nonce, Payload, TxError, U256};
 use tokio::time::Instant;
 
 use super::super::recover::WAITING_NODE;

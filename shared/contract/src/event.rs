@@ -1,0 +1,25 @@
+//! The contract of `EventPublisher`.
+
+use std::time::{Duration, Instant};
+
+use super::Findings;
+use gapless_domain::Event;
+use gapless_events::EventPublisher;
+
+/// Limit per event. A lane publishes between two steps, so `publish` must not wait for the consumer.
+const LIMIT: Duration = Duration::from_millis(50);
+const EVENTS: u32 = 100;
+
+/// `publish` returns at once, also for repeated events. `is_enabled` and `wants_outbox` are constant.
+pub fn event_publisher(publisher: &dyn EventPublisher, event: &Event) -> Vec<String> {
+    let mut found = Findings::default();
+    let started = Instant::now();
+    for _ in 0..EVENTS {
+        publisher.publish(event);
+    }
+    let each = started.elapsed() / EVENTS;
+    found.expect(each < LIMIT, format!("publish: {each:?} per event; it must not block"));
+    let flags = || (publisher.is_enabled(), publisher.wants_outbox());
+    found.expect(flags() == flags(), "is_enabled, wants_outbox: the value changes");
+    found.0
+}

@@ -1,0 +1,106 @@
+//! Queries remote signers for their addresses until each has responded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::remote_signer::{RemoteKey, RemoteSigner};
+use super::set::{SignerProblem, SignerSet};
+use gapless_domain::Address;
+
+/// Initial and maximum backoff between queries to a remote signer that does not respond.
+const RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(15);
+
+/// A configured remote signer.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Its configuration key.
+    pub(super) name: String,
+    pub(super) remote_signer: Arc<dyn RemoteSigner>,
+    /// Configured addresses. Empty: the signer is queried.
+    pub(super) listed: Vec<Address>,
+}
+
+impl SignerSet {
+    /// Queries every remote signer for its addresses concurrently, each until it responds. New addresses are usable at
+    /// once and are sent to `found`.
+    pub async fn discover(&self, found: mpsc::UnboundedSender<Vec<Address>>) {
+        let queries = self.sources.iter().map(|source| self.query(source, &found));
+        futures::future::join_all(queries).await;
+    }
+
+    async fn query(&self, source: &Source, found: &mpsc::UnboundedSender<Vec<Address>>) {
+        let mut pause = RETRY;
+        loop {
+            let reason = match source.remote_signer.addresses().await {
+                Ok(addresses) if addresses.is_empty() && source.listed.is_empty() => {
+                    "it has no addresses".to_owned()
+                }
+                Ok(addresses) => {
+                    tracing::info!(
+                        source = source.name,
+                        endpoint = source.remote_signer.shown(),
+                        addresses = addresses.len(),
+                        "remote signer reachable"
+                    );
+                    self.clear_problem(source);
+                    return self.add_addresses(source, addresses, found);
+                }
+                Err(reason) => reason,
+            };
+            self.set_problem(source, reason);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_RETRY);
+        }
+    }
+
+    /// A configured list is a restriction: no other addresses are added.
+    fn add_addresses(
+        &self,
+        source: &Source,
+        addresses: Vec<Address>,
+        found: &mpsc::UnboundedSender<Vec<Address>>,
+    ) {
+        for missing in source.listed.iter().filter(|address| !addresses.contains(address)) {
+            self.report(&source.name, format!("it does not sign for {missing:#x}, which is configured"));
+        }
+        if !source.listed.is_empty() {
+            return;
+        }
+        let new: Vec<Address> =
+            addresses.into_iter().filter(|address| self.insert_remote(source, *address)).collect();
+        // The receiver is gone only during shutdown.
+        let _ = found.send(new);
+    }
+
+    /// False: the address already has a signer.
+    pub(super) fn insert_remote(&self, source: &Source, address: Address) -> bool {
+        let signer = RemoteKey { address, remote_signer: Arc::clone(&source.remote_signer) };
+        self.insert(&source.name, signer)
+    }
+
+    /// Records and logs why a remote signer does not respond; logged once until the reason changes.
+    fn set_problem(&self, source: &Source, reason: String) {
+        let mut known = self.change();
+        match known.problems.iter_mut().find(|problem| problem.source == source.name) {
+            Some(problem) if problem.reason == reason => return,
+            Some(problem) => problem.reason.clone_from(&reason),
+            None => {
+                known.problems.push(SignerProblem { source: source.name.clone(), reason: reason.clone() });
+            }
+        }
+        drop(known);
+        tracing::error!(
+            source = source.name,
+            endpoint = source.remote_signer.shown(),
+            reason,
+            "remote signer does not respond; retrying"
+        );
+    }
+
+    fn clear_problem(&self, source: &Source) {
+        self.change().problems.retain(|problem| problem.source != source.name);
+    }
+}

@@ -1,0 +1,92 @@
+//! Writes of nonce cursors behind the fence: created here; updated by compare-and-set together with the intents
+//! (`lanes`).
+
+use sqlx::Postgres;
+use sqlx::postgres::PgArguments;
+
+use super::error::{StoreError, ensure_rows};
+use super::fence::Tx;
+use super::fenced::{CursorWrite, FencedWrite};
+use super::lease::Fence;
+use super::row;
+use gapless_domain::Nonce;
+
+pub(super) type Cursor<'a> = (&'a Fence, &'a CursorWrite);
+
+/// The cursor writes for existing cursors, or for new ones.
+pub(super) fn cursors<'a>(live: &[&'a FencedWrite], exist: bool) -> Vec<Cursor<'a>> {
+    let all = live.iter().filter_map(|write| write.cursor.as_ref().map(|cursor| (&write.fence, cursor)));
+    all.filter(|(_, cursor)| cursor.expect_next.is_some() == exist).collect()
+}
+
+/// Creates the cursors of submitters that have none, possibly with their first nonces assigned.
+pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
+    let new = cursors(live, false);
+    if new.is_empty() {
+        return Ok(());
+    }
+    let done = bind_cursors(
+        sqlx::query(
+            "-- create_cursors
+            INSERT INTO submitter_nonce_cursor
+                (chain_id, submitter, fencing_token, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce,
+                 in_flight_state, protect_reason, max_in_flight, delegated, open_from)
+            SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
+                   u.state, u.reason, u.max_in_flight, u.delegated, u.open_from
+            FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
+                        $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
+                        $13::BOOLEAN[], $14::BIGINT[])
+              AS u (chain_id, submitter, token, expect_next, start_nonce, next_nonce, tx_id, nonce, state, reason,
+                    max_in_flight, expect_protected, delegated, open_from)
+            ON CONFLICT (chain_id, submitter) DO NOTHING",
+        ),
+        &new,
+    )
+    .execute(&mut **tx)
+    .await
+    .map_err(StoreError::db("create_cursors"))?;
+    ensure_rows("create_cursors", new.len(), done.rows_affected() as usize)
+}
+pub(super) type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
+
+/// Binds the 14 columns of the cursors, in the order of both statements.
+pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[Cursor<'_>]) -> Query<'q> {
+    let column = |get: fn(&Fence, &CursorWrite) -> i64| -> Vec<i64> {
+        cursors.iter().map(|(fence, cursor)| get(fence, cursor)).collect()
+    };
+    query
+        .bind(column(|fence, _| fence.key.chain_id.as_i64()))
+        .bind(cursors.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
+        .bind(column(|fence, _| fence.token.as_i64()))
+        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_next.map(Nonce::as_i64)).collect::<Vec<_>>())
+        .bind(column(|_, cursor| cursor.start.as_i64()))
+        .bind(column(|_, cursor| cursor.next.as_i64()))
+        .bind(
+            cursors.iter().map(|(_, cursor)| cursor.in_flight.map(|(tx_id, _)| tx_id.0)).collect::<Vec<_>>(),
+        )
+        .bind(
+            cursors
+                .iter()
+                .map(|(_, cursor)| cursor.in_flight.map(|(_, nonce)| nonce.as_i64()))
+                .collect::<Vec<_>>(),
+        )
+        .bind(cursors.iter().map(|(_, cursor)| cursor_state(cursor).to_owned()).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor.protect.clone()).collect::<Vec<_>>())
+        .bind(
+            cursors
+                .iter()
+                .map(|(_, cursor)| i32::try_from(cursor.max_in_flight).unwrap_or(i32::MAX))
+                .collect::<Vec<_>>(),
+        )
+        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_protected).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor.delegated).collect::<Vec<_>>())
+        .bind(column(|_, cursor| cursor.open_from.as_i64()))
+}
+
+fn cursor_state(cursor: &CursorWrite) -> &'static str {
+    match (&cursor.protect, cursor.in_flight) {
+        (Some(_), _) => "PROTECT",
+        (None, Some(_)) => "IN_FLIGHT",
+        (None, None) => "IDLE",
+    }
+}

@@ -1,8 +1,0 @@
-// error: cannot construct `Attempt` with struct literal syntax due to private fields
-use gapless::domain::SignedDraft;
-use gapless::store::Attempt;
-
-pub fn forge(draft: SignedDraft, recorded: Attempt) -> Attempt {
-    // right: recorded
-    Attempt { raw: draft.raw }
-}
