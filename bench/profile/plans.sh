@@ -8,7 +8,7 @@ url=${1:?the URL of a database}
 
 statement() { # name, file: the SQL that begins with "-- name", up to the quote that ends it
   awk -v name="\"-- $1" 'index($0, name) { on = 1; sub(/.*"--/, "--") }
-    on { if (match($0, /"/)) { print substr($0, 1, RSTART - 1); exit } print }' "shared/src/store/$2"
+    on { if (match($0, /"/)) { print substr($0, 1, RSTART - 1); exit } print }' "shared/store/src/$2"
 }
 explain() { # name, file, arguments
   echo "== $1"
