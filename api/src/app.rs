@@ -7,9 +7,9 @@ use std::time::Duration;
 use gapless_config::{ChainConfig, Config};
 use gapless_domain::hex_text::parse_address_any_case;
 use gapless_domain::{ChainId, Finality, Payload, Policy, SubmitterKey};
+use gapless_store::Store;
 use gapless_store::notifier::Notifier;
 use gapless_telemetry::MetricsHandle;
-use gapless_store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gapless_domain::TxId;
-use gapless_telemetry::metrics::LONG_POLLS;
 use gapless_store::Store;
+use gapless_telemetry::metrics::LONG_POLLS;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 

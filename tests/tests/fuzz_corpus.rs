@@ -6,8 +6,8 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gapless_chain::fuzz_entry::{read_abi, read_answer, read_payload, read_words};
 use gapless_api::fuzz_entry::read_request;
+use gapless_chain::fuzz_entry::{read_abi, read_answer, read_payload, read_words};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

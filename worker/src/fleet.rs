@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use gapless_config::Config;
 use gapless_domain::{ChainId, SubmitterKey};
-use gapless_telemetry::metrics as m;
 use gapless_signer::SignerSet;
 use gapless_store::{Lease, LeaseTag, Store, StoreError, Work};
+use gapless_telemetry::metrics as m;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gapless_telemetry::{MetricsHandle, Program, install_metrics};
 use gapless_signer::SignerSet;
 use gapless_store::Store;
+use gapless_telemetry::{MetricsHandle, Program, install_metrics};
 use poem::http::StatusCode;
 use poem::web::{Data, Json};
 use poem::{EndpointExt, Route, get, handler};

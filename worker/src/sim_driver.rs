@@ -11,8 +11,8 @@ use gapless_chain::{ChainConnector, RpcError};
 use gapless_config::ChainConfig;
 use gapless_domain::WorkerId;
 use gapless_events::NoEvents;
-use gapless_store::notifier::Notifier;
 use gapless_signer::Signer;
+use gapless_store::notifier::Notifier;
 use gapless_store::{Lease, LeaseTag, Store};
 
 use crate::chains::Chain;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gapless_domain::WorkerId;
 use gapless_store::notifier::Notifier;
-use gapless_telemetry::metrics as m;
 use gapless_store::{Applied, Attempt, FencedWrite, Store, StoreError};
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use crate::batcher::{Batcher, Reply, Request};

@@ -1,7 +1,7 @@
 //! `POST /api/v1/tx/batch`.
 
-use gapless_telemetry::TraceContext;
 use gapless_store::NewIntent;
+use gapless_telemetry::TraceContext;
 use poem::web::Data;
 use poem_openapi::OpenApi;
 use poem_openapi::payload::Json;

@@ -2,9 +2,9 @@
 
 use gapless_domain::intent::check_request_id;
 use gapless_domain::{RequestedTx, TxId};
+use gapless_store::{IntakeOutcome, NewIntent};
 use gapless_telemetry::TraceContext;
 use gapless_telemetry::metrics::TX_CREATE_TOTAL;
-use gapless_store::{IntakeOutcome, NewIntent};
 use poem_openapi::ApiResponse;
 use poem_openapi::payload::Json;
 

@@ -4,8 +4,8 @@ use ethers_core::types::transaction::eip2718::TypedTransaction;
 use ethers_core::types::{Address, Bytes, Eip1559TransactionRequest, H256, Signature, U256};
 use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer};
-use gapless_domain::{ChainId, Payload, SubmitterKey};
 use gapless_domain::signature::is_signature_of;
+use gapless_domain::{ChainId, Payload, SubmitterKey};
 
 use super::run::CHAIN_ID;
 

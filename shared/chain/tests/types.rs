@@ -73,7 +73,11 @@ fn errors(crates: &[(&str, PathBuf)], name: &str, source: &str) -> Vec<String> {
     std::fs::write(&file, source).unwrap();
     let run = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata", "--error-format", "json"])
-        .args(crates.iter().flat_map(|(name, path)| ["--extern".to_owned(), format!("{name}={}", path.display())]))
+        .args(
+            crates
+                .iter()
+                .flat_map(|(name, path)| ["--extern".to_owned(), format!("{name}={}", path.display())]),
+        )
         .arg("-L")
         .arg(format!("dependency={}", crates[0].1.parent().unwrap().display()))
         .arg("--out-dir")

@@ -2,9 +2,9 @@ use ethers_core::types::transaction::eip2930::AccessList;
 use ethers_signers::{LocalWallet, Signer as _};
 
 use super::*;
-use gapless_domain::{Address, ChainId, Fees, Nonce, TxKind};
-use gapless_domain::signature::HALF_ORDER;
 use crate::testing::{each_type, signature, signed, wallet};
+use gapless_domain::signature::HALF_ORDER;
+use gapless_domain::{Address, ChainId, Fees, Nonce, TxKind};
 
 fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
     match checked(tx, raw.into()) {

@@ -6,9 +6,9 @@ use ethers_core::utils::keccak256;
 use ethers_signers::{LocalWallet, Signer as _};
 
 use super::keystore::{self, KeystoreError};
-use gapless_domain::signature::{is_signature_of, v};
 use super::{Signer, SignerError};
 use gapless_config::Secret;
+use gapless_domain::signature::{is_signature_of, v};
 use gapless_domain::{Address, H256, SignedDraft, UnsignedTx};
 
 /// The key is zeroized on drop.

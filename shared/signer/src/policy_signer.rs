@@ -48,8 +48,8 @@ mod tests {
     use ethers_signers::LocalWallet;
 
     use super::*;
-    use gapless_domain::{ChainId, Fees, Nonce, Payload, U256};
     use crate::LocalSigner;
+    use gapless_domain::{ChainId, Fees, Nonce, Payload, U256};
 
     #[tokio::test]
     async fn a_policy_violation_is_not_signed_but_a_placeholder_is() {

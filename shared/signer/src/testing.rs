@@ -164,8 +164,7 @@ pub(crate) fn each_type() -> [UnsignedTx; 3] {
             ..Payload::transfer(Address::repeat_byte(0x35), U256::exp10(18))
         },
     };
-    let list =
-        json!([{ "address": Address::repeat_byte(7), "storageKeys": [gapless_domain::H256::repeat_byte(8)] }]);
+    let list = json!([{ "address": Address::repeat_byte(7), "storageKeys": [gapless_domain::H256::repeat_byte(8)] }]);
     let txs = [
         tx(TxKind::Legacy, legacy, json!([])),
         tx(TxKind::Legacy, legacy, list.clone()),

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::str::FromStr;
 
-use url::Url;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use url::Url;
 
 use super::error::StoreError;
 use gapless_config::Secret;

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
-use gapless_config::Secret;
 use gapless_cli::commands::migrate::migrate;
+use gapless_config::Secret;
 use gapless_tests::{
     Address, HaPair, Mining, Mode, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
 };

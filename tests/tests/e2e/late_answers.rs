@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gapless_config::Secret;
+use gapless_domain::Via;
 use gapless_domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless_embed::{EmbedError, NonceContext, WithNonceError};
 use gapless_store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, Store, Timeouts};
-use gapless_config::Secret;
-use gapless_domain::Via;
 use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 use tokio::sync::Notify;

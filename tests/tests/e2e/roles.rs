@@ -3,8 +3,8 @@
 //! migrations create them everywhere.
 
 use futures::future::join_all;
-use gapless_config::Secret;
 use gapless_cli::commands::migrate::migrate;
+use gapless_config::Secret;
 use gapless_tests::{Address, Mining, Stack, TxState, eventually, payload};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

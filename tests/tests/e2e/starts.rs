@@ -1,8 +1,8 @@
 //! Starts that must fail with a reason, and one that must not: a keystore that cannot be decrypted.
 
+use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_signer::keystore;
-use gapless_cli::commands::migrate::migrate;
 use gapless_tests::{Address, Service, U256, payload};
 use serde_json::json;
 use sqlx::Connection;

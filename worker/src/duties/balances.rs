@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gapless_domain::ChainId;
-use gapless_telemetry::metrics as m;
 use gapless_store::Store;
+use gapless_telemetry::metrics as m;
 
 use crate::chains::Chain;
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use gapless_domain::{BlockedReason, ChainId};
-use gapless_telemetry::metrics as m;
 use gapless_store::{Backlog, Store};
+use gapless_telemetry::metrics as m;
 use tokio_util::sync::CancellationToken;
 
 const EVERY: Duration = Duration::from_secs(10);

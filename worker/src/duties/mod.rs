@@ -16,8 +16,8 @@ use chrono::{DateTime, Utc};
 use cron::Schedule;
 use gapless_config::Config;
 use gapless_domain::{ChainId, WorkerId};
-use gapless_telemetry::metrics as m;
 use gapless_store::{Store, StoreError};
+use gapless_telemetry::metrics as m;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;

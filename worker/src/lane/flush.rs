@@ -1,8 +1,8 @@
 //! Turns the changes in a lane's memory into one fenced write and commits it.
 
 use gapless_domain::{FencingToken, TxState};
-use gapless_telemetry::metrics as m;
 use gapless_store::{CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, SentNote};
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use super::error::StepError;

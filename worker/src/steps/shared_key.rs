@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gapless_chain::BlockTag;
 use gapless_domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
-use gapless_telemetry::metrics as m;
 use gapless_store::{ExternalCause, ExternalNonces};
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use super::attribution::{self, Consumer};

@@ -3,8 +3,8 @@
 
 use gapless_domain::stuck::{StuckAction, StuckFacts};
 use gapless_domain::{Ending, ErrorCode, EventKind, TxError, TxState};
-use gapless_telemetry::metrics as m;
 use gapless_store::AttemptKind;
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx};

@@ -7,8 +7,8 @@
 use gapless_chain::{RpcError, SubmitClass, SubmitOutcome};
 use gapless_domain::sanitize::storable;
 use gapless_domain::{ErrorCode, EventKind, TxError, TxState};
-use gapless_telemetry::metrics as m;
 use gapless_store::{Attempt, SentNote};
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use super::recover::WAITING_NODE;

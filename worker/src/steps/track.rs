@@ -7,8 +7,8 @@ use gapless_domain::finality::confirmations_delta;
 use gapless_domain::{
     Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, TxError, TxState,
 };
-use gapless_telemetry::metrics as m;
 use gapless_store::AttemptKind;
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use crate::lane::{Lane, OpenTx, StepError};

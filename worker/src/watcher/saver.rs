@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use gapless_domain::{BlockRef, ChainId, WorkerId};
-use gapless_telemetry::metrics as m;
 use gapless_store::Store;
+use gapless_telemetry::metrics as m;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gapless_chain::{BlockTag, BlockWithHashes, RpcError};
 use gapless_domain::{BlockRef, Finality, H256, Receipt, WorkerId};
-use gapless_telemetry::metrics as m;
 use gapless_store::Store;
+use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

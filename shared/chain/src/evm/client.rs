@@ -33,8 +33,8 @@ use crate::port::{
 };
 use gapless_config::ChainConfig;
 use gapless_domain::{BlockRef, ChainId, Payload, Receipt};
-use gapless_telemetry::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 use gapless_store::Attempt;
+use gapless_telemetry::metrics::TX_SUBMIT_UNKNOWN_TOTAL;
 
 /// The node does not accept a block hash as a parameter.
 const INVALID_PARAMS: i64 = -32602;

@@ -14,8 +14,8 @@ use super::aws_credentials::Credentials;
 use super::sigv4::{self, Request};
 use super::temporary::ServiceClock;
 use super::{Cloud, Failure};
-use gapless_config as config;
 use crate::transport::{Reply, Route, Transport, with_secret};
+use gapless_config as config;
 
 const CONTENT_TYPE: &str = "application/x-amz-json-1.1";
 

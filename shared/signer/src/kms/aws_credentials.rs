@@ -10,9 +10,9 @@ use zeroize::Zeroizing;
 
 use super::sigv4::AwsKeys;
 use super::temporary::{ServiceClock, Temporary};
+use crate::transport::{Route, Transport, with_form, with_secret};
 use gapless_config::endpoint::exposes_secrets;
 use gapless_config::{self as config, AwsCredentials, Secret};
-use crate::transport::{Route, Transport, with_form, with_secret};
 
 /// Credential endpoints of ECS containers and EKS pods: plain HTTP within the host.
 const CONTAINER_HOSTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::google_token::AccessToken;
 use super::temporary::ServiceClock;
 use super::{Cloud, Failure};
-use gapless_config as config;
 use crate::transport::{Reply, Route, Transport};
+use gapless_config as config;
 
 /// The algorithm for secp256k1. Its digest field accepts any 32 bytes; here a Keccak hash.
 const ALGORITHM: &str = "EC_SIGN_SECP256K1_SHA256";

@@ -15,9 +15,9 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use super::temporary::{ServiceClock, Temporary};
+use crate::transport::{Route, Transport, with_form};
 use gapless_config::Secret;
 use gapless_config::endpoint::exposes_secrets;
-use crate::transport::{Route, Transport, with_form};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/cloudkms";
 const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";

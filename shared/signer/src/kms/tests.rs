@@ -12,10 +12,10 @@ use ethers_signers::Signer as _;
 use serde_json::{Value, json};
 
 use super::*;
-use gapless_config as config;
 use crate::remote_signer::RemoteKey;
 use crate::testing::{Act, Asked, FakeSigner, each_type, wallet};
 use crate::{Signer, SignerError};
+use gapless_config as config;
 
 const VERSION: &str = "projects/p/locations/l/keyRings/r/cryptoKeys/k/cryptoKeyVersions/1";
 const KINDS: [&str; 2] = ["aws_kms", "gcp_kms"];

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::super::remote_signer::RemoteKey;
 use super::super::testing::{Act, Asked, FakeSigner, each_type, signed, wallet};
 use super::*;
-use gapless_domain::Nonce;
 use crate::{Signer, SignerError};
+use gapless_domain::Nonce;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::JsonRpc, Protocol::Clef, Protocol::Service];
 

@@ -5,9 +5,9 @@ use ethers_core::types::{Address, Bytes};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use gapless_domain::{Fees, UnsignedTx};
 use crate::remote_signer::{SignFailure, sanitize};
 use crate::transport::Reply;
+use gapless_domain::{Fees, UnsignedTx};
 
 /// All fields in the format of `eth_signTransaction`. The signer fills in nothing.
 pub(super) fn transaction(tx: &UnsignedTx) -> Value {
