@@ -1,4 +1,4 @@
-// error: cannot construct `gapless_store::Lease` with struct literal syntax due to private fields
+// error: cannot construct `Lease` with struct literal syntax due to private fields
 use gapless_domain::{FencingToken, SubmitterKey};
 use gapless_store::Lease;
 
