@@ -3,6 +3,8 @@
 mod batcher;
 mod builder;
 mod chains;
+#[cfg(test)]
+mod counter_label_tests;
 mod duties;
 pub mod failpoint;
 mod fleet;

@@ -42,8 +42,8 @@ pub(crate) struct Attempt {
     pub(crate) committed_at: DateTime<Utc>,
     pub(crate) first_sent_at: Option<DateTime<Utc>>,
     pub(crate) last_sent_at: Option<DateTime<Utc>>,
-    /// How often it was sent, with or without a response. Absent for attempts recorded by earlier versions.
-    pub(crate) sends: Option<u64>,
+    /// How often it was sent, with or without a response.
+    pub(crate) sends: u64,
     /// Class of the last node response, for example `accepted`, `already_known` or `underpriced`. Absent: no response
     /// yet.
     pub(crate) last_answer_class: Option<String>,
@@ -146,7 +146,7 @@ mod tests {
             committed_at: DateTime::UNIX_EPOCH,
             first_sent_at: None,
             last_sent_at: None,
-            sends: Some(2),
+            sends: 2,
             last_class: Some("nonce_too_low".into()),
             last_answer: Some("nonce too low: next nonce 42, tx nonce 41".into()),
             mined: false,

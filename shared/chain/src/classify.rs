@@ -27,6 +27,22 @@ pub enum SubmitClass {
 }
 
 impl SubmitClass {
+    pub const ALL: [SubmitClass; 13] = [
+        Accepted,
+        AlreadyKnown,
+        NonceTooLow,
+        NonceTooHigh,
+        ReplacementUnderpriced,
+        Underpriced,
+        InsufficientFunds,
+        PoolFull,
+        DelegatedLimit,
+        FeeCapExceeded,
+        Fatal,
+        Unavailable,
+        Unknown,
+    ];
+
     /// The name in configuration, logs and stored outcomes.
     pub fn as_str(self) -> &'static str {
         match self {

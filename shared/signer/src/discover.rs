@@ -77,7 +77,7 @@ impl SignerSet {
 
     /// False: the address already has a signer.
     pub(super) fn insert_remote(&self, source: &Source, address: Address) -> bool {
-        let signer = RemoteKey { address, remote_signer: Arc::clone(&source.remote_signer) };
+        let signer = RemoteKey::new(address, Arc::clone(&source.remote_signer));
         self.insert(&source.name, signer)
     }
 

@@ -12,7 +12,7 @@ use ethers_core::types::Bytes;
 use super::check::checked;
 use super::{Signer, SignerError};
 use gapless_domain::{Address, SignedDraft, UnsignedTx};
-use gapless_telemetry::metrics as m;
+use gapless_telemetry::{metrics as m, register_counter};
 
 /// Maximum length of a remote signer's message in characters.
 const MAX_MESSAGE: usize = 300;
@@ -50,6 +50,13 @@ pub(super) struct RemoteKey {
 }
 
 impl RemoteKey {
+    pub(super) fn new(address: Address, remote_signer: Arc<dyn RemoteSigner>) -> RemoteKey {
+        let results = ["signed", "refused", "different", "unavailable"];
+        let kind = [remote_signer.kind()];
+        register_counter(m::SIGNER_REQUESTS_TOTAL, &[("signer", &kind[..]), ("result", &results[..])]);
+        RemoteKey { address, remote_signer }
+    }
+
     /// The metrics label and the result.
     async fn request_signature(&self, tx: &UnsignedTx) -> (&'static str, Result<SignedDraft, SignerError>) {
         let address = self.address;

@@ -27,8 +27,8 @@ pub struct AttemptView {
     pub committed_at: DateTime<Utc>,
     pub first_sent_at: Option<DateTime<Utc>>,
     pub last_sent_at: Option<DateTime<Utc>>,
-    /// Number of recorded sends; `None` in rows of earlier versions.
-    pub sends: Option<u64>,
+    /// Number of recorded sends.
+    pub sends: u64,
     /// Class of the last node response.
     pub last_class: Option<String>,
     /// Text of the last node response; `None` if the node accepted the bytes.
@@ -151,11 +151,7 @@ fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<Attempt
     let mined = intent.mined_hash.map(H256::from) == Some(row.tx_hash);
     // One more send: the intent became final before it was recorded in `tx_attempt`.
     let last = intent.mined_send_at.filter(|_| mined);
-    let noted = match (row.sends, row.first_sent_at) {
-        (Some(sends), _) => Some(cell("sends").unsigned(sends.into())?),
-        (None, Some(_)) => None,
-        (None, None) => Some(0),
-    };
+    let recorded = cell("sends").unsigned(row.sends.unwrap_or(0).into())?;
     let part = |name: &str| row.gas_params.get(name).cloned();
     Ok(AttemptView {
         ordinal: cell("ordinal").unsigned(row.ordinal.into())?,
@@ -168,7 +164,7 @@ fn attempt_view(id: &str, intent: &IntentRow, row: AttemptRow) -> Result<Attempt
         committed_at: row.committed_at,
         first_sent_at: row.first_sent_at.or(last),
         last_sent_at: last.or(row.last_sent_at),
-        sends: noted.map(|noted| noted + u64::from(last.is_some())),
+        sends: recorded + u64::from(last.is_some()),
         last_class: intent.mined_send_class.clone().filter(|_| mined).or(row.last_outcome),
         last_answer: row.last_answer.filter(|_| last.is_none()),
         mined,
@@ -228,12 +224,9 @@ mod tests {
         let history = read(Uuid::nil(), ended).unwrap();
         assert_eq!(states(&history), [(TxState::Queued, 1), (TxState::InFlight, 2), (TxState::Confirmed, 5)]);
         let [mined, other] = &history.attempts[..] else { panic!("{history:?}") };
-        assert_eq!(
-            (mined.sends, mined.first_sent_at, mined.last_sent_at),
-            (Some(1), Some(at(3)), Some(at(3)))
-        );
+        assert_eq!((mined.sends, mined.first_sent_at, mined.last_sent_at), (1, Some(at(3)), Some(at(3))));
         assert_eq!((mined.mined, mined.last_class.as_deref()), (true, Some("accepted")));
-        assert_eq!((other.sends, other.mined, other.last_class.as_deref()), (Some(0), false, None));
+        assert_eq!((other.sends, other.mined, other.last_class.as_deref()), (0, false, None));
         assert_eq!(mined.fees, Some(Fees::Legacy { gas_price: 7.into() }));
     }
 
@@ -256,16 +249,5 @@ mod tests {
             (TxState::InFlight, 6),
         ];
         assert_eq!(states(&history), expected);
-    }
-
-    #[test]
-    fn an_attempt_of_an_earlier_version_has_no_send_count() {
-        let mut sent = attempt(9);
-        sent["first_sent_at"] = json!(at(3));
-        sent["last_sent_at"] = json!("1970-01-01T00:00:04+00:00");
-        let history =
-            read(Uuid::nil(), IntentRow { attempts: Some(json!([sent])), ..intent("SUBMITTED") }).unwrap();
-        assert_eq!(history.attempts[0].sends, None);
-        assert_eq!(history.attempts[0].last_sent_at, Some(at(4)));
     }
 }

@@ -6,6 +6,30 @@ use super::reservation_lane::ReservationChange;
 use gapless_domain::{TxId, TxState};
 
 impl FencedWrite {
+    /// All names that `operation` returns.
+    pub const OPERATIONS: [&str; 20] = [
+        "protect",
+        "release",
+        "reserve",
+        "prepare",
+        "replace",
+        "placeholder",
+        "final",
+        "included",
+        "stuck",
+        "displace",
+        "send",
+        "state",
+        "reservation",
+        "evidence",
+        "external",
+        "cursor",
+        "request",
+        "policy",
+        "check",
+        "note",
+    ];
+
     /// A write may contain several changes; the most important one names it.
     pub fn operation(&self) -> &'static str {
         let records = |kind| self.attempts.iter().any(|attempt| attempt.kind == kind);
@@ -72,5 +96,18 @@ impl FencedWrite {
             }
         }
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_operations_is_complete() {
+        let body = include_str!("operation.rs").split_once("pub fn operation").unwrap().1;
+        let body = body.split_once("\n    }\n").unwrap().0;
+        let returned: Vec<&str> = body.split('"').skip(1).step_by(2).collect();
+        assert_eq!(returned, FencedWrite::OPERATIONS);
     }
 }

@@ -48,7 +48,7 @@ pub struct TxView {
 
 impl TxView {
     /// Number of confirming blocks, its own included. Grows while it is tracked; for a final intent it is the stored
-    /// count, independent of the current configuration. `None` for final rows of earlier versions.
+    /// count, independent of the current configuration. `None` if no count is stored.
     pub fn confirmations(&self) -> Option<u64> {
         let block = self.block_number?;
         if self.state.is_terminal() {
@@ -334,18 +334,14 @@ mod tests {
         // After a reorg that the lane has not processed yet.
         assert_eq!(mined(TxState::Tracking, Some(9), Some(7)).confirmations(), Some(0));
         assert_eq!(mined(TxState::Tracking, Some(9), Some(99)).confirmations(), Some(91));
-        assert_eq!(
-            mined(TxState::Confirmed, Some(9), Some(99)).confirmations(),
-            None,
-            "of an earlier version"
-        );
+        assert_eq!(mined(TxState::Confirmed, Some(9), Some(99)).confirmations(), None, "nothing is stored");
     }
 
     #[test]
     fn a_final_intent_has_its_stored_rule_and_count() {
         let configured = Some(Finality::Blocks(3));
         let mut view = mined(TxState::Confirmed, Some(9), Some(99));
-        assert_eq!(view.rule(configured), None, "of an earlier version: unknown");
+        assert_eq!(view.rule(configured), None, "nothing is stored");
         let rule = Finality::Finalized;
         view.counted = Some(FinalConfirmations { rule, count: 70, final_block: Some(9), blocks: vec![] });
         assert_eq!((view.rule(configured), view.confirmations()), (Some(rule), Some(70)));

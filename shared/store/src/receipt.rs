@@ -32,8 +32,8 @@ pub(super) fn receipt_json(change: &Move) -> Option<Value> {
     Some(value)
 }
 
-/// Reads the column and completes it from the other columns. Rows of earlier releases have the complete JSON, which
-/// takes precedence.
+/// Reads the column and completes it from the other columns. A hash in the JSON takes precedence: it is stored there if it is
+/// not the intent's current one.
 pub(super) fn read_receipt(cell: Cell<'_>, mut value: Value, mined: Mined) -> Result<Receipt, StoreError> {
     if let Some(fields) = value.as_object_mut() {
         let text = |hash: StoredHash| Value::from(hash.to_string());

@@ -1,8 +1,6 @@
 //! Counters that a process registers at its start, with the value 0. Otherwise a rate or an alert on a counter misses its first
 //! increment, and a missing metric looks like a missing process.
 
-use metrics::Label;
-
 use super::metrics as m;
 
 /// Which counters a process has.
@@ -12,8 +10,10 @@ pub enum Program {
     Worker,
 }
 
+/// A label and its values.
+pub type Label<'a> = (&'static str, &'a [&'static str]);
 /// A counter and, for each of its labels, the values that are known in advance.
-type Counter = (&'static str, &'static [(&'static str, &'static [&'static str])]);
+type Counter = (&'static str, &'static [Label<'static>]);
 
 const API: [Counter; 2] =
     [(m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]), (m::LOG_LINES_DROPPED_TOTAL, &[])];
@@ -25,11 +25,56 @@ const WORKER: [Counter; 18] = [
     ),
     (
         m::LEASE_FENCED_TOTAL,
-        &[("operation", &["prepare", "send", "included", "final", "replace", "placeholder", "state"])],
+        &[(
+            "operation",
+            &[
+                "protect",
+                "release",
+                "reserve",
+                "prepare",
+                "replace",
+                "placeholder",
+                "final",
+                "included",
+                "stuck",
+                "displace",
+                "send",
+                "state",
+                "reservation",
+                "evidence",
+                "external",
+                "cursor",
+                "request",
+                "policy",
+                "check",
+                "note",
+            ],
+        )],
     ),
     (
         m::TX_SUBMIT_TOTAL,
-        &[("send", &["first", "again"]), ("result", &["accepted", "already_known", "no_answer"])],
+        &[
+            ("send", &["first", "again"]),
+            (
+                "result",
+                &[
+                    "accepted",
+                    "already_known",
+                    "nonce_too_low",
+                    "nonce_too_high",
+                    "replacement_underpriced",
+                    "underpriced",
+                    "insufficient_funds",
+                    "pool_full",
+                    "delegated_limit",
+                    "fee_cap_exceeded",
+                    "fatal",
+                    "unavailable",
+                    "unknown",
+                    "no_answer",
+                ],
+            ),
+        ],
     ),
     (
         m::RECEIPT_CHECK_TOTAL,
@@ -63,16 +108,29 @@ pub(super) fn register(program: Program) {
         Program::Worker => &WORKER,
     };
     for (name, labels) in counters {
-        for labels in combinations(labels) {
-            metrics::counter!(*name, labels).increment(0);
-        }
+        register_counter(name, labels);
     }
 }
 
-fn combinations(labels: &[(&'static str, &'static [&'static str])]) -> Vec<Vec<Label>> {
+/// Registers a counter with every combination of its label values.
+pub fn register_counter(name: &'static str, labels: &[Label<'_>]) {
+    for labels in combinations(labels) {
+        metrics::counter!(name, labels).increment(0);
+    }
+}
+
+/// The values of this label that a worker registers. For tests of the code that counts.
+pub fn worker_label_values(name: &str, label: &str) -> Vec<&'static str> {
+    let counter = WORKER.iter().find(|(counter, _)| *counter == name);
+    let values = counter.and_then(|(_, labels)| labels.iter().find(|(name, _)| *name == label));
+    values.map(|(_, values)| values.to_vec()).unwrap_or_default()
+}
+
+fn combinations(labels: &[Label<'_>]) -> Vec<Vec<metrics::Label>> {
     labels.iter().fold(vec![Vec::new()], |found, (label, values)| {
-        let with = |begun: &Vec<Label>| -> Vec<Vec<Label>> {
-            let extended = |value: &&'static str| [&begun[..], &[Label::new(*label, *value)]].concat();
+        let with = |begun: &Vec<metrics::Label>| -> Vec<Vec<metrics::Label>> {
+            let extended =
+                |value: &&'static str| [&begun[..], &[metrics::Label::new(*label, *value)]].concat();
             values.iter().map(extended).collect()
         };
         found.iter().flat_map(with).collect()
@@ -87,13 +145,16 @@ mod tests {
     fn labels_are_combined() {
         let labels = combinations(&[("send", &["first", "again"]), ("result", &["accepted", "no_answer"])]);
         assert_eq!(labels.len(), 4);
-        assert!(labels.contains(&vec![Label::new("send", "again"), Label::new("result", "no_answer")]));
+        assert!(labels.contains(&vec![
+            metrics::Label::new("send", "again"),
+            metrics::Label::new("result", "no_answer")
+        ]));
         assert_eq!(combinations(&[]), [Vec::new()]);
     }
 
     #[test]
     fn every_counter_is_registered_at_the_start() {
-        // Created for each remote signer, by its kind.
+        // Registered for each remote signer, by its kind.
         const LATER: [&str; 1] = [m::SIGNER_REQUESTS_TOTAL];
         let source = include_str!("metrics.rs");
         let named =

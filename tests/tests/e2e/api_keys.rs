@@ -352,10 +352,10 @@ async fn the_first_key_locks_an_api_that_runs_and_revoking_it_does_not_open_it_a
 async fn an_api_that_others_can_reach_does_not_start_without_a_key() {
     let stack = stack().own_postgres().start().await;
     let reachable = || stack.api().set("api.bind", "0.0.0.0:0").without_waiting();
-    let told = "Create a key first (`gapless api-keys create";
+    let advice = "Create a key first (`gapless api-keys create";
     let refused = reachable().start().await;
     assert!(!refused.wait_exit().await.success());
-    assert!(refused.log().contains(told), "{}", refused.log());
+    assert!(refused.log().contains(advice), "{}", refused.log());
     assert!(!refused.log().contains("the API is listening"), "{}", refused.log());
 
     // While the database is unreachable nothing is authenticated; once it is back, the process exits.
@@ -366,7 +366,7 @@ async fn an_api_that_others_can_reach_does_not_start_without_a_key() {
     check_refused(&answer, 503, "database_unavailable");
     stack.restart_postgres().await;
     assert!(!waiting.wait_exit().await.success());
-    assert!(waiting.log().contains(told), "{}", waiting.log());
+    assert!(waiting.log().contains(advice), "{}", waiting.log());
 
     let (key, _) = stack.api_key(&[]).await;
     let api = stack.api().set("api.bind", "0.0.0.0:0").start().await;

@@ -33,8 +33,8 @@ async fn wait_state(stack: &Stack, submitter: &Submitter, state: &str, blocked_b
 async fn wait_event(worker: &Service, tx_id: TxId, name: &str) -> Value {
     eventually(&format!("{name} is logged"), async || {
         let events = worker.events();
-        let told = |event: &&Value| event["event"] == name && event["tx.id"] == tx_id.to_string();
-        events.iter().find(told).cloned().ok_or(events)
+        let wanted = |event: &&Value| event["event"] == name && event["tx.id"] == tx_id.to_string();
+        events.iter().find(wanted).cloned().ok_or(events)
     })
     .await
 }
@@ -52,8 +52,8 @@ async fn a_head_that_cannot_be_paid_is_visible_at_once_and_waits() {
     assert!(blocked["blockedReason"].as_str().is_some_and(|text| !text.is_empty()), "{blocked}");
     let since = blocked["blockedSince"].clone();
     assert!(since.is_string(), "{blocked}");
-    let told = wait_event(&worker, head, "submitter.blocked").await;
-    assert!(told.to_string().contains("insufficient_funds"), "{told}");
+    let event = wait_event(&worker, head, "submitter.blocked").await;
+    assert!(event.to_string().contains("insufficient_funds"), "{event}");
     let shown = stack.cli(&["submitters"]).await;
     assert!(shown.stdout.contains("BLOCKED") && shown.stdout.contains("needs up to"), "{}", shown.stdout);
     eventually("the metric shows it", async || {
@@ -163,8 +163,8 @@ async fn a_head_that_cannot_be_paid_fails_where_the_operator_says_so() {
     wait_state(&stack, submitter, "BLOCKED", Some("funds")).await;
     let row = stack.wait_for(head, TxState::Failed).await;
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("blocked")));
-    let told = stack.get(head).await.to_string();
-    assert!(told.contains("insufficient_funds") && told.contains("queue.blocked"), "{told}");
+    let shown = stack.get(head).await.to_string();
+    assert!(shown.contains("insufficient_funds") && shown.contains("queue.blocked"), "{shown}");
     let row = stack.wait_for(low, TxState::Failed).await;
     assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("blocked")));
     assert!(stack.get(low).await.to_string().contains("underpriced"));
@@ -224,8 +224,8 @@ async fn what_is_on_its_way_and_waits_for_a_node_is_told_as_an_event_and_so_is_t
     stack.proxy().always("*", Fault::Close);
     let blocked = ("submitter.blocked".to_owned(), Some("node".to_owned()));
     eventually("the wait event is emitted", async || match wait_events(&stack, tx_id).await {
-        told if told == [blocked.clone()] => Ok(()),
-        told => Err((told, stack.row(tx_id).await)),
+        events if events == [blocked.clone()] => Ok(()),
+        events => Err((events, stack.row(tx_id).await)),
     })
     .await;
     let row = stack.row(tx_id).await;
@@ -234,8 +234,8 @@ async fn what_is_on_its_way_and_waits_for_a_node_is_told_as_an_event_and_so_is_t
     stack.proxy().clear();
     stack.start_worker().await;
     eventually("its final event is emitted", async || match wait_events(&stack, tx_id).await {
-        told if told == [blocked.clone(), ("submitter.unblocked".to_owned(), None)] => Ok(()),
-        told => Err((told, stack.row(tx_id).await)),
+        events if events == [blocked.clone(), ("submitter.unblocked".to_owned(), None)] => Ok(()),
+        events => Err((events, stack.row(tx_id).await)),
     })
     .await;
     stack.anvil().mine(3).await;

@@ -254,7 +254,7 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
     let stack = stack().submitters(3).window(16).start().await;
     stack.start_worker().await;
     let to = Address::repeat_byte(0x63);
-    let mut told: HashMap<String, TxId> = HashMap::new();
+    let mut accepted: HashMap<String, TxId> = HashMap::new();
     let requests = |round: usize| {
         let submitters = stack.submitters().iter().enumerate();
         submitters.flat_map(move |(index, submitter)| {
@@ -268,7 +268,7 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
     for round in 0..3 {
         let api = stack.start_api().await;
         let client = api.client();
-        let known = told.len() as i64;
+        let known = accepted.len() as i64;
         let storm = join_all(requests(round).map(async |(id, body)| (id, client.try_post(&body).await)));
         let kill = async {
             eventually("some are stored", async || {
@@ -285,7 +285,7 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
         for (id, answer) in answers {
             if let Ok(answer) = answer {
                 stack.record_accepted(&answer);
-                told.insert(id, answer.tx_id().parse().unwrap());
+                accepted.insert(id, answer.tx_id().parse().unwrap());
             }
         }
         let next = stack.start_api().await;
@@ -294,14 +294,14 @@ async fn requests_repeated_after_the_api_died_under_them_are_one_transaction_eac
             stack.record_accepted(&answer);
             assert!(matches!(answer.status, 200 | 202), "{id}: {answer:?}");
             let tx_id: TxId = answer.tx_id().parse().unwrap();
-            assert_eq!(*told.entry(id.clone()).or_insert(tx_id), tx_id, "{id} is one transaction");
+            assert_eq!(*accepted.entry(id.clone()).or_insert(tx_id), tx_id, "{id} is one transaction");
         }
         next.kill9();
     }
     stack.wait_all_terminal().await;
     let rows: i64 =
         sqlx::query_scalar("SELECT count(*) FROM managed_tx").fetch_one(stack.db()).await.unwrap();
-    assert_eq!((rows, told.len()), (135, 135));
+    assert_eq!((rows, accepted.len()), (135, 135));
     assert_eq!(stack.anvil().balance(to).await, 135.into());
     stack.finish().await;
 }

@@ -26,13 +26,13 @@ type Called = Result<gapless_embed::Accepted, gapless_embed::WithNonceError<Stri
 /// A client that reserves a nonce and returns a transfer of 1 on request.
 async fn reserve_nonce(stack: &Stack, to: Address) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
     let (gapless, key, answer) = (stack.gapless().await, stack.key(0), Arc::new(Notify::new()));
-    let (told, begun) = (answer.clone(), Arc::new(Notify::new()));
+    let (answered, begun) = (answer.clone(), Arc::new(Notify::new()));
     let saw_it = begun.clone();
     let call = tokio::spawn(async move {
         let call = gapless.call(key).reserve_for(LONG).wait(LONG);
         call.run(async |_: NonceContext| {
             saw_it.notify_one();
-            told.notified().await;
+            answered.notified().await;
             Ok(transfer(to, 1))
         })
         .await

@@ -313,8 +313,8 @@ async fn a_suspicion_that_comes_with_protection_is_told_too() {
     let released = stack.submitter_action(submitter, "release", "no external use").await;
     assert_eq!(released.status, 200, "{}", released.body);
     eventually("the event is logged", async || {
-        let told: Vec<Value> = worker.events().iter().map(|event| event["event"].clone()).collect();
-        if told.contains(&"submitter.suspect".into()) { Ok(()) } else { Err(told) }
+        let events: Vec<Value> = worker.events().iter().map(|event| event["event"].clone()).collect();
+        if events.contains(&"submitter.suspect".into()) { Ok(()) } else { Err(events) }
     })
     .await;
     stack.proxy().show_transactions();

@@ -162,8 +162,8 @@ async fn answers_of_a_node_are_kept_and_sends_without_an_answer_are_counted() {
     let attempt = &seen["attempts"][0];
     assert_eq!(attempt["lastAnswerClass"], "pool_full", "{seen}");
     assert_eq!(attempt["lastAnswer"], "txpool is full: nonce … of …", "no nonce, not even a node's: {seen}");
-    let told = stack.client().admin_get(&format!("/api/v1/tx/{tx_id}/attempts")).await.body;
-    assert_eq!(told["attempts"][0]["lastAnswer"], "txpool is full: nonce 0 of 4096");
+    let response = stack.client().admin_get(&format!("/api/v1/tx/{tx_id}/attempts")).await.body;
+    assert_eq!(response["attempts"][0]["lastAnswer"], "txpool is full: nonce 0 of 4096");
 
     // A missing response: the last one stays, and the send is counted.
     stack.proxy().clear();

@@ -29,13 +29,13 @@ async fn reserve_nonce(
     tx: RequestedTx,
 ) -> (JoinHandle<Called>, Arc<Notify>, TxId) {
     let (gapless, key, answer) = (stack.gapless().await, stack.key(index), Arc::new(Notify::new()));
-    let (told, begun) = (answer.clone(), Arc::new(Notify::new()));
+    let (answered, begun) = (answer.clone(), Arc::new(Notify::new()));
     let saw_it = begun.clone();
     let call = tokio::spawn(async move {
         let call = gapless.call(key).reserve_for(LONG);
         call.run(async |_: NonceContext| {
             saw_it.notify_one();
-            told.notified().await;
+            answered.notified().await;
             Ok(tx)
         })
         .await

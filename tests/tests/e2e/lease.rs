@@ -37,12 +37,12 @@ async fn owned(stack: &Stack) -> HashMap<String, i64> {
 async fn wait_disowned(former: &Service, submitter: &Submitter) {
     eventually("the former owner knows", async || {
         let log = former.log();
-        let told = log.lines().find(|line| {
+        let line = log.lines().find(|line| {
             let lost =
                 ["\"lease lost\"", "lane ends", "fenced: the lease"].iter().any(|word| line.contains(word));
             lost && line.contains(&submitter.text())
         });
-        told.map(|_| ()).ok_or("not a word")
+        line.map(|_| ()).ok_or("no such line")
     })
     .await;
 }
@@ -309,14 +309,14 @@ async fn a_worker_told_to_stop_hands_its_leases_over_in_well_under_a_second() {
         })
         .await;
         let (leaving, name) = workers.remove(0);
-        let told = Instant::now();
+        let stopped = Instant::now();
         leaving.sigterm();
         eventually("the other has all", async || {
             let owned = owned(&stack).await;
             if owned.values().sum::<i64>() == 6 && !owned.contains_key(&name) { Ok(()) } else { Err(owned) }
         })
         .await;
-        times.push(told.elapsed());
+        times.push(stopped.elapsed());
         assert!(leaving.wait_exit().await.success(), "it stops in good order");
         workers.push(start(format!("node-{}", round + 2)).await);
     }

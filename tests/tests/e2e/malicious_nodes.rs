@@ -171,9 +171,9 @@ async fn a_lie_about_a_receipt_confirms_nothing() {
         let stack = stack().proxied().mining(Mining::Manual).set("resubmit.interval", "1s").up().await;
         let to = Address::repeat_byte(0xa3);
         let (tx_id, hash) = kept_from_the_chain(&stack, to).await;
-        let told = if of_another { H256::repeat_byte(0x55) } else { hash };
-        stack.proxy().always(RECEIPT, Fault::Result(forged(told, block, 1)));
-        stack.proxy().always("eth_getBlockReceipts", Fault::Result(json!([forged(told, block, 1)])));
+        let reported = if of_another { H256::repeat_byte(0x55) } else { hash };
+        stack.proxy().always(RECEIPT, Fault::Result(forged(reported, block, 1)));
+        stack.proxy().always("eth_getBlockReceipts", Fault::Result(json!([forged(reported, block, 1)])));
         eventually("it was lied to", async || {
             let calls = stack.proxy().calls(RECEIPT);
             if calls >= 2 { Ok(()) } else { Err(calls) }

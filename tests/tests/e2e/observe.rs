@@ -42,9 +42,9 @@ async fn every_event_is_a_line_of_the_log() {
         .up()
         .await;
     let (eventful, doomed) = an_eventful_life(&stack).await;
-    let mut told = stack.wait_for_event(eventful, "tx.confirmed").await;
-    told.retain(|event| event != BLOCKS);
-    assert_eq!(told, EVENTFUL);
+    let mut events = stack.wait_for_event(eventful, "tx.confirmed").await;
+    events.retain(|event| event != BLOCKS);
+    assert_eq!(events, EVENTFUL);
     assert_eq!(stack.wait_for_event(doomed, "tx.failed").await, DOOMED);
     for event in stack.services().iter().flat_map(Service::events) {
         assert_eq!(event["submitter"], stack.submitter(0).text(), "{event}");

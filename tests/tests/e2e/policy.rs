@@ -367,9 +367,10 @@ async fn what_callers_want_for_the_nonces_they_hold_is_held_against_the_policy()
     let rest = signed(to, 40).await;
     stack.wait_for(rest, TxState::Confirmed).await;
     let rows = stack.policy_rows(&submitter).await;
-    let told: Vec<_> = rows.iter().map(|row| (row.tx_id, row.decision.as_str(), row.day_total)).collect();
+    let decisions: Vec<_> =
+        rows.iter().map(|row| (row.tx_id, row.decision.as_str(), row.day_total)).collect();
     assert_eq!(
-        told,
+        decisions,
         [
             (elsewhere, "REFUSED", None),
             (counted, "COUNTED", Some(60)),

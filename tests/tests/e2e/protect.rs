@@ -147,8 +147,8 @@ async fn an_intent_that_loses_its_nonce_to_an_external_transaction_has_its_effec
     assert_eq!((row.state, row.nonce), (TxState::Queued, None), "nothing is skipped");
     assert_refuses(&stack, submitter).await;
     wait_submitter_event(&stack, "submitter.protected").await;
-    let told = submitter_events(&stack, "submitter.protected")[0]["data"].to_string();
-    assert!(told.contains(&format!("{theirs:#x}")), "{told}");
+    let events = submitter_events(&stack, "submitter.protected")[0]["data"].to_string();
+    assert!(events.contains(&format!("{theirs:#x}")), "{events}");
     assert_eq!(stack.get(displaced).await["state"], "PROTECT");
 
     // Other submitters are not affected, and the lane stays stopped while blocks are mined.

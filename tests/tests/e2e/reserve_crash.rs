@@ -125,11 +125,11 @@ async fn in_a_window_of_16_nothing_is_sent_above_a_held_nonce() {
         }
         stack.wait_confirmed(&before).await;
         let (gapless, key, answer) = (stack.gapless().await, stack.key(0), Arc::new(Notify::new()));
-        let told = answer.clone();
+        let answered = answer.clone();
         let call = tokio::spawn(async move {
             let call = gapless.call(key).reserve_for(Duration::from_secs(60));
             call.run(async |_: NonceContext| {
-                told.notified().await;
+                answered.notified().await;
                 if fails { Err("no more") } else { Ok(transfer(to, 10)) }
             })
             .await

@@ -171,9 +171,9 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     let stack = stack().submitters(BUSY + 1).set("api.max_connections", PLACES as u64);
     let stack = stack.set("database.max_connections", 2).start().await;
     stack.start_worker().await;
-    let patient = stack.api().set("api.send_timeout", "1h").set("api.header_timeout", "1h");
-    let patient = patient.set("api.max_wait", "1h").start().await;
-    let client = patient.client();
+    let without_limits = stack.api().set("api.send_timeout", "1h").set("api.header_timeout", "1h");
+    let without_limits = without_limits.set("api.max_wait", "1h").start().await;
+    let client = without_limits.client();
     stack.wait_announced(&client).await;
     let idle = stack.submitter(BUSY);
     assert_eq!(stack.submitter_action(idle, "pause", "so that nothing leaves the queue").await.status, 200);
@@ -182,15 +182,15 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     wait_confirmed(&stack, POSTS).await;
 
     // With all slow readers, permanently: as fast, as far, and with no session and little memory for them.
-    let before = resident_kb(&patient);
+    let before = resident_kb(&without_limits);
     let crowd = Crowd { waiting: 170, listing: 20, slow: 20, stays: true };
-    let readers = Readers::sit_down(&patient, endless, crowd).await;
-    wait_stalled(&patient).await;
+    let readers = Readers::sit_down(&without_limits, endless, crowd).await;
+    wait_stalled(&without_limits).await;
     let beside = post_all(&stack, &client, "beside").await;
     assert!(beside < alone * 4 + Duration::from_secs(1), "{beside:?} beside them, {alone:?} alone");
     wait_confirmed(&stack, 2 * POSTS).await;
     wait_sessions_rest(&stack).await;
-    let grown = resident_kb(&patient).saturating_sub(before);
+    let grown = resident_kb(&without_limits).saturating_sub(before);
     assert!(grown < crowd.all() as u64 * KEPT_FOR_EACH_KB, "{grown} kB for {} readers", crowd.all());
 
     // With a shorter timeout they are disconnected: a new client gets a connection although all were in use.
@@ -208,9 +208,9 @@ async fn readers_who_stall_keep_nobody_from_submitting_and_lose_their_places() {
     .await;
     wait_confirmed(&stack, 3 * POSTS).await;
     // The control: the timeout disconnects them.
-    let open = patient.metric("gapless_api_connections", &[]).await;
+    let open = without_limits.metric("gapless_api_connections", &[]).await;
     assert!(open > crowd.all() as f64, "{open} connections of those who may stay");
-    let waiting = patient.metric("gapless_long_polls", &[]).await;
+    let waiting = without_limits.metric("gapless_long_polls", &[]).await;
     assert_eq!(waiting, crowd.waiting as f64, "they still wait");
 
     drop((readers, cut_off));

@@ -36,7 +36,7 @@ async fn wait_health(worker: &Service, url: &str, healthy: bool) {
 async fn wait_received(proxy: &Proxy, raw: &str) {
     eventually("the node received the same bytes", async || {
         let sent = proxy.sent();
-        if sent.iter().any(|told| told == raw) { Ok(()) } else { Err(sent) }
+        if sent.iter().any(|sent_body| sent_body == raw) { Ok(()) } else { Err(sent) }
     })
     .await;
 }

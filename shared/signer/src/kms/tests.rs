@@ -120,7 +120,7 @@ fn key_of(kind: &str, fake: &FakeSigner) -> CloudKey {
 }
 
 fn signer(key: CloudKey) -> RemoteKey {
-    RemoteKey { address: wallet().address(), remote_signer: Arc::new(key) }
+    RemoteKey::new(wallet().address(), Arc::new(key))
 }
 
 #[tokio::test]

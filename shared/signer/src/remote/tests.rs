@@ -15,7 +15,7 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::JsonRpc, Protocol::Clef, Protocol::S
 
 fn signer(protocol: Protocol, config: &config::RemoteSigner) -> RemoteKey {
     let remote_signer = Arc::new(Remote::new(protocol, config).unwrap());
-    RemoteKey { address: wallet().address(), remote_signer }
+    RemoteKey::new(wallet().address(), remote_signer)
 }
 
 fn at(fake: &FakeSigner) -> config::RemoteSigner {
