@@ -291,8 +291,8 @@ async fn pruned_node(run: &ChaosRun, rng: &mut StdRng) -> String {
 /// Always shallower than `confirmations.required`.
 async fn reorg(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
     let depth = rng.random_range(1..run.options.required);
-    let done = run.stack.anvil().try_rpc("anvil_reorg", json!([depth, []])).await;
-    done.ok().map(|_| format!("{depth} deep"))
+    let done = run.change_chain("anvil_reorg", json!([depth, []])).await;
+    done.map(|_| format!("{depth} deep"))
 }
 
 /// Waits until the mempool is not empty, and drops everything in it.

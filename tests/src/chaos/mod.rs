@@ -26,6 +26,7 @@ use gapless_cli::localnet::Mining;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use self::checker::check;
@@ -41,7 +42,7 @@ use crate::reference_worker::{self, FenceStrategy};
 use crate::stack::{Stack, StackBuilder};
 
 /// Seconds between blocks.
-const BLOCK_S: f64 = 0.25;
+const BLOCK_TIME: Duration = Duration::from_millis(250);
 /// Longer than any fault keeps the node from mining.
 const CHAIN_STALL: Duration = Duration::from_secs(20);
 /// Wei. Lower than some of the base fees that `operations` sets.
@@ -165,6 +166,8 @@ struct ChaosRun {
     /// Held during a fault, so that only one fault at a time affects database connections, and one node connections.
     database_faults: Mutex<()>,
     node_faults: Mutex<()>,
+    /// Held while anvil mines, reorganises or changes its state: done at the same time, it has lost its newest block.
+    chain: Mutex<()>,
 }
 
 impl ChaosRun {
@@ -196,7 +199,7 @@ impl ChaosRun {
         let sampler = Sampler::default();
         let (stop_faults, token) = (options.stop_faults.clone(), CancellationToken::new);
         let (stop_requests, abandon) = (token(), token());
-        let (database_faults, node_faults) = (Mutex::new(()), Mutex::new(()));
+        let (database_faults, node_faults, chain) = (Mutex::new(()), Mutex::new(()), Mutex::new(()));
         let begun = Instant::now();
         let mut run = ChaosRun {
             options,
@@ -212,6 +215,7 @@ impl ChaosRun {
             abandon,
             database_faults,
             node_faults,
+            chain,
         };
         for slot in run.slots() {
             slot.open(&run.stack).await;
@@ -235,6 +239,22 @@ impl ChaosRun {
                 proxy.show_transactions();
                 proxy.keep_all_states();
             }
+        }
+    }
+
+    /// A call that changes the state of the chain. `None`: anvil refused it.
+    async fn change_chain(&self, method: &str, params: Value) -> Option<Value> {
+        let _one_at_a_time = self.chain.lock().await;
+        self.stack.anvil().try_rpc(method, params).await.ok()
+    }
+
+    /// Anvil does not mine by itself, see `chain`.
+    async fn mine(&self) {
+        let mut ticks = tokio::time::interval(BLOCK_TIME);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let _ = self.change_chain("evm_mine", json!([])).await;
         }
     }
 
@@ -275,7 +295,7 @@ async fn build(options: &Options) -> Stack {
         .submitters(options.submitters)
         .window(options.window)
         .confirmations(options.required)
-        .mining(Mining::Interval(BLOCK_S))
+        .mining(Mining::Manual)
         .set("lease.duration", seconds(options.lease))
         .set("lease.renew_interval", seconds(options.lease / 4))
         .set("resubmit.interval", "1s")
@@ -303,6 +323,7 @@ pub async fn run(options: Options) -> Outcome {
     let settled = tokio::select! {
         settled = inject_faults(&run, &mut clients) => settled,
         () = supervisor::supervise(&run.stack, &slots) => unreachable!("it never ends"),
+        () = run.mine() => unreachable!("it never ends"),
         () = run.report_progress() => unreachable!("it never ends"),
         () = sampler::watch(&run) => unreachable!("it never ends"),
         reason = chain_failure(&run) => panic!("the test chain failed, so this run proves nothing: {reason}"),

@@ -177,7 +177,7 @@ async fn empty_account(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
 }
 
 async fn set_balance(run: &ChaosRun, address: Address, wei: U256) -> Option<()> {
-    run.stack.anvil().try_rpc("anvil_setBalance", json!([address, wei])).await.ok().map(|_| ())
+    run.change_chain("anvil_setBalance", json!([address, wei])).await.map(|_| ())
 }
 
 /// Refills the account and waits until no reorg can revert that.
@@ -201,7 +201,7 @@ async fn raise_base_fee(run: &ChaosRun, rng: &mut StdRng) -> Option<String> {
     let (gwei, length) = (rng.random_range(20..900), some_ms(rng, 1000, 5000));
     let set = async |wei: u64| {
         let asked = json!([format!("{wei:#x}")]);
-        run.stack.anvil().try_rpc("anvil_setNextBlockBaseFeePerGas", asked).await.ok()
+        run.change_chain("anvil_setNextBlockBaseFeePerGas", asked).await
     };
     set(gwei * GWEI).await?;
     tokio::time::sleep(length).await;
