@@ -1,30 +1,32 @@
 //! Group commit for creates: requests that arrive while an insert is running form the next group.
 //!
 //! There is no timer: a single request is inserted at once, many in groups of hundreds. Each request gets its own
-//! result, and a group that the database refuses is halved until the failing row is alone. `waiting` queues and
-//! groups the requests; `queue_limit` enforces the submitters' queue limits.
+//! result, and a group that the database refuses is halved until the failing row is alone. Submitters are split into
+//! parts by hash: with many rows each part forms its own group, so that one is inserted while the other is parsed and
+//! answered, and a submitter's requests are stored in order of arrival. `queue_limit` enforces the submitters' queue
+//! limits.
 
 mod queue_limit;
-mod waiting;
 
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Instant;
 
-use futures::FutureExt;
-use gapless_domain::{Event, EventKind};
+use gapless_batching::{Batcher, Bisection, Concurrency, Options, Request};
+use gapless_domain::{Event, EventKind, SubmitterKey};
 use gapless_events::EventPublisher;
 use gapless_store::notifier::Notifier;
 use gapless_store::{IntakeOutcome, NewIntent, Store, StoreError};
 use gapless_telemetry::metrics::INTAKE_BATCH_SIZE;
 use queue_limit::QueueLimiter;
 pub(crate) use queue_limit::QueueLimits;
-use tokio::sync::{Notify, oneshot};
-use waiting::{Group, PARTS, Unit, Waiting, part_of};
 
-/// How often a flusher yields before it closes a group, so that requests that have already arrived can join. Takes a
-/// few microseconds if no task is ready.
-const GATHER_YIELDS: usize = 4;
+/// Two concurrent inserts keep disk and CPU busy; more contend for the WAL.
+const PARTS: usize = 2;
+/// Largest group: beyond this nothing is gained and locks are held longer.
+const GROUP_ROWS: usize = 500;
+/// Limit of rows that wait or are being inserted: about two seconds of work. Beyond that, requests get 503.
+const MAX_ROWS: usize = 20_000;
 /// Concurrent inserts, and so the connections needed.
 pub(crate) const CONNECTIONS: u32 = PARTS as u32;
 
@@ -42,16 +44,16 @@ pub(crate) enum IntakeError {
 
 type Answers = Vec<Result<IntakeOutcome, IntakeError>>;
 
+/// Rows submitted together, in order.
+type Rows = Vec<NewIntent>;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Intake {
-    shared: Arc<Shared>,
+    batcher: Batcher<Rows, Answers>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    waiting: Mutex<Waiting>,
-    /// Wakes a flusher.
-    wake: Notify,
+struct Inserter {
     limiter: QueueLimiter,
     store: Store,
     notifier: Notifier,
@@ -66,25 +68,29 @@ impl Intake {
         limits: QueueLimits,
     ) -> Intake {
         let (store, notifier, events) = (store.clone(), notifier.clone(), events.clone());
-        let (waiting, limiter) = (Mutex::default(), QueueLimiter::new(limits));
-        let shared = Shared { waiting, wake: Notify::new(), limiter, store, notifier, events };
-        let intake = Intake { shared: Arc::new(shared) };
-        // A group occupies at least one part, so more flushers would have nothing to do.
-        for _ in 0..CONNECTIONS {
-            tokio::spawn(flusher(intake.shared.clone()));
-        }
-        intake
+        let inserter = Arc::new(Inserter { limiter: QueueLimiter::new(limits), store, notifier, events });
+        let options = Options {
+            name: "intake",
+            concurrency: Concurrency::OrderedParts { parts: PARTS },
+            max_batch: GROUP_ROWS,
+            capacity: MAX_ROWS,
+        };
+        let batcher = Batcher::start(options, move |batch| {
+            let inserter = inserter.clone();
+            async move { inserter.insert(batch).await }
+        });
+        Intake { batcher }
     }
 
     pub(crate) async fn submit(&self, row: NewIntent) -> Result<IntakeOutcome, IntakeError> {
-        // One row has one answer; an empty list would mean that the flusher is gone.
+        // One row has one answer.
         self.submit_all(vec![row]).await.pop().unwrap_or(Err(IntakeError::Failed))
     }
 
     /// Answers in the order of `rows`.
-    pub(crate) async fn submit_all(&self, rows: Vec<NewIntent>) -> Answers {
+    pub(crate) async fn submit_all(&self, rows: Rows) -> Answers {
         let mut answers = vec![Err(IntakeError::Overloaded); rows.len()];
-        let mut parts: [(Vec<usize>, Vec<NewIntent>); PARTS] = Default::default();
+        let mut parts: [(Vec<usize>, Rows); PARTS] = Default::default();
         for (index, row) in rows.into_iter().enumerate() {
             let (indexes, part) = &mut parts[part_of(&row.submitter)];
             indexes.push(index);
@@ -94,13 +100,12 @@ impl Intake {
         for (part, (indexes, rows)) in
             parts.into_iter().enumerate().filter(|(_, (indexes, _))| !indexes.is_empty())
         {
-            let (answer, receiver) = oneshot::channel();
-            if self.shared.enqueue(part, Unit { rows, answer }) {
-                pending.push((indexes, receiver));
+            if let Ok(answer) = self.batcher.try_call(part, rows.len(), rows) {
+                pending.push((indexes, answer));
             }
         }
-        for (indexes, receiver) in pending {
-            let part = receiver.await.unwrap_or_else(|_| vec![Err(IntakeError::Failed); indexes.len()]);
+        for (indexes, answer) in pending {
+            let part = answer.await.unwrap_or_else(|_| vec![Err(IntakeError::Failed); indexes.len()]);
             for (index, answer) in indexes.into_iter().zip(part) {
                 answers[index] = answer;
             }
@@ -109,55 +114,31 @@ impl Intake {
     }
 }
 
-impl Shared {
-    /// False if too many rows are waiting.
-    fn enqueue(&self, part: usize, unit: Unit) -> bool {
-        let mut waiting = self.lock();
-        let added = waiting.add(part, unit);
-        let wanted = waiting.wake_flusher();
-        drop(waiting);
-        if wanted {
-            self.wake.notify_one();
-        }
-        added
-    }
+fn part_of(submitter: &SubmitterKey) -> usize {
+    let mut hasher = DefaultHasher::new();
+    submitter.hash(&mut hasher);
+    (hasher.finish() % PARTS as u64) as usize
+}
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // Every method leaves the value consistent, so a poisoned lock can be used.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn next_group(&self) -> Option<Group> {
-        for _ in 0..GATHER_YIELDS {
-            tokio::task::yield_now().await;
-        }
-        let mut waiting = self.lock();
-        let group = waiting.take();
-        let more = waiting.wake_flusher();
-        drop(waiting);
-        if more {
-            self.wake.notify_one();
-        }
-        group
-    }
-
-    async fn insert(&self, group: &mut Group) {
-        let rows = &group.rows;
+impl Inserter {
+    async fn insert(&self, batch: Vec<Request<Rows, Answers>>) {
+        let (units, replies) = Request::split(batch);
+        let counts: Vec<usize> = units.iter().map(Vec::len).collect();
+        let rows: Rows = units.into_iter().flatten().collect();
         metrics::histogram!(INTAKE_BATCH_SIZE).record(rows.len() as f64);
-        let answers = self.answers(rows).await;
-        let created = publish_created(&*self.events, rows, &answers);
+        let answers = self.answers(&rows).await;
+        let created = publish_created(&*self.events, &rows, &answers);
         let mut answers = answers.into_iter();
-        for (count, answer) in group.answers.drain(..) {
-            let part: Answers = answers.by_ref().take(count).collect();
-            // The receiver is gone if the client disconnected. Its row is stored, and a retry finds it.
-            let _ = answer.send(part);
+        for (count, reply) in counts.into_iter().zip(replies) {
+            // The caller is gone if the client disconnected. Its row is stored, and a retry finds it.
+            reply.send(answers.by_ref().take(count).collect());
         }
         self.notifier.notify(created);
     }
 }
 
 /// Queue limits.
-impl Shared {
+impl Inserter {
     /// An answer for every row. A full queue refuses only its own rows.
     async fn answers(&self, rows: &[NewIntent]) -> Answers {
         if let Err(error) = self.count_queues(rows).await {
@@ -224,19 +205,6 @@ fn group_error(error: &StoreError, rows: usize) -> IntakeError {
     IntakeError::Failed
 }
 
-async fn flusher(shared: Arc<Shared>) {
-    loop {
-        shared.wake.notified().await;
-        while let Some(mut group) = shared.next_group().await {
-            // After a panic the group's channels close, which answers its requests. The flusher must go on.
-            if AssertUnwindSafe(shared.insert(&mut group)).catch_unwind().await.is_err() {
-                tracing::error!(rows = group.rows.len(), "insert panicked");
-            }
-            shared.lock().finish(&group);
-        }
-    }
-}
-
 /// Publishes an event for every new row and returns their number.
 fn publish_created(events: &dyn EventPublisher, rows: &[NewIntent], answers: &Answers) -> usize {
     let mut created = 0;
@@ -255,24 +223,18 @@ fn publish_created(events: &dyn EventPublisher, rows: &[NewIntent], answers: &An
 
 /// Returns an answer for every row, also on errors.
 async fn insert(store: &Store, rows: &[NewIntent], outbox: bool) -> Answers {
-    let mut answers = Answers::with_capacity(rows.len());
-    // A stack with the leftmost part on top, so that rows are inserted and answered in order.
-    let mut parts = vec![rows];
-    while let Some(part) = parts.pop() {
+    let (mut answers, mut bisection) = (Answers::with_capacity(rows.len()), Bisection::new(rows.len()));
+    while let Some(range) = bisection.next_range() {
+        let part = &rows[range.clone()];
         match store.insert_group(part, outbox).await {
             Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
             Err(error) if error.is_connection() => {
+                let part = bisection.abort(&range);
                 tracing::warn!(%error, rows = part.len(), "requests refused: the database is unavailable");
                 answers.resize(rows.len(), Err(IntakeError::Unavailable));
-                break;
             }
-            Err(error) => match part {
-                [one] => answers.push(Err(row_error(one, &error))),
-                many => {
-                    let (left, right) = many.split_at(many.len() / 2);
-                    parts.extend([right, left]);
-                }
-            },
+            Err(_) if bisection.split(&range) => {}
+            Err(error) => answers.push(Err(row_error(&part[0], &error))),
         }
     }
     answers

@@ -1,6 +1,5 @@
 //! The worker: leases submitters and submits their intents to the chain.
 
-mod batcher;
 mod builder;
 mod chains;
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use gapless_batching::{Batcher, Bisection, Request};
 use gapless_domain::{SubmitterKey, TxId};
 use gapless_store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
 
-use crate::batcher::{Batcher, Reply, Request};
+use crate::writer::batching;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ReadError {
@@ -18,8 +19,6 @@ pub(crate) enum ReadError {
 type Lanes = Result<LaneRows, ReadError>;
 type Heads = Result<Vec<QueuedIntent>, ReadError>;
 type Spent = Result<SpentToday, ReadError>;
-
-const MAX_BATCH: usize = 500;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
@@ -35,15 +34,15 @@ impl Reader {
         let (lanes, heads, spent) = (store.clone(), store.clone(), store.clone());
         Reader {
             store,
-            lanes: Batcher::start("reader_rows", 1, MAX_BATCH, move |batch| {
+            lanes: Batcher::start(batching("reader_rows", 1), move |batch| {
                 let store = lanes.clone();
                 async move { read_lanes(&store, batch).await }
             }),
-            heads: Batcher::start("reader_heads", 1, MAX_BATCH, move |batch| {
+            heads: Batcher::start(batching("reader_heads", 1), move |batch| {
                 let store = heads.clone();
                 async move { read_heads(&store, batch).await }
             }),
-            spent: Batcher::start("reader_spent", 1, MAX_BATCH, move |batch| {
+            spent: Batcher::start(batching("reader_spent", 1), move |batch| {
                 let store = spent.clone();
                 async move { read_spent(&store, batch).await }
             }),
@@ -75,50 +74,40 @@ impl Reader {
 }
 
 async fn read_lanes(store: &Store, batch: Vec<Request<SubmitterKey, Lanes>>) {
-    let (keys, replies) = Request::split(batch);
-    match store.load_lanes(&keys).await {
-        Ok(rows) => replies.into_iter().zip(rows).for_each(|(reply, rows)| reply.send(Ok(rows))),
-        // One unreadable row must not stop the other lanes.
-        Err(error) if keys.len() > 1 && !error.is_connection() => {
-            for (key, reply) in keys.into_iter().zip(replies) {
-                let alone = store.load_lanes(&[key]).await.map(|mut rows| rows.pop().unwrap_or_default());
-                reply.send(alone.map_err(|error| ReadError::Store(Arc::new(error))));
-            }
-        }
-        Err(error) => refuse(replies, error),
-    }
+    read(batch, |keys| async move { store.load_lanes(&keys).await }).await;
 }
 
 async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads>>) {
-    let (wanted, replies) = Request::split(batch);
-    match store.queue_heads(&wanted).await {
-        Ok(mut heads) => {
-            for ((key, _), reply) in wanted.iter().zip(replies) {
-                reply.send(Ok(heads.remove(key).unwrap_or_default()));
-            }
-        }
-        Err(error) if wanted.len() > 1 && !error.is_connection() => {
-            for (one, reply) in wanted.into_iter().zip(replies) {
-                let alone =
-                    store.queue_heads(&[one]).await.map(|mut heads| heads.remove(&one.0).unwrap_or_default());
-                reply.send(alone.map_err(|error| ReadError::Store(Arc::new(error))));
-            }
-        }
-        Err(error) => refuse(replies, error),
-    }
+    let heads = |wanted: Vec<(SubmitterKey, u32)>| async move {
+        let mut heads = store.queue_heads(&wanted).await?;
+        Ok(wanted.iter().map(|(key, _)| heads.remove(key).unwrap_or_default()).collect())
+    };
+    read(batch, heads).await;
 }
 
 async fn read_spent(store: &Store, batch: Vec<Request<(SubmitterKey, TxId), Spent>>) {
-    let (keys, replies) = Request::split(batch);
-    match store.spent_today(&keys).await {
-        Ok(spent) => replies.into_iter().zip(spent).for_each(|(reply, spent)| reply.send(Ok(spent))),
-        Err(error) => refuse(replies, error),
-    }
+    read(batch, |keys| async move { store.spent_today(&keys).await }).await;
 }
 
-fn refuse<A>(replies: Vec<Reply<Result<A, ReadError>>>, error: StoreError) {
-    let error = Arc::new(error);
-    for reply in replies {
-        reply.send(Err(ReadError::Store(error.clone())));
+/// One unreadable row must not stop the other lanes.
+async fn read<Q: Clone, A, R: Future<Output = Result<Vec<A>, StoreError>>>(
+    batch: Vec<Request<Q, Result<A, ReadError>>>,
+    query: impl Fn(Vec<Q>) -> R,
+) {
+    let (items, replies) = Request::split(batch);
+    let (mut bisection, mut replies) = (Bisection::new(items.len()), replies.into_iter());
+    while let Some(range) = bisection.next_range() {
+        match query(items[range.clone()].to_vec()).await {
+            Ok(rows) => {
+                let replies: Vec<_> = replies.by_ref().take(range.len()).collect();
+                rows.into_iter().zip(replies).for_each(|(row, reply)| reply.send(Ok(row)));
+            }
+            Err(error) if !error.is_connection() && bisection.split(&range) => {}
+            Err(error) => {
+                let failed = if error.is_connection() { bisection.abort(&range) } else { range };
+                let error = ReadError::Store(Arc::new(error));
+                replies.by_ref().take(failed.len()).for_each(|reply| reply.send(Err(error.clone())));
+            }
+        }
     }
 }

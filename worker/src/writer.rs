@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use gapless_batching::{Batcher, Bisection, Concurrency, Options, Reply, Request};
 use gapless_domain::WorkerId;
 use gapless_store::notifier::Notifier;
 use gapless_store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
-
-use crate::batcher::{Batcher, Reply, Request};
 
 /// Why a lane's write failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -46,8 +45,16 @@ impl Commits for Store {
 
 type Answer = Result<Vec<Attempt>, WriteError>;
 
-/// Maximum writes per transaction: larger batches gain little and hold locks longer.
+/// Maximum items per transaction: larger batches gain little and hold locks longer.
 const MAX_BATCH: usize = 500;
+/// Full batches that may wait; beyond them lanes wait to enqueue.
+const WAITING_BATCHES: usize = 4;
+
+/// Options of a queue to the database.
+pub(crate) fn batching(name: &'static str, flushers: usize) -> Options {
+    let concurrency = Concurrency::Unordered { flushers };
+    Options { name, concurrency, max_batch: MAX_BATCH, capacity: (WAITING_BATCHES + flushers) * MAX_BATCH }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
@@ -63,7 +70,7 @@ impl Writer {
         worker_id: WorkerId,
     ) -> Self {
         let observer = Arc::new(CommitObserver { endings, worker_id });
-        let batcher = Batcher::start("writer", writers, MAX_BATCH, move |batch| {
+        let batcher = Batcher::start(batching("writer", writers), move |batch| {
             let (store, observer) = (store.clone(), observer.clone());
             async move {
                 let (writes, replies) = Request::split(batch);
@@ -97,51 +104,48 @@ async fn flush(
     writes: Vec<FencedWrite>,
     replies: Vec<Reply<Answer>>,
 ) {
-    // Depth-first over halves; a stack instead of recursion, because async recursion would box.
-    let mut parts = vec![(writes, replies)];
-    while let Some((mut writes, mut replies)) = parts.pop() {
+    let (mut bisection, mut replies) = (Bisection::new(writes.len()), replies.into_iter());
+    while let Some(range) = bisection.next_range() {
+        let part = &writes[range.clone()];
         let started = Instant::now();
-        let result = store.apply(&writes).await;
-        metrics::histogram!(m::WRITER_BATCH_SIZE).record(writes.len() as f64);
+        let result = store.apply(part).await;
+        metrics::histogram!(m::WRITER_BATCH_SIZE).record(part.len() as f64);
         metrics::histogram!(m::WRITER_FLUSH_SECONDS).record(started.elapsed().as_secs_f64());
         match result {
             Ok(answers) => {
-                for ((write, reply), answer) in writes.iter().zip(replies).zip(answers) {
+                let replies: Vec<_> = replies.by_ref().take(part.len()).collect();
+                for ((write, answer), reply) in part.iter().zip(answers).zip(replies) {
                     reply.send(observer.answer(write, answer));
                 }
             }
             Err(error) if error.is_connection() => {
-                tracing::warn!(error = %error, writes = writes.len(),
-                    "batch not confirmed: database unavailable");
+                let part = bisection.abort(&range);
+                tracing::warn!(error = %error, writes = part.len(), "batch not confirmed: database unavailable");
                 let error = Arc::new(error);
-                for reply in replies {
-                    reply.send(Err(WriteError::Unknown(error.clone())));
-                }
+                replies.by_ref().for_each(|reply| reply.send(Err(WriteError::Unknown(error.clone()))));
             }
-            Err(error) if writes.len() == 1 => {
-                let submitter = writes[0].submitter();
-                tracing::error!(error = %error, chain.id = submitter.chain_id.0,
-                    submitter = %submitter.address_text(), fencing_token = writes[0].token().0,
-                    worker.id = %observer.worker_id, operation = writes[0].operation(), tx.ids = ?writes[0].tx_ids(),
-                    "write rejected; its lane is parked");
-                let error = Arc::new(error);
-                for reply in replies {
-                    reply.send(Err(WriteError::Refused(error.clone())));
-                }
+            Err(error) if bisection.split(&range) => {
+                tracing::warn!(error = %error, writes = part.len(),
+                    "batch rejected; bisecting to find the failing write");
             }
             Err(error) => {
-                tracing::warn!(error = %error, writes = writes.len(),
-                    "batch rejected; bisecting to find the failing write");
-                let half = writes.len() / 2;
-                let second = (writes.split_off(half), replies.split_off(half));
-                parts.push(second);
-                parts.push((writes, replies));
+                observer.log_rejected(&part[0], &error);
+                if let Some(reply) = replies.next() {
+                    reply.send(Err(WriteError::Refused(Arc::new(error))));
+                }
             }
         }
     }
 }
 
 impl CommitObserver {
+    fn log_rejected(&self, write: &FencedWrite, error: &StoreError) {
+        let submitter = write.submitter();
+        tracing::error!(error = %error, chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
+            fencing_token = write.token().0, worker.id = %self.worker_id, operation = write.operation(),
+            tx.ids = ?write.tx_ids(), "write rejected; its lane is parked");
+    }
+
     fn answer(&self, write: &FencedWrite, answer: Applied) -> Answer {
         match answer {
             Applied::Yes(attempts) => {

@@ -6,9 +6,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use gapless_batching::{Batcher, Concurrency, Options, Request};
 use gapless_domain::ApiKeyId;
 use gapless_store::{ApiKeyRow, Store};
-use tokio::sync::{mpsc, oneshot};
 
 use crate::error::ApiError;
 
@@ -25,29 +25,29 @@ enum LookupError {
 
 type Found = Result<Option<Arc<ApiKeyRow>>, LookupError>;
 
-struct Lookup {
-    id: ApiKeyId,
-    answer: oneshot::Sender<Found>,
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct KeyLookup {
-    lookups: mpsc::Sender<Lookup>,
+    batcher: Batcher<ApiKeyId, Found>,
 }
 
 impl KeyLookup {
     pub(super) fn start(store: Store) -> KeyLookup {
-        let (lookups, waiting) = mpsc::channel(MAX_LOOKUPS);
-        tokio::spawn(run_lookups(store, waiting));
-        KeyLookup { lookups }
+        let options = Options {
+            name: "api_keys",
+            concurrency: Concurrency::Unordered { flushers: 1 },
+            max_batch: MAX_LOOKUPS,
+            capacity: 2 * MAX_LOOKUPS,
+        };
+        let batcher = Batcher::start(options, move |batch| {
+            let store = store.clone();
+            async move { look_up(&store, batch).await }
+        });
+        KeyLookup { batcher }
     }
 
     /// The key's row, read after this call. `None`: no such key.
     pub(super) async fn find(&self, id: &ApiKeyId) -> Result<Option<Arc<ApiKeyRow>>, ApiError> {
-        let (answer, found) = oneshot::channel();
-        // The lookup task runs as long as the server. If it were gone, every request with a key would fail.
-        self.lookups.send(Lookup { id: id.clone(), answer }).await.map_err(|_| ApiError::Internal)?;
-        match found.await {
+        match self.batcher.call(id.clone()).await {
             Ok(Ok(row)) => Ok(row),
             Ok(Err(LookupError::Unavailable)) => Err(ApiError::DatabaseUnavailable),
             Ok(Err(LookupError::Failed)) | Err(_) => Err(ApiError::Internal),
@@ -55,28 +55,23 @@ impl KeyLookup {
     }
 }
 
-async fn run_lookups(store: Store, mut waiting: mpsc::Receiver<Lookup>) {
-    let mut lookups = Vec::new();
-    while waiting.recv_many(&mut lookups, MAX_LOOKUPS).await > 0 {
-        // The query starts after these lookups were received; later ones wait for the next query.
-        let ids: BTreeSet<&ApiKeyId> = lookups.iter().map(|lookup| &lookup.id).collect();
-        let found = store.find_api_keys(&ids.into_iter().collect::<Vec<_>>()).await;
-        let rows: Result<HashMap<ApiKeyId, Arc<ApiKeyRow>>, LookupError> = match found {
+/// The query starts after these lookups were received; later ones wait for the next query.
+async fn look_up(store: &Store, batch: Vec<Request<ApiKeyId, Found>>) {
+    let (ids, replies) = Request::split(batch);
+    let distinct: BTreeSet<&ApiKeyId> = ids.iter().collect();
+    let rows: Result<HashMap<ApiKeyId, Arc<ApiKeyRow>>, LookupError> =
+        match store.find_api_keys(&distinct.into_iter().collect::<Vec<_>>()).await {
             Ok(rows) => Ok(rows.into_iter().map(|row| (row.id.clone(), Arc::new(row))).collect()),
             Err(error) if error.is_connection() => {
-                let requests = lookups.len();
-                tracing::warn!(%error, requests, "requests refused: the database is unavailable");
+                tracing::warn!(%error, requests = ids.len(), "requests refused: the database is unavailable");
                 Err(LookupError::Unavailable)
             }
             Err(error) => {
-                tracing::error!(%error, requests = lookups.len(), "API key lookup failed");
+                tracing::error!(%error, requests = ids.len(), "API key lookup failed");
                 Err(LookupError::Failed)
             }
         };
-        for lookup in lookups.drain(..) {
-            let answer = rows.as_ref().map(|rows| rows.get(&lookup.id).cloned()).map_err(|error| *error);
-            // The receiver is gone if the client disconnected.
-            let _ = lookup.answer.send(answer);
-        }
+    for (id, reply) in ids.iter().zip(replies) {
+        reply.send(rows.as_ref().map(|rows| rows.get(id).cloned()).map_err(|error| *error));
     }
 }

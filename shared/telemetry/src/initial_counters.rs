@@ -15,8 +15,11 @@ pub type Label<'a> = (&'static str, &'a [&'static str]);
 /// A counter and, for each of its labels, the values that are known in advance.
 type Counter = (&'static str, &'static [Label<'static>]);
 
-const API: [Counter; 2] =
-    [(m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]), (m::LOG_LINES_DROPPED_TOTAL, &[])];
+const API: [Counter; 3] = [
+    (m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]),
+    (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys"])]),
+    (m::LOG_LINES_DROPPED_TOTAL, &[]),
+];
 
 const WORKER: [Counter; 18] = [
     (

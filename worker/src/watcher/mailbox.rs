@@ -173,4 +173,24 @@ mod tests {
             drop(posting.await.unwrap());
         }
     }
+
+    /// A lane that waits for the writer does not read its mailbox. A flush that posts to it must not block.
+    #[tokio::test]
+    async fn a_flush_can_post_to_a_lane_that_waits_for_it() {
+        let (mailbox, mut inbox) = Mailbox::new(1);
+        let batcher: gapless_batching::Batcher<(), ()> =
+            gapless_batching::Batcher::start(crate::writer::batching("test", 1), move |batch| {
+                let mailbox = mailbox.clone();
+                async move {
+                    (0..10_000).for_each(|_| mailbox.post(LaneEvent::HeightReached));
+                    gapless_batching::Request::split(batch).1.into_iter().for_each(|reply| reply.send(()));
+                }
+            });
+        batcher.call(()).await.unwrap();
+        let mut last = None;
+        while let Some(event) = inbox.try_recv() {
+            last = Some(event);
+        }
+        assert!(matches!(last, Some(LaneEvent::Missed)), "{last:?}");
+    }
 }
