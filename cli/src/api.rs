@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gapless_config::Secret;
+use gapless_http_client::client_builder;
 use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
@@ -64,7 +65,7 @@ impl Api {
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        let http = trust(reqwest::Client::builder().timeout(TIMEOUT), ca_file)?.build()?;
+        let http = trust(client_builder().timeout(TIMEOUT), ca_file)?.build()?;
         Ok(Api { http, base, token })
     }
 

@@ -157,7 +157,7 @@ impl Anvil {
                 Err(error) => return Err(error),
             }
         };
-        let rpc = AnvilRpc { url: url(&port), http: reqwest::Client::new() };
+        let rpc = AnvilRpc { url: url(&port), http: gapless_http_client::client_builder().build()? };
         let anvil =
             Anvil { program: program.clone(), options, port, process, log, rpc, _temporary: temporary };
         anvil.prepare().await?;

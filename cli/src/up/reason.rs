@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use gapless_http_client::client_builder;
 use serde_json::Value;
 
 use super::stall::Stall;
@@ -22,7 +23,7 @@ pub(super) struct Reasons {
 
 impl Reasons {
     pub(super) fn new(api: &Api, worker_url: &str) -> Result<Reasons> {
-        let http = reqwest::Client::builder().timeout(TIMEOUT).build()?;
+        let http = client_builder().timeout(TIMEOUT).build()?;
         Ok(Reasons { http, worker: worker_url.to_owned(), api: api.clone() })
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use gapless_config::Secret;
+use gapless_http_client::client_builder;
 use serde_json::{Value, json};
 
 use super::facts::{InBlock, Mined};
@@ -24,7 +25,7 @@ pub(super) struct Node {
 impl Node {
     /// Fails if the node has another chain id.
     pub(super) async fn connect(url: &Secret, ca_file: Option<&Path>, chain_id: u64) -> Result<Node> {
-        let http = trust(reqwest::Client::builder(), ca_file)?.build()?;
+        let http = trust(client_builder(), ca_file)?.build()?;
         let node = Node { http, url: url.clone() };
         let answers = node.call("eth_chainId", &[json!([])]).await?;
         let found = answers.first().context("no response")?;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use reqwest::header::{DATE, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Url};
+use reqwest::{Client, Identity, Method, RequestBuilder, Url};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use gapless_config::endpoint::is_loopback;
+use gapless_http_client::{client_builder, read_certificates};
 
 /// Mempools accept at most 128 KiB per transaction, twice that in hex; other responses are smaller.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -67,7 +68,7 @@ impl Transport {
         let host = url.host_str().ok_or("the url has no host")?;
         let port = url.port_or_known_default().unwrap_or_default();
         let shown = format!("{}://{host}:{port}", url.scheme());
-        let mut builder = Client::builder()
+        let mut builder = client_builder()
             .timeout(route.timeout)
             .connect_timeout(route.timeout)
             .pool_idle_timeout(POOL_IDLE)
@@ -78,11 +79,7 @@ impl Transport {
             builder = builder.no_proxy();
         }
         if let Some(path) = route.ca_file {
-            let authorities = Certificate::from_pem_bundle(&read(path)?).map_err(bad(path))?;
-            if authorities.is_empty() {
-                return Err(format!("{}: contains no certificate", path.display()));
-            }
-            builder = builder.tls_certs_only(authorities);
+            builder = builder.tls_certs_only(read_certificates(path)?);
         }
         if let Some((cert, key)) = route.identity {
             let mut pem = read(cert)?;

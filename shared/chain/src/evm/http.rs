@@ -1,17 +1,17 @@
 //! One HTTP POST to one node.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, StatusCode, Url};
+use reqwest::{Client, StatusCode, Url};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::health::Health;
 use crate::port::RpcError;
 use gapless_config::{ChainConfig, Secret};
+use gapless_http_client::{client_builder, read_certificates};
 
 /// Larger responses are refused. A full block's receipts are a few megabytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
@@ -170,7 +170,7 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(config: &ChainConfig, endpoints: &[Endpoint]) -> Result<Http, EvmClientError> {
-        let mut builder = Client::builder()
+        let mut builder = client_builder()
             .timeout(config.rpc.timeout)
             .connect_timeout(config.rpc.timeout)
             .pool_idle_timeout(POOL_IDLE)
@@ -182,7 +182,7 @@ impl Http {
         if let Some(path) = &config.rpc.ca_file {
             let bad = |problem| EvmClientError::BadAuthorities { chain: config.name.clone(), problem };
             // In addition to the system's certificates: a chain may have a private node and a provider's.
-            builder = builder.tls_certs_merge(authorities(path).map_err(bad)?);
+            builder = builder.tls_certs_merge(read_certificates(path).map_err(bad)?);
         }
         let client =
             builder.build().map_err(|source| EvmClientError::Http { chain: config.name.clone(), source })?;
@@ -240,16 +240,6 @@ impl Http {
             cause = inner;
         }
         PostError::Transport(with_remedy(cause.to_string()))
-    }
-}
-
-/// The certificates of a PEM file, at least one.
-fn authorities(path: &Path) -> Result<Vec<Certificate>, String> {
-    let at = |problem: String| format!("{}: {problem}", path.display());
-    let pem = std::fs::read(path).map_err(|error| at(error.to_string()))?;
-    match Certificate::from_pem_bundle(&pem) {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(at("contains no PEM certificate".into())),
     }
 }
 

@@ -10,6 +10,7 @@ use super::{BySpeed, scale};
 use gapless_config::{GasStation, Multipliers, PricePaths, PriceUnit};
 use gapless_domain::Speed;
 use gapless_domain::amount::parse_amount;
+use gapless_http_client::client_builder;
 
 /// Usual responses are a few kilobytes.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -56,10 +57,8 @@ pub(super) struct Station {
 
 impl Station {
     pub(super) fn new(config: &GasStation, multipliers: &Multipliers) -> Station {
-        let mut builder = Client::builder()
-            .timeout(config.timeout)
-            .connect_timeout(config.timeout)
-            .redirect(Policy::none());
+        let mut builder =
+            client_builder().timeout(config.timeout).connect_timeout(config.timeout).redirect(Policy::none());
         // The environment's proxy is not used for a local service.
         if config.url.as_ref().and_then(|url| Url::parse(url.expose()).ok()).is_some_and(is_loopback) {
             builder = builder.no_proxy();

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use reqwest::{Method, RequestBuilder};
+use ring::rand::SystemRandom;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
@@ -144,7 +144,7 @@ impl ServiceAccount {
         let signed = format!("{}.{}", part(header), part(claims));
         let der = PrivatePkcs8KeyDer::from_pem_slice(self.private_key.expose().as_bytes()).ok()?;
         let key = RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()).ok()?;
-        let mut signature = vec![0; key.public_modulus_len()];
+        let mut signature = vec![0; key.public().modulus_len()];
         key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), signed.as_bytes(), &mut signature).ok()?;
         Some(Zeroizing::new(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))))
     }
