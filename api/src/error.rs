@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gapless_domain::policy::Breach;
 use gapless_domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
+use gapless_http::BodyError;
 use gapless_store::StoreError;
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
@@ -195,6 +196,18 @@ impl From<IntakeError> for ApiError {
             IntakeError::Overloaded => ApiError::Overloaded,
             IntakeError::Unavailable => ApiError::DatabaseUnavailable,
             IntakeError::Failed => ApiError::Internal,
+        }
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::TooLarge => ApiError::BodyTooLarge,
+            BodyError::TooSlow => ApiError::BodyTooSlow,
+            BodyError::Unreadable(error) => {
+                ApiError::InvalidRequest(format!("could not read the request body: {error}"))
+            }
         }
     }
 }

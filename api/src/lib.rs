@@ -3,8 +3,6 @@
 
 mod app;
 mod auth;
-mod body_limit;
-mod connections;
 mod document;
 mod error;
 #[cfg(feature = "fuzz")]
@@ -16,10 +14,8 @@ mod nodes;
 mod ready;
 mod routes;
 mod server;
-mod tls;
 mod wait;
 mod wire;
-mod write_timeout;
 
 pub use document::spec_yaml;
 pub use server::run;

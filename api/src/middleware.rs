@@ -110,11 +110,11 @@ async fn as_problem(response: Response) -> Response {
 mod tests {
     use std::time::Duration;
 
+    use gapless_http::BodyLimit;
     use poem::http::Method;
     use poem::{EndpointExt, Route, get, handler};
 
     use super::*;
-    use crate::body_limit::BodyLimit;
 
     #[handler]
     fn fine() -> &'static str {
@@ -130,7 +130,11 @@ mod tests {
         let app = Route::new()
             .at("/fine", get(fine).post(fine))
             .at("/panics", get(panics))
-            .with(BodyLimit { max_bytes: 10, timeout: Duration::from_secs(60) })
+            .with(BodyLimit {
+                max_bytes: 10,
+                timeout: Duration::from_secs(60),
+                refuse: |error| ApiError::from(error).into(),
+            })
             .with(RequestMiddleware::new());
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;

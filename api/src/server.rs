@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use gapless_config::{Api, Config};
+use gapless_config::{Api, ApiTls, Config};
 use gapless_events::publisher;
+use gapless_http::{BodyLimit, Limits, Tls, TlsFiles};
 use gapless_store::notifier::{self, Notifier};
 use gapless_store::{Channel, Store, Timeouts, database_warnings};
+use gapless_telemetry::metrics::API_CONNECTIONS;
 use gapless_telemetry::{Program, install_metrics};
 use poem::endpoint::make_sync;
 use poem::web::Html;
@@ -18,16 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Chains, Policies, SharedApp};
 use crate::auth::{AuthMiddleware, Authenticator};
-use crate::body_limit::BodyLimit;
-use crate::connections::{self, Limits};
 use crate::document;
+use crate::error::ApiError;
 use crate::intake::{self, Intake, QueueLimits};
 use crate::long_poll::LongPolls;
 use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
 use crate::ready::{self, wait_for_database};
 use crate::routes;
-use crate::tls::Tls;
 
 /// Short: a client can retry a refused request sooner than a blocked one.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -66,7 +66,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     let app = app(&config, authenticator, store.clone(), &intake_store, notify_store, shutdown.clone());
     let stop = CancellationToken::new();
     let tls = match &config.api.tls {
-        Some(tls) => Some(Tls::start(tls, &stop).await?),
+        Some(tls) => Some(Tls::start(tls_files(tls), &stop).await?),
         None => None,
     };
     let listener = TcpListener::bind(config.api.bind)
@@ -74,7 +74,14 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         .with_context(|| format!("api.bind: cannot listen on {}", config.api.bind))?;
     tracing::info!(address = %listener.local_addr()?, tls = tls.is_some(), "the API is listening");
     let endpoint = endpoint(app.clone(), &config.api);
-    let served = connections::serve(listener, endpoint, Limits::new(&config.api), tls, &stop, SHUTDOWN_GRACE);
+    let open_connections = metrics::gauge!(API_CONNECTIONS);
+    let served = async {
+        let limits = limits(&config.api);
+        let unfinished = gapless_http::serve(listener, endpoint, limits, tls, open_connections, &stop).await;
+        if unfinished > 0 {
+            tracing::warn!(connections = unfinished, "closing connections with unfinished requests");
+        }
+    };
     let supervised = async {
         let outcome = supervise(&app.authenticator, &store, &shutdown).await;
         stop.cancel();
@@ -84,6 +91,22 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     store.close().await;
     intake_store.close().await;
     outcome
+}
+
+fn limits(api: &Api) -> Limits {
+    Limits {
+        max_connections: api.max_connections,
+        max_header_bytes: api.max_header_bytes,
+        header_timeout: api.header_timeout,
+        send_timeout: api.send_timeout,
+        connection_timeout: None,
+        keep_alive: true,
+        shutdown_grace: SHUTDOWN_GRACE,
+    }
+}
+
+fn tls_files(tls: &ApiTls) -> TlsFiles {
+    TlsFiles { cert: tls.cert.clone(), key: tls.key.clone(), section: "api.tls", server: "API" }
 }
 
 /// Runs until `shutdown`. Fails if this process must not serve.
@@ -152,7 +175,11 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         .nest("/", routes::service())
         .data(app.clone())
         // Outermost last: authentication runs before the body is read.
-        .with(BodyLimit { max_bytes: api.max_body_bytes, timeout: api.body_timeout })
+        .with(BodyLimit {
+            max_bytes: api.max_body_bytes,
+            timeout: api.body_timeout,
+            refuse: |error| ApiError::from(error).into(),
+        })
         .with(AuthMiddleware { app })
         .with(RequestMiddleware::new())
 }

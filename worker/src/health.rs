@@ -2,10 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use gapless_http::Limits;
 use gapless_signer::SignerSet;
 use gapless_store::Store;
 use gapless_telemetry::{MetricsHandle, Program, install_metrics};
+use metrics::Gauge;
 use poem::http::StatusCode;
 use poem::web::{Data, Json};
 use poem::{EndpointExt, Route, get, handler};
@@ -14,7 +17,21 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
-use crate::listener;
+
+/// Time limit of a connection. Readiness queries the database, which answers or fails well within it.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Probes and scrapers retry anyway, so the listener has none of the API's limits that answer a client with an error.
+const LIMITS: Limits = Limits {
+    max_connections: 32,
+    max_header_bytes: 16 << 10,
+    // Both end with the connection at the latest.
+    header_timeout: CONNECTION_TIMEOUT,
+    send_timeout: CONNECTION_TIMEOUT,
+    connection_timeout: Some(CONNECTION_TIMEOUT),
+    keep_alive: false,
+    shutdown_grace: Duration::from_secs(1),
+};
 
 /// Readiness of this process.
 #[derive(Clone, Debug)]
@@ -71,7 +88,9 @@ impl Health {
                 .at("/metrics", get(render_metrics))
                 .data(self);
             match TcpListener::bind(bind).await {
-                Ok(listener) => listener::serve(listener, app, stop).await,
+                Ok(listener) => {
+                    gapless_http::serve(listener, app, LIMITS, None, Gauge::noop(), &stop).await;
+                }
                 Err(error) => tracing::error!(error = %error, %bind, "could not bind worker.metrics_bind"),
             }
         })

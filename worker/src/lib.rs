@@ -11,7 +11,6 @@ mod health;
 mod heartbeat;
 mod lane;
 mod lease_balance;
-mod listener;
 mod reader;
 mod receipts;
 mod run;

@@ -1,0 +1,11 @@
+//! The HTTP server of the API and of the worker's port: one accept loop with limits, and TLS. It knows no routes and no
+//! configuration; the programs pass both.
+
+mod body_limit;
+mod connections;
+mod tls;
+mod write_timeout;
+
+pub use body_limit::{BodyError, BodyLimit};
+pub use connections::{Limits, serve};
+pub use tls::{Tls, TlsFiles};
