@@ -54,20 +54,21 @@ pub enum RevokeOutcome {
     Unknown,
 }
 
-#[derive(sqlx::FromRow)]
-struct Raw {
-    key_id: String,
-    name: String,
-    secret_hash: Vec<u8>,
-    scopes: Vec<String>,
-    submitters: Option<Vec<String>>,
-    rate_limit: Option<f64>,
-    rate_burst: Option<i32>,
-    created_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
-    revoked_at: Option<DateTime<Utc>>,
-    last_used_at: Option<DateTime<Utc>>,
-    usable: bool,
+row::row_struct! {
+    struct Raw {
+        key_id: String,
+        name: String,
+        secret_hash: Vec<u8>,
+        scopes: Vec<String>,
+        submitters: Option<Vec<String>>,
+        rate_limit: Option<f64>,
+        rate_burst: Option<i32>,
+        created_at: DateTime<Utc>,
+        expires_at: Option<DateTime<Utc>>,
+        revoked_at: Option<DateTime<Utc>>,
+        last_used_at: Option<DateTime<Utc>>,
+        usable: bool,
+    }
 }
 
 macro_rules! select_keys {

@@ -74,17 +74,18 @@ pub(super) async fn note_evidence(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Res
     ensure_rows("note_evidence", noted.len(), done.rows_affected() as usize)
 }
 
-/// The evidence columns of a cursor.
-#[derive(sqlx::FromRow)]
-pub(super) struct EvidenceRow {
-    suspect_reason: Option<String>,
-    below_block: Option<i64>,
-    below_hash: Option<StoredHash>,
-    above_block: Option<i64>,
-    above_hash: Option<StoredHash>,
-    above_count: Option<i64>,
-    /// Block of the final transaction just below the oldest open nonce.
-    last_final_block: Option<i64>,
+row::row_struct! {
+    /// The evidence columns of a cursor.
+    pub(super) struct EvidenceRow {
+        suspect_reason: Option<String>,
+        below_block: Option<i64>,
+        below_hash: Option<StoredHash>,
+        above_block: Option<i64>,
+        above_hash: Option<StoredHash>,
+        above_count: Option<i64>,
+        /// Block of the final transaction just below the oldest open nonce.
+        last_final_block: Option<i64>,
+    }
 }
 
 impl EvidenceRow {

@@ -52,19 +52,20 @@ pub struct TxHistory {
     pub changes: Vec<StateChange>,
 }
 
-#[derive(sqlx::FromRow)]
-struct IntentRow {
-    state: String,
-    submitted_at: Option<DateTime<Utc>>,
-    tracking_at: Option<DateTime<Utc>>,
-    history: Option<Value>,
-    created_at: DateTime<Utc>,
-    prepared_at: Option<DateTime<Utc>>,
-    finished_at: Option<DateTime<Utc>>,
-    mined_hash: Option<StoredHash>,
-    mined_send_at: Option<DateTime<Utc>>,
-    mined_send_class: Option<String>,
-    attempts: Option<Value>,
+row::row_struct! {
+    struct IntentRow {
+        state: String,
+        submitted_at: Option<DateTime<Utc>>,
+        tracking_at: Option<DateTime<Utc>>,
+        history: Option<Value>,
+        created_at: DateTime<Utc>,
+        prepared_at: Option<DateTime<Utc>>,
+        finished_at: Option<DateTime<Utc>>,
+        mined_hash: Option<StoredHash>,
+        mined_send_at: Option<DateTime<Utc>>,
+        mined_send_class: Option<String>,
+        attempts: Option<Value>,
+    }
 }
 
 #[derive(Deserialize)]

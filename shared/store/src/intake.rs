@@ -107,14 +107,15 @@ pub enum IntakeOutcome {
     LowLevel,
 }
 
-#[derive(sqlx::FromRow)]
-struct Refused {
-    ord: i64,
-    tx_id: Option<Uuid>,
-    payload_hash: Option<Vec<u8>>,
-    known: bool,
-    low_level: bool,
-    protect_reason: Option<String>,
+row::row_struct! {
+    struct Refused {
+        ord: i64,
+        tx_id: Option<Uuid>,
+        payload_hash: Option<Vec<u8>>,
+        known: bool,
+        low_level: bool,
+        protect_reason: Option<String>,
+    }
 }
 
 impl Store {

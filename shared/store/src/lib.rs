@@ -21,6 +21,7 @@ mod intake;
 mod lanes;
 mod lease;
 mod load;
+mod migrations;
 mod mined;
 pub mod notifier;
 mod notify;

@@ -91,63 +91,62 @@ pub struct LaneRows {
     pub tx_requests: Vec<PendingTxRequest>,
 }
 
-#[derive(sqlx::FromRow)]
-struct OpenRow {
-    chain_id: i64,
-    submitter: StoredAddress,
-    tx_id: Uuid,
-    payload: serde_json::Value,
-    state: String,
-    sub_state: Option<String>,
-    nonce: i64,
-    tx_hash: StoredHash,
-    last_error: Option<String>,
-    error: Option<serde_json::Value>,
-    receipt: Option<serde_json::Value>,
-    block_number: Option<i64>,
-    block_hash: Option<StoredHash>,
-    submit_attempts: i32,
-    resubmit_in: Option<f64>,
-    age: Option<f64>,
-    expires_in: Option<f64>,
-    ending: Option<String>,
-    ending_reason: Option<String>,
-    ending_code: Option<String>,
-    trace_context: Option<String>,
-    #[sqlx(flatten)]
-    reservation: ReservedRow,
+row::row_struct! {
+    struct OpenRow {
+        chain_id: i64,
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        payload: serde_json::Value,
+        state: String,
+        sub_state: Option<String>,
+        nonce: i64,
+        tx_hash: StoredHash,
+        last_error: Option<String>,
+        error: Option<serde_json::Value>,
+        receipt: Option<serde_json::Value>,
+        block_number: Option<i64>,
+        block_hash: Option<StoredHash>,
+        submit_attempts: i32,
+        resubmit_in: Option<f64>,
+        age: Option<f64>,
+        expires_in: Option<f64>,
+        ending: Option<String>,
+        ending_reason: Option<String>,
+        ending_code: Option<String>,
+        trace_context: Option<String>,
+    } + { reservation: ReservedRow }
 }
 
-#[derive(sqlx::FromRow)]
-struct AttemptRow {
-    attempt_id: Uuid,
-    tx_id: Uuid,
-    nonce: i64,
-    kind: String,
-    raw_tx: Vec<u8>,
-    tx_hash: StoredHash,
-    gas_params: serde_json::Value,
-    age: Option<f64>,
-    sent: bool,
-    last_outcome: Option<String>,
+row::row_struct! {
+    struct AttemptRow {
+        attempt_id: Uuid,
+        tx_id: Uuid,
+        nonce: i64,
+        kind: String,
+        raw_tx: Vec<u8>,
+        tx_hash: StoredHash,
+        gas_params: serde_json::Value,
+        age: Option<f64>,
+        sent: bool,
+        last_outcome: Option<String>,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct SubmitterRow {
-    chain_id: i64,
-    submitter: StoredAddress,
-    status: String,
-    shared: bool,
-    max_in_flight: Option<i32>,
-    start_nonce: Option<i64>,
-    next_nonce: Option<i64>,
-    open_from: Option<i64>,
-    in_flight_state: Option<String>,
-    protect_reason: Option<String>,
-    cursor_window: Option<i32>,
-    delegated: Option<bool>,
-    #[sqlx(flatten)]
-    evidence: EvidenceRow,
+row::row_struct! {
+    struct SubmitterRow {
+        chain_id: i64,
+        submitter: StoredAddress,
+        status: String,
+        shared: bool,
+        max_in_flight: Option<i32>,
+        start_nonce: Option<i64>,
+        next_nonce: Option<i64>,
+        open_from: Option<i64>,
+        in_flight_state: Option<String>,
+        protect_reason: Option<String>,
+        cursor_window: Option<i32>,
+        delegated: Option<bool>,
+    } + { evidence: EvidenceRow }
 }
 
 impl TryFrom<AttemptRow> for Attempt {

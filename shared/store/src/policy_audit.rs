@@ -244,24 +244,25 @@ impl Store {
     }
 }
 
-#[derive(sqlx::FromRow)]
-struct EntryRow {
-    entry_no: i64,
-    chain_id: i64,
-    submitter: StoredAddress,
-    tx_id: Uuid,
-    request_id: String,
-    decision: String,
-    rule: String,
-    recipient: Option<StoredAddress>,
-    selector: Option<[u8; 4]>,
-    value: String,
-    limit_value: Option<String>,
-    day: NaiveDate,
-    day_total: Option<String>,
-    worker_id: String,
-    fencing_token: i64,
-    decided_at: DateTime<Utc>,
+row::row_struct! {
+    struct EntryRow {
+        entry_no: i64,
+        chain_id: i64,
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        request_id: String,
+        decision: String,
+        rule: String,
+        recipient: Option<StoredAddress>,
+        selector: Option<[u8; 4]>,
+        value: String,
+        limit_value: Option<String>,
+        day: NaiveDate,
+        day_total: Option<String>,
+        worker_id: String,
+        fencing_token: i64,
+        decided_at: DateTime<Utc>,
+    }
 }
 
 impl TryFrom<EntryRow> for PolicyEntry {

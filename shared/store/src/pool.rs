@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::address::Address;
 use super::error::StoreError;
+use super::migrations::MIGRATIONS;
 use super::timeout_pool::TimeoutPool;
 use gapless_config::Secret;
 
@@ -22,8 +23,6 @@ pub struct Store {
 /// A connection that was idle for this long is pinged before use; busy connections save that round trip. One that
 /// breaks after the check fails its statement, as it could at any time.
 const PING_AFTER: Duration = Duration::from_secs(1);
-
-static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
 /// Time limits: `statement` for a statement, a lock and an idle transaction; `acquire` for a connection from the pool.
 #[derive(Clone, Copy, Debug)]

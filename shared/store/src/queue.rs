@@ -50,23 +50,22 @@ impl BlockedFor {
     }
 }
 
-#[derive(sqlx::FromRow)]
-struct QueuedRow {
-    chain_id: i64,
-    submitter: StoredAddress,
-    tx_id: Uuid,
-    payload: serde_json::Value,
-    sub_state: Option<String>,
-    last_error: Option<String>,
-    error: Option<serde_json::Value>,
-    expires_in: Option<f64>,
-    blocked_for: Option<f64>,
-    ending: Option<String>,
-    ending_reason: Option<String>,
-    ending_code: Option<String>,
-    trace_context: Option<String>,
-    #[sqlx(flatten)]
-    reservation: WaitingRow,
+row::row_struct! {
+    struct QueuedRow {
+        chain_id: i64,
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        payload: serde_json::Value,
+        sub_state: Option<String>,
+        last_error: Option<String>,
+        error: Option<serde_json::Value>,
+        expires_in: Option<f64>,
+        blocked_for: Option<f64>,
+        ending: Option<String>,
+        ending_reason: Option<String>,
+        ending_code: Option<String>,
+        trace_context: Option<String>,
+    } + { reservation: WaitingRow }
 }
 
 impl Store {

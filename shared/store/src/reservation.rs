@@ -84,13 +84,14 @@ pub enum AnswerOutcome {
     NotOwner,
 }
 
-#[derive(sqlx::FromRow)]
-struct ViewRow {
-    state: String,
-    nonce: Option<i64>,
-    left_seconds: Option<f64>,
-    tx_state: String,
-    last_error: Option<String>,
+row::row_struct! {
+    struct ViewRow {
+        state: String,
+        nonce: Option<i64>,
+        left_seconds: Option<f64>,
+        tx_state: String,
+        last_error: Option<String>,
+    }
 }
 
 impl Store {

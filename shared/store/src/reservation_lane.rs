@@ -37,16 +37,17 @@ impl ReservedNonce {
     }
 }
 
-/// The columns of `nonce_reservation` read with an open intent; NULL if it has no reservation.
-#[derive(sqlx::FromRow)]
-pub(super) struct ReservedRow {
-    reservation_state: Option<String>,
-    reservation_left: Option<f64>,
-    answer_payload: Option<serde_json::Value>,
-    answer_raw: Option<Vec<u8>>,
-    gave_up: Option<String>,
-    answer_expires_in: Option<f64>,
-    noted: Option<bool>,
+row::row_struct! {
+    /// The columns of `nonce_reservation` read with an open intent; NULL if it has no reservation.
+    pub(super) struct ReservedRow {
+        reservation_state: Option<String>,
+        reservation_left: Option<f64>,
+        answer_payload: Option<serde_json::Value>,
+        answer_raw: Option<Vec<u8>>,
+        gave_up: Option<String>,
+        answer_expires_in: Option<f64>,
+        noted: Option<bool>,
+    }
 }
 
 impl ReservedRow {
@@ -89,11 +90,12 @@ pub struct WaitingReservation {
     pub gave_up: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
-pub(super) struct WaitingRow {
-    reserve_seconds: Option<f64>,
-    wanted_for: Option<f64>,
-    gave_up: Option<String>,
+row::row_struct! {
+    pub(super) struct WaitingRow {
+        reserve_seconds: Option<f64>,
+        wanted_for: Option<f64>,
+        gave_up: Option<String>,
+    }
 }
 
 impl WaitingRow {

@@ -4,19 +4,82 @@
 use std::fmt;
 
 use ethers_core::types::{Address, H256};
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
+use sqlx::{Decode, Encode, Postgres, Type};
 
 use super::error::StoreError;
 use gapless_domain::{ChainId, FencingToken, Nonce, SubmitterKey};
 
+/// Defines a struct that is read from the columns with the names of its fields; fields after `+` are structs of the same
+/// kind. Not sqlx's derive macro: it needs sqlx-macros, for which sqlx and what it depends on are compiled twice.
+macro_rules! row_struct {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident { $($(#[$doc:meta])* $column:ident: $type:ty,)* }
+        $(+ { $($part:ident: $part_type:ty),* })?
+    ) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $($(#[$doc])* $column: $type,)*
+            $($($part: $part_type,)*)?
+        }
+
+        impl sqlx::FromRow<'_, sqlx::postgres::PgRow> for $name {
+            fn from_row(row: &sqlx::postgres::PgRow) -> sqlx::Result<Self> {
+                Ok($name {
+                    $($column: sqlx::Row::try_get(row, stringify!($column))?,)*
+                    $($($part: sqlx::FromRow::from_row(row)?,)*)?
+                })
+            }
+        }
+    };
+}
+pub(crate) use row_struct;
+
 /// The value of an address column. Shown as 0x text.
-#[derive(Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredAddress([u8; 20]);
 
 /// The value of a hash column. Shown as 0x text.
-#[derive(Clone, Copy, PartialEq, Eq, sqlx::Type)]
-#[sqlx(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredHash([u8; 32]);
+
+/// A type that is stored like the type of its only field.
+macro_rules! stored_as {
+    ($name:ident, $inner:ty) => {
+        impl Type<Postgres> for $name {
+            fn type_info() -> PgTypeInfo {
+                <$inner as Type<Postgres>>::type_info()
+            }
+
+            fn compatible(info: &PgTypeInfo) -> bool {
+                <$inner as Type<Postgres>>::compatible(info)
+            }
+        }
+
+        impl PgHasArrayType for $name {
+            fn array_type_info() -> PgTypeInfo {
+                <$inner as PgHasArrayType>::array_type_info()
+            }
+        }
+
+        impl Encode<'_, Postgres> for $name {
+            fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+                <$inner as Encode<Postgres>>::encode_by_ref(&self.0, buffer)
+            }
+        }
+
+        impl<'r> Decode<'r, Postgres> for $name {
+            fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+                <$inner as Decode<Postgres>>::decode(value).map($name)
+            }
+        }
+    };
+}
+stored_as!(StoredAddress, [u8; 20]);
+stored_as!(StoredHash, [u8; 32]);
 
 impl From<Address> for StoredAddress {
     fn from(address: Address) -> Self {

@@ -53,30 +53,31 @@ pub struct BlockedView {
     pub since: DateTime<Utc>,
 }
 
-#[derive(sqlx::FromRow)]
-struct SubmitterRow {
-    chain_id: i64,
-    submitter: StoredAddress,
-    signer: String,
-    status: String,
-    status_reason: Option<String>,
-    max_in_flight: Option<i32>,
-    shared: bool,
-    delegated: bool,
-    low_level: bool,
-    created_at: DateTime<Utc>,
-    updated_at: DateTime<Utc>,
-    protect_reason: Option<String>,
-    suspect_reason: Option<String>,
-    suspect_since: Option<DateTime<Utc>>,
-    blocked_tx: Option<Uuid>,
-    blocked_sub_state: Option<String>,
-    blocked_error: Option<String>,
-    blocked_since: Option<DateTime<Utc>>,
-    next_nonce: Option<i64>,
-    queue_depth: i64,
-    oldest_age: Option<f64>,
-    in_flight: i64,
+row::row_struct! {
+    struct SubmitterRow {
+        chain_id: i64,
+        submitter: StoredAddress,
+        signer: String,
+        status: String,
+        status_reason: Option<String>,
+        max_in_flight: Option<i32>,
+        shared: bool,
+        delegated: bool,
+        low_level: bool,
+        created_at: DateTime<Utc>,
+        updated_at: DateTime<Utc>,
+        protect_reason: Option<String>,
+        suspect_reason: Option<String>,
+        suspect_since: Option<DateTime<Utc>>,
+        blocked_tx: Option<Uuid>,
+        blocked_sub_state: Option<String>,
+        blocked_error: Option<String>,
+        blocked_since: Option<DateTime<Utc>>,
+        next_nonce: Option<i64>,
+        queue_depth: i64,
+        oldest_age: Option<f64>,
+        in_flight: i64,
+    }
 }
 
 macro_rules! select_submitter {

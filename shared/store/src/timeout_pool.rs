@@ -11,7 +11,7 @@ use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgPool, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
-use sqlx::{Connection, Describe, Either, Error, Execute, Executor, Postgres, SqlStr, Transaction};
+use sqlx::{Connection, Either, Error, Execute, Executor, Postgres, SqlStr, Transaction};
 use tokio::time::timeout;
 
 use super::error::StoreError;
@@ -138,21 +138,6 @@ impl<'p> Executor<'p> for &'_ TimeoutPool {
             let prepared = timeout(pool.answer_timeout, conn.connection.prepare_with(sql, parameters)).await;
             conn.reusable = prepared.is_ok();
             prepared.map_err(|_| no_response())?
-        }
-        .boxed()
-    }
-
-    #[doc(hidden)]
-    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, Error>>
-    where
-        'p: 'e,
-    {
-        let pool = self.clone();
-        async move {
-            let mut conn = pool.acquire().await?;
-            let described = timeout(pool.answer_timeout, conn.connection.describe(sql)).await;
-            conn.reusable = described.is_ok();
-            described.map_err(|_| no_response())?
         }
         .boxed()
     }

@@ -67,34 +67,37 @@ pub struct AuditedReservation {
     pub state: ReservationState,
 }
 
-#[derive(sqlx::FromRow)]
-struct SubmitterRow {
-    submitter: StoredAddress,
-    start_nonce: Option<i64>,
-    next_nonce: Option<i64>,
-    open_from: Option<i64>,
-    protect_reason: Option<String>,
-    shared: Option<bool>,
+row::row_struct! {
+    struct SubmitterRow {
+        submitter: StoredAddress,
+        start_nonce: Option<i64>,
+        next_nonce: Option<i64>,
+        open_from: Option<i64>,
+        protect_reason: Option<String>,
+        shared: Option<bool>,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct IntentRow {
-    submitter: StoredAddress,
-    tx_id: Uuid,
-    state: String,
-    nonce: Option<i64>,
+row::row_struct! {
+    struct IntentRow {
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        state: String,
+        nonce: Option<i64>,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct AttemptRow {
-    submitter: StoredAddress,
-    tx_id: Uuid,
-    ordinal: i32,
-    nonce: i64,
-    kind: String,
-    tx_hash: StoredHash,
-    fencing_token: i64,
-    displaced: bool,
+row::row_struct! {
+    struct AttemptRow {
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        ordinal: i32,
+        nonce: i64,
+        kind: String,
+        tx_hash: StoredHash,
+        fencing_token: i64,
+        displaced: bool,
+    }
 }
 
 type Audited = HashMap<SubmitterKey, AuditedSubmitter>;
