@@ -201,9 +201,8 @@ async fn metrics_follow_an_intent_from_its_lease_to_its_end() {
     stack.wait_for(tx_id, TxState::Confirmed).await;
     wait_metric(&second, "gapless_finality_check_total", &["result=\"final\""], 1.0).await;
     wait_metric(&second, "gapless_tx_final_total", &["result=\"confirmed\""], 1.0).await;
-    assert!(
-        second.metric("gapless_receipt_check_total", &["place=\"block\"", "result=\"found\""]).await >= 1.0
-    );
+    // By the watcher, or by the lane if it looks up its hashes just after the block.
+    assert!(second.metric("gapless_receipt_check_total", &["result=\"found\""]).await >= 1.0);
     stack.finish().await;
 }
 
