@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// One line of data.
 pub fn line(text: impl AsRef<str>) {
@@ -45,6 +45,22 @@ fn format_table(head: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
+/// One line for each field that is not null, in the given order; fields that it does not name come last. Nested values
+/// are shown as JSON.
+pub fn fields(order: &[&str], fields: &Map<String, Value>) {
+    let width = fields.keys().map(String::len).max().unwrap_or(0);
+    for (name, value) in in_order(order, fields) {
+        line(format!("{name:width$}  {}", cell(value)));
+    }
+}
+
+fn in_order<'a>(order: &[&str], fields: &'a Map<String, Value>) -> Vec<(&'a str, &'a Value)> {
+    let listed = order.iter().filter_map(|name| fields.get_key_value(*name));
+    let others = fields.iter().filter(|(name, _)| !order.contains(&name.as_str()));
+    let all = listed.chain(others).filter(|(_, value)| !value.is_null());
+    all.map(|(name, value)| (name.as_str(), value)).collect()
+}
+
 /// A JSON value as text: strings without quotes, null as a dash.
 pub fn cell(value: &Value) -> String {
     match value {
@@ -56,6 +72,8 @@ pub fn cell(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -63,5 +81,13 @@ mod tests {
         let rows = vec![vec!["1".into(), "ACTIVE".into()], vec!["31337".into(), "-".into()]];
         let lines = format_table(&["CHAIN", "STATUS"], &rows);
         assert_eq!(lines, ["CHAIN  STATUS", "1      ACTIVE", "31337  -"]);
+    }
+
+    #[test]
+    fn fields_are_shown_in_the_given_order_and_others_last() {
+        let answer = json!({ "chainId": 1, "newField": 5, "receipt": null, "state": "QUEUED" });
+        let fields = in_order(&["state", "receipt", "chainId"], answer.as_object().unwrap());
+        let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["state", "chainId", "newField"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::api::Api;
 use crate::args::Status;
@@ -65,21 +65,11 @@ pub async fn run(api: &Api, args: &Status, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line for each field that is not null; nested values as JSON.
 fn show(answer: &Value) {
-    let Some(fields) = answer.as_object() else { return output::json(answer) };
-    let width = fields.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in in_order(fields) {
-        output::line(format!("{name:width$}  {}", output::cell(value)));
+    match answer.as_object() {
+        Some(fields) => output::fields(&FIELD_ORDER, fields),
+        None => output::json(answer),
     }
-}
-
-/// The fields that are not null, in `FIELD_ORDER`; fields missing there come last.
-fn in_order(fields: &Map<String, Value>) -> Vec<(&str, &Value)> {
-    let listed = FIELD_ORDER.iter().filter_map(|name| fields.get_key_value(*name));
-    let others = fields.iter().filter(|(name, _)| !FIELD_ORDER.contains(&name.as_str()));
-    let all = listed.chain(others).filter(|(_, value)| !value.is_null());
-    all.map(|(name, value)| (name.as_str(), value)).collect()
 }
 
 fn show_history(history: &Value) {
@@ -134,19 +124,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn fields_are_shown_in_a_fixed_order() {
-        let answer = json!({
-            "chainId": 1, "createdAt": "t", "lastError": "no funds", "newField": 5, "receipt": null,
-            "state": "QUEUED", "subState": "waiting_funds", "txHash": "0xab", "txId": "id"
-        });
-        let names: Vec<&str> = in_order(answer.as_object().unwrap()).iter().map(|(name, _)| *name).collect();
-        assert_eq!(
-            names,
-            ["state", "subState", "lastError", "txHash", "txId", "chainId", "createdAt", "newField"]
-        );
-    }
 
     #[test]
     fn an_attempt_is_one_line() {

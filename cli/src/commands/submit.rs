@@ -30,17 +30,31 @@ pub async fn run(api: &Api, args: &Submit, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Outcome and reason, then gas, prices and costs.
+const SIMULATION_ORDER: [&str; 11] = [
+    "outcome",
+    "reason",
+    "gas",
+    "gasLimit",
+    "baseFeePerGas",
+    "maxFeePerGas",
+    "maxPriorityFeePerGas",
+    "gasPrice",
+    "expectedFee",
+    "maxFee",
+    "maxCost",
+];
+
 /// Exits with success only if the simulated transaction succeeds.
 async fn simulate(api: &Api, request: &Value, json: bool) -> Result<ExitCode> {
     let answer = api.simulate(request).await?;
     if json {
         output::json(&answer);
     } else {
-        let fields = answer.as_object().context("the response is not a JSON object")?;
-        for (name, value) in fields.iter().filter(|(name, _)| *name != "revert") {
-            output::line(format!("{name:<22}{}", output::cell(value)));
-        }
-        revert::lines(&answer["revert"]).iter().for_each(output::line);
+        let mut fields = answer.as_object().context("the response is not a JSON object")?.clone();
+        let revert = fields.remove("revert").unwrap_or_default();
+        output::fields(&SIMULATION_ORDER, &fields);
+        revert::lines(&revert).iter().for_each(output::line);
     }
     Ok(if answer["outcome"] == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
