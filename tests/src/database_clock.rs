@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gapless_cli::localnet::Postgres;
+use gapless_localnet::Postgres;
 use tempfile::TempDir;
 
 use crate::servers;

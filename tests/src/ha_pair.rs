@@ -1,6 +1,6 @@
 //! A PostgreSQL primary with a standby, and one address that leads to the current primary.
 
-use gapless_cli::localnet::Postgres;
+use gapless_localnet::Postgres;
 use sqlx::{Connection, PgConnection};
 
 use crate::database_clock::DatabaseClock;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use ethers_core::types::{Address, H256, U256};
-use gapless_cli::localnet::Mining;
+use gapless_localnet::Mining;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -1,9 +1,9 @@
 //! Clients that reserve nonces: this process through the library, or a separate process that can be killed.
 
-use gapless_cli::localnet::{Launch, Process};
 use gapless_config::Secret;
 use gapless_domain::{ChainId, ReservationState, SubmitterKey, TxId};
 use gapless_embed::Gapless;
+use gapless_localnet::{Launch, Process};
 use uuid::Uuid;
 
 use crate::eventually::eventually;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use gapless_cli::localnet::{AnvilProgram, Postgres, PostgresBinaries, PostgresOptions};
+use gapless_localnet::{AnvilProgram, Postgres, PostgresBinaries, PostgresOptions};
 use tokio::sync::OnceCell;
 
 fn ignore(_: &str) {}

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{Launch, Port, Process, Settings};
+use gapless_localnet::{Launch, Port, Process, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

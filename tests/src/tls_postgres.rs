@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use gapless_cli::localnet::Postgres;
+use gapless_localnet::Postgres;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::authority::Identity;

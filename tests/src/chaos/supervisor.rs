@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gapless_cli::localnet::Port;
+use gapless_localnet::Port;
 use serde_json::Value;
 use tokio::sync::Mutex;
 

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ethers_core::types::Address;
 use ethers_core::utils::keccak256;
-use gapless_cli::localnet::{Launch, Process};
+use gapless_localnet::{Launch, Process};
 use serde_json::{Value, json};
 
 use super::connection_switch::ConnectionSwitch;

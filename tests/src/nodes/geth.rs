@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gapless_cli::localnet::{Mining, npm};
+use gapless_localnet::{Mining, npm};
 
 use super::NodeOptions;
 use super::process::{NodeProcess, Recipe};

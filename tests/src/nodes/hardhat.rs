@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gapless_cli::localnet::{Mining, npm};
+use gapless_localnet::{Mining, npm};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 

@@ -8,7 +8,7 @@ mod process;
 
 use std::path::Path;
 
-use gapless_cli::localnet::{Anvil, AnvilOptions, Mining, StateFile};
+use gapless_localnet::{Anvil, AnvilOptions, Mining, StateFile};
 
 pub(crate) use self::geth::HELD_BELOW_TIP;
 use self::process::NodeProcess;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{Launch, Process};
+use gapless_localnet::{Launch, Process};
 
 /// Generous: Node.js and Go programs start slowly on a loaded machine.
 const START_LIMIT: Duration = Duration::from_secs(120);

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use ethers_core::types::U256;
 use gapless_cli::commands::migrate::migrate;
-use gapless_cli::localnet::{Mining, Settings};
 use gapless_config::Secret;
+use gapless_localnet::{Mining, Settings};
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::Mutex;

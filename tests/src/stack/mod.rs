@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{Postgres, Settings};
 use gapless_config::Config;
 use gapless_domain::{H256, TxId, TxState};
+use gapless_localnet::{Postgres, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use sqlx::PgPool;

@@ -12,7 +12,7 @@ use serde_json::Value;
 const TOOLS_DIR_VAR: &str = "GAPLESS_TOOLS";
 
 /// The directory of a package of `tools/`.
-pub(super) fn package(package: &str, say: fn(&str)) -> Result<PathBuf> {
+pub(crate) fn package(package: &str, say: fn(&str)) -> Result<PathBuf> {
     installed(&tools_dir()?, package, say)
 }
 

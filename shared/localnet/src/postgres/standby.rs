@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::{Postgres, USER, launch, place, postgres_wire};
-use crate::localnet::postgres::DataDir;
-use crate::localnet::{Account, Port};
+use crate::postgres::DataDir;
+use crate::{Account, Port};
 
 /// Files of the running server that must not be copied.
 const NOT_COPIED: [&str; 2] = ["postmaster.pid", "postmaster.opts"];

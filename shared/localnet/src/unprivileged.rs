@@ -45,7 +45,7 @@ impl Account {
 }
 
 /// A directory that this account can use, preferably one that survives a reboot.
-pub(super) fn lasting_temp_dir() -> PathBuf {
+pub(crate) fn lasting_temp_dir() -> PathBuf {
     let var_tmp = PathBuf::from("/var/tmp");
     if var_tmp.is_dir() { var_tmp } else { std::env::temp_dir() }
 }

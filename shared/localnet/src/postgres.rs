@@ -11,11 +11,11 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::free_port::Port;
-use super::lifeline::{Launch, Process};
-use super::postgres_binaries::PostgresBinaries;
-use super::postgres_wire;
-use super::unprivileged::{Account, lasting_temp_dir};
+use crate::free_port::Port;
+use crate::lifeline::{Launch, Process};
+use crate::postgres_binaries::PostgresBinaries;
+use crate::postgres_wire;
+use crate::unprivileged::{Account, lasting_temp_dir};
 
 const USER: &str = "gapless";
 const START_LIMIT: Duration = Duration::from_secs(60);

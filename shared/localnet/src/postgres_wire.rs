@@ -15,13 +15,13 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PROTOCOL_3_0: i32 = 196_608;
 
 /// Connects and waits for the server to accept commands.
-pub(super) async fn ping(port: u16, user: &str) -> Result<()> {
+pub(crate) async fn ping(port: u16, user: &str) -> Result<()> {
     let stream = tokio::time::timeout(TIMEOUT, connect(port, user)).await.context("timed out")??;
     terminate(stream).await
 }
 
 /// Runs one command.
-pub(super) async fn execute(port: u16, user: &str, sql: &str) -> Result<()> {
+pub(crate) async fn execute(port: u16, user: &str, sql: &str) -> Result<()> {
     let run = async {
         let mut stream = connect(port, user).await?;
         stream.write_all(&message(b'Q', &[sql])).await?;

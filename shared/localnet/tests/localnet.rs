@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gapless_cli::localnet::{
+use gapless_localnet::{
     Anvil, AnvilOptions, AnvilProgram, DataDir, Mining, Postgres, PostgresBinaries, PostgresOptions,
     StateFile,
 };

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-use super::unprivileged::Account;
+use crate::unprivileged::Account;
 
 /// `$1` is the stop signal for an orphan, `$2` a directory to remove afterwards (or empty), the rest is the command.
 /// `read` returns when the pipe closes. The orphan has ten seconds to shut down before SIGKILL.

