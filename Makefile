@@ -27,7 +27,7 @@ test-nodes: ## run the core scenarios also on Hardhat and geth (builds geth if G
 	@CARGO="$(CARGO)" tools/test-nodes
 
 chaos: ## inject faults for five minutes and check the result (ARGS="--seed 7 --seconds 60"; --help lists the options)
-	@$(CARGO) build -p gapless-tests --bins
+	@$(CARGO) build -p gapless-tests -p gapless-chaos --bins
 	@target/debug/gapless-chaos $(ARGS)
 
 lint: ## check formatting, lints, and licences and sources of dependencies

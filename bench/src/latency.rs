@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gapless_cli::localnet::Mining;
+use gapless_localnet::Mining;
 use serde_json::Value;
 
 use crate::args::Args;

@@ -1,10 +1,9 @@
-//! The command line tool. Also a library: the tests use `localnet` and `verify`.
+//! The command line tool. Also a library, for the tests and the benchmarks.
 
 pub mod api;
 pub mod args;
 mod authorities;
 pub mod commands;
-pub mod localnet;
 pub mod output;
 pub mod up;
 pub mod verify;

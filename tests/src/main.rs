@@ -12,11 +12,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use gapless_chaos::reference_worker::FenceStrategy;
 use gapless_config::Config;
 use gapless_domain::{Address, ChainId, RequestedTx, SubmitterKey};
 use gapless_embed::{Gapless, NonceContext};
 use gapless_telemetry::LogGuard;
-use gapless_tests::reference_worker::FenceStrategy;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Part::ReferenceWorker { config, strategy } => {
             let log = gapless_config::Log::default();
             let _log = gapless_telemetry::init_logging(&log)?;
-            gapless_tests::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
+            gapless_chaos::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
         }
         Part::ReservationClient { config, chain_id, submitter, request_id } => {
             let (config, _log) = load(config)?;

@@ -1,10 +1,10 @@
-//! Exhaustive model checking of lease, fence and send. See `tests/src/model`.
+//! Exhaustive model checking of lease, fence and send. See `tests/model`.
 //!
 //! Variants with defects are the negative controls of the model checker. Their histories are printed;
 //! `cargo test -p gapless-tests --test model -- --nocapture` shows them.
 #![allow(clippy::unwrap_used)]
 
-use gapless_tests::model::{
+use gapless_model::{
     Explored, Fence, Model, NO_STALE_WRITE, ONE_EFFECT, OUTSIDE_WITNESSES, RECORDED_BEFORE_SENT,
     REPLACED_WITNESSES, WITNESSES,
 };

@@ -1,4 +1,4 @@
-//! Thousands of short histories of the product's lanes on real SQL and a simulated chain. See `tests/src/sim`.
+//! Thousands of short histories of the product's lanes on real SQL and a simulated chain. See `tests/sim`.
 //!
 //! `GAPLESS_SIM_SEED=17` runs only that seed and prints its history on failure; `GAPLESS_SIM_HISTORIES=100000` runs
 //! that many, starting at seed `GAPLESS_SIM_FROM`.
@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::sim::{Ran, Sabotage, Simulation};
+use gapless_sim::{Ran, Sabotage, Simulation};
 
 /// Number of histories of `make test`. On a busy machine the time limit ends the run earlier, but not below `FEWEST`.
 const HISTORIES: u64 = 2_000;

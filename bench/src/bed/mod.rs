@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
-use gapless_cli::localnet::{AnvilProgram, DataDir, Postgres, PostgresBinaries, PostgresOptions};
 use gapless_cli::output::say;
+use gapless_localnet::{AnvilProgram, DataDir, Postgres, PostgresBinaries, PostgresOptions};
 use tempfile::TempDir;
 
 pub(crate) use keys::{GAS, Key, keys};

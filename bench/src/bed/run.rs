@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gapless_cli::commands::migrate::migrate;
-use gapless_cli::localnet::{Launch, Port, Settings};
 use gapless_config::Secret;
+use gapless_localnet::{Launch, Port, Settings};
 use gapless_store::{Announced, IntakeOutcome, NewIntent, Store, Timeouts};
 use serde_json::Value;
 use sqlx::postgres::{PgPool, PgPoolOptions};

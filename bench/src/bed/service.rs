@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gapless_cli::localnet::{Launch, Port, Process};
+use gapless_localnet::{Launch, Port, Process};
 use nix::sys::signal::Signal;
 
 use crate::load::Connection;

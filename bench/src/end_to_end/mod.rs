@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ethers_core::types::U256;
-use gapless_cli::localnet::{Anvil, AnvilOptions, Mining};
+use gapless_localnet::{Anvil, AnvilOptions, Mining};
 use serde_json::{Value, json};
 
 use crate::args::Args;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use gapless_cli::localnet::{Launch, Port};
 use gapless_cli::output::line;
+use gapless_localnet::{Launch, Port};
 use poem::http::StatusCode;
 use poem::listener::TcpListener;
 use poem::{Route, Server, handler, post};

@@ -6,11 +6,11 @@ use std::fmt;
 use anyhow::{Context, Result};
 use gapless_config::Secret;
 use gapless_domain::{ChainId, SubmitterKey};
+use gapless_localnet::AnvilRpc;
 use gapless_store::{Store, Timeouts};
 use serde_json::{Value, json};
 
 use super::settings::CHAIN_ID;
-use crate::localnet::AnvilRpc;
 
 /// A difference between chain and database.
 #[derive(Clone, Debug, PartialEq, Eq)]

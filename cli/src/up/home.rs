@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::args::DEFAULT_DIR;
 use crate::output::say;
 
-/// Children of a killed run stop by themselves within ten seconds (see `localnet/lifeline.rs`).
+/// Children of a killed run stop by themselves within ten seconds (see `shared/localnet/src/lifeline.rs`).
 const ORPHANS_LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]

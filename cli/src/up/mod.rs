@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gapless_domain::TxState;
+use gapless_localnet::UnusableState;
 use gapless_store::StoreError;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +31,6 @@ use self::stall::Stall;
 use crate::api::Api;
 use crate::args;
 use crate::commands::watch;
-use crate::localnet::UnusableState;
 use crate::output::{self, say};
 
 const READY_LIMIT: Duration = Duration::from_secs(60);

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gapless_config::Secret;
+use gapless_localnet::{
+    Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Port, Postgres, PostgresBinaries, PostgresOptions,
+    Process, StateFile,
+};
 use serde_json::json;
 
 use super::consistency::ConsistencyCheck;
@@ -12,10 +16,6 @@ use super::home::Home;
 use super::reason::with_progress;
 use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
 use crate::commands::migrate;
-use crate::localnet::{
-    Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Port, Postgres, PostgresBinaries, PostgresOptions,
-    Process, StateFile,
-};
 use crate::output::say;
 
 const DATABASE: &str = "gapless";

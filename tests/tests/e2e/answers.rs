@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use gapless_chain::SubmitClass;
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, Mining, SendsOf, Stack, StackBuilder, Submitter, TxId, TxRow, TxState, eventually,
     payload,
 };

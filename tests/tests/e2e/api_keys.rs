@@ -1,6 +1,6 @@
 //! API keys: their permissions, and revocation.
 
-use gapless_tests::{Address, Answer, Client, Mining, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Answer, Client, Mining, Stack, TxState, eventually, payload};
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ async fn a_caller_of_one_submitter_can_neither_see_nor_touch_another_s() {
     assert_eq!(requests, 0, "no request to a worker");
 
     // By address: rejected, whether or not the submitter exists.
-    let (other, unknown) = (stack.submitter(1).text(), gapless_tests::Submitter::random().text());
+    let (other, unknown) = (stack.submitter(1).text(), gapless_testkit::Submitter::random().text());
     for address in [&other, &unknown] {
         for path in [
             format!("/api/v1/tx/by-request?submitter={address}&requestId=one"),

@@ -1,6 +1,6 @@
 //! Queues whose head cannot be paid or priced, or waits for a node: how they are reported.
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, Mining, Service, Stack, Submitter, TxId, TxState, U256, eventually, payload,
 };
 use serde_json::{Value, json};

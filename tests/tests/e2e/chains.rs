@@ -1,6 +1,6 @@
 //! Several chains in one deployment: one database, one API, one worker, and independent sequences.
 
-use gapless_tests::{Address, Answer, Fault, Stack, Submitter, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Answer, Fault, Stack, Submitter, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

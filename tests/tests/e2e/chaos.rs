@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gapless_tests::chaos::checker::Rule;
-use gapless_tests::chaos::{Options, Outcome, run};
-use gapless_tests::reference_worker::FenceStrategy;
+use gapless_chaos::checker::Rule;
+use gapless_chaos::reference_worker::FenceStrategy;
+use gapless_chaos::{Options, Outcome, run};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gapless-stack");
 

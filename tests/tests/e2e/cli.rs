@@ -1,6 +1,6 @@
 //! The command line tool, and an audit that finds damaged data.
 
-use gapless_tests::{Address, Mining, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, TxState, eventually, payload};
 
 use crate::stack;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gapless_tests::{Address, Mining, Service, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Service, Stack, TxState, eventually, payload};
 
 use crate::stack;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use gapless_tests::cloud::{AwsKms, AwsUser, GoogleBehaviour, GoogleKms, REGION};
-use gapless_tests::{
+use gapless_testkit::cloud::{AwsKms, AwsUser, GoogleBehaviour, GoogleKms, REGION};
+use gapless_testkit::{
     Address, Service, ServiceBuilder, Stack, Submitter, TxId, TxState, U256, eventually, payload,
 };
 use serde_json::{Value, json};

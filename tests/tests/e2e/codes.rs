@@ -1,6 +1,6 @@
 //! Every intent that waits or ended without its effect has an error code.
 
-use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -1,6 +1,6 @@
 //! Confirmation depth, receipts, and reorgs.
 
-use gapless_tests::{Address, Fault, Mining, StackBuilder, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, StackBuilder, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use gapless_tests::{Address, Client, Mining, Service, Stack, Submitter, TxId, TxState, eventually, payload};
+use gapless_testkit::{
+    Address, Client, Mining, Service, Stack, Submitter, TxId, TxState, eventually, payload,
+};
 use gapless_worker::failpoint::POINTS;
 use serde_json::{Value, json};
 

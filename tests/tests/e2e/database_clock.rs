@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gapless_domain::ReservationState;
 use gapless_embed::NonceContext;
-use gapless_tests::{
+use gapless_testkit::{
     Address, ClockedPostgres, DatabaseClock, Fault, HaPair, Mining, Service, Stack, TxId, TxState,
     eventually, payload,
 };

@@ -1,6 +1,6 @@
 //! Conditions that must never block a submitter permanently, or other submitters at all.
 
-use gapless_tests::{Address, Mining, TxState, payload};
+use gapless_testkit::{Address, Mining, TxState, payload};
 use serde_json::json;
 
 use crate::stack;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
 
 use crate::shared_keys::shown;
 use crate::stack;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use gapless_tests::{Address, Mining, Service, Stack, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Mining, Service, Stack, TxState, U256, eventually, payload};
 
 use crate::stack;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, H256, Mining, Proxy, Stack, Submitter, TxId, TxState, eventually, eventually_within,
     payload,
 };

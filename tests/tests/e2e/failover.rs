@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
-use gapless_tests::{
+use gapless_testkit::{
     Address, HaPair, Mining, Mode, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
 };
 use serde_json::json;

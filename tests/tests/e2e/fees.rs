@@ -1,6 +1,6 @@
 //! Fee policies, speeds and limits, as seen on the chain.
 
-use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
 
 use self::station::Station;

@@ -9,7 +9,7 @@ use gapless_store::{
     Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, ExternalCause, ExternalNonces, FencedWrite,
     IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };
-use gapless_tests::{Address, TxId, TxState, U256, eventually};
+use gapless_testkit::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
 
 use self::fixture::{Fixture, keep, sent};

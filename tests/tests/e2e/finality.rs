@@ -1,6 +1,6 @@
 //! Finality, and the confirmation events on the way to it.
 
-use gapless_tests::{Address, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -1,6 +1,6 @@
 //! Submitters without funds, and prices set by clients.
 
-use gapless_tests::{Address, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxId, TxRow, TxState, U256, eventually, payload};
 use serde_json::json;
 
 use crate::stack;

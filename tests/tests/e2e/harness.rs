@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use gapless_tests::{Address, Fault, Mining, Node, Proxy, SendsOf, Submitter, TxState, eventually, payload};
+use gapless_testkit::{
+    Address, Fault, Mining, Node, Proxy, SendsOf, Submitter, TxState, eventually, payload,
+};
 use serde_json::{Value, json};
 
 use crate::stack;

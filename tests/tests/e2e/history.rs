@@ -1,6 +1,6 @@
 //! The history of a transaction: its attempts, their sends and responses, and its states.
 
-use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ethers_core::utils::to_checksum;
 use futures::StreamExt;
 use futures::future::join_all;
-use gapless_tests::{Address, Answer, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Answer, Stack, TxState, eventually, payload};
 use reqwest::{Method, header};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! The evidence of finality is stored with the transaction: count, rule and blocks, also after the blocks were pruned.
 
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -9,7 +9,7 @@ use gapless_domain::Via;
 use gapless_domain::{Answer, Payload, RequestedTx, ReservationState};
 use gapless_embed::{EmbedError, NonceContext, WithNonceError};
 use gapless_store::{AnswerOutcome, NewReservation, ReservationOutcome, ReservationOwner, Store, Timeouts};
-use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use gapless_tests::{
+use gapless_testkit::{
     Address, Mining, Service, Stack, Submitter, TxId, TxRow, TxState, eventually, eventually_within, payload,
 };
 use serde_json::Value;

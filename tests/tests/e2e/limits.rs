@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use gapless_tests::{Address, Answer, LIMIT, Mining, Service, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Answer, LIMIT, Mining, Service, Stack, TxState, eventually, payload};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -135,7 +135,7 @@ async fn each_key_has_a_rate_of_its_own_and_a_batch_counts_by_its_items() {
     stack.start_api().await;
     let [three, batches, common, fast] =
         [three, batches, common, fast].map(|key| stack.client().with_key(&key));
-    let let_in = async |client: &gapless_tests::Client| {
+    let let_in = async |client: &gapless_testkit::Client| {
         let mut count = 0;
         loop {
             let answer = client.get("/api/v1/tx").await;

@@ -3,7 +3,7 @@
 
 mod plan;
 
-use gapless_tests::{Address, Service, Stack, TxState, eventually_within, payload};
+use gapless_testkit::{Address, Service, Stack, TxState, eventually_within, payload};
 use sqlx::AssertSqlSafe;
 
 use self::plan::{touched, touched_by};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gapless_config::Secret;
 use gapless_domain::ReservationState;
 use gapless_embed::{Allocation, EmbedError, Gapless, NonceContext, WithNonceError};
-use gapless_tests::{Address, Stack, StackBuilder, Submitter, TxState, eventually, payload};
+use gapless_testkit::{Address, Stack, StackBuilder, Submitter, TxState, eventually, payload};
 use serde_json::json;
 
 use crate::stack;

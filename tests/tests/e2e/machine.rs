@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gapless_tests::{Address, H256, Mining, TxState, payload};
+use gapless_testkit::{Address, H256, Mining, TxState, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

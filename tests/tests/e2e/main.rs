@@ -65,7 +65,7 @@ mod up;
 mod urls;
 mod with_nonce;
 
-use gapless_tests::StackBuilder;
+use gapless_testkit::StackBuilder;
 
 /// A stack of this build's processes.
 fn stack() -> StackBuilder {

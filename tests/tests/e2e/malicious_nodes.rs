@@ -2,7 +2,7 @@
 //! redirects, and lies. Nothing is falsely confirmed, nothing is sent twice, memory is bounded, and the worker
 //! survives.
 
-use gapless_tests::{Address, Fault, H256, Mining, Proxy, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, H256, Mining, Proxy, Stack, TxState, eventually, payload};
 use reqwest::redirect::Policy;
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ fn forged(hash: H256, block: H256, number: u64) -> Value {
 }
 
 /// A transaction that does not reach the node, which reports its nonce as used.
-async fn kept_from_the_chain(stack: &Stack, to: Address) -> (gapless_tests::TxId, H256) {
+async fn kept_from_the_chain(stack: &Stack, to: Address) -> (gapless_testkit::TxId, H256) {
     stack.proxy().always(SEND, Fault::error("nonce too low: next nonce 1, tx nonce 0"));
     let tx_id = stack.create(stack.submitter(0), "lied-about", &payload(to, 7)).await;
     let hash = stack.wait_attempts(tx_id, 1).await[0].tx_hash;

@@ -1,6 +1,6 @@
 //! Mempool diagnosis: it is correct, nothing waits for it, and it changes nothing.
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, Mining, Proxy, SendsOf, Stack, StackBuilder, TxId, TxState, eventually, payload,
 };
 use serde_json::{Value, json};

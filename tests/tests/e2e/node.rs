@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use gapless_tests::{Address, Fault, Mining, Node, Proxy, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Node, Proxy, Stack, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -8,7 +8,7 @@ mod flow;
 mod losses;
 mod prices;
 
-use gapless_tests::{Mining, Node, NodeKind, NodeOptions, StackBuilder};
+use gapless_testkit::{Mining, Node, NodeKind, NodeOptions, StackBuilder};
 use serde_json::json;
 
 use crate::stack;
@@ -18,7 +18,7 @@ macro_rules! on {
     ($kind:ident: $($module:ident::$scenario:ident),+ $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread")]
         async fn $scenario() {
-            super::$module::$scenario(gapless_tests::NodeKind::$kind).await;
+            super::$module::$scenario(gapless_testkit::NodeKind::$kind).await;
         }
     )+};
 }

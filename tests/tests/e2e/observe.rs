@@ -1,6 +1,6 @@
 //! Observability: events, metrics, logs, and secrets that must not appear in them.
 
-use gapless_tests::{Address, Fault, Mining, Service, Stack, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Service, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

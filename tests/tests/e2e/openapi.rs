@@ -1,7 +1,7 @@
 //! The API matches `openapi.yaml`: schemathesis generates valid and invalid requests from it, and checks the
 //! responses.
 
-use gapless_tests::{Schemathesis, Stack};
+use gapless_testkit::{Schemathesis, Stack};
 
 use crate::stack;
 

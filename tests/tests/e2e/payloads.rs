@@ -2,7 +2,7 @@
 //! prices.
 
 use ethers_core::utils::id;
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -1,6 +1,6 @@
 //! A pending external transaction: a reason for SUSPECT, but no evidence.
 
-use gapless_tests::{Fault, Mining, PENDING_COUNT, Stack, TxState, eventually, payload};
+use gapless_testkit::{Fault, Mining, PENDING_COUNT, Stack, TxState, eventually, payload};
 
 use crate::evidence::{seen, target, wait_suspect};
 use crate::stack;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gapless_embed::NonceContext;
-use gapless_tests::{
+use gapless_testkit::{
     Address, Mining, Permitted, Service, Stack, Submitter, TxId, TxState, eventually, payload,
 };
 use serde_json::{Value, json};

@@ -18,7 +18,7 @@ use gapless_domain::{
 use gapless_events::{EventPublisher, LogLines, NoEvents, Outbox};
 use gapless_signer::{Signer, SignerError, SignerSet};
 use gapless_store::{Store, Timeouts};
-use gapless_tests::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
 
 use crate::stack;
 

@@ -1,6 +1,6 @@
 //! Keys that are used outside: the lane stops, reports it, and continues after an operator's decision.
 
-use gapless_tests::{Address, H256, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, H256, Mining, Stack, Submitter, TxId, TxState, eventually, payload};
 use serde_json::Value;
 
 use crate::stack;

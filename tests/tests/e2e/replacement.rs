@@ -1,6 +1,6 @@
 //! Replacements at a nonce: a higher price, or a cancellation. Whichever is mined first wins.
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Behaviour, Fault, Mining, SigningService, Stack, TxId, TxState, eventually, payload,
 };
 use serde_json::json;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use gapless_domain::{RequestedTx, ReservationState};
 use gapless_embed::{Accepted, NonceContext, WithNonceError};
-use gapless_tests::{Address, Mining, Service, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Service, Stack, TxState, eventually, payload};
 use gapless_worker::failpoint::RESERVATION_POINTS;
 use tokio::sync::Notify;
 

@@ -2,7 +2,7 @@
 
 use ethers_core::abi::{Token, encode};
 use ethers_core::utils::id;
-use gapless_tests::{Address, Mining, Stack, TxId, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxId, TxState, eventually, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

@@ -5,7 +5,7 @@
 use futures::future::join_all;
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
-use gapless_tests::{Address, Mining, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxState, eventually, payload};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use gapless_config::Secret;
 use gapless_signer::keystore;
-use gapless_tests::{
+use gapless_testkit::{
     Address, CliOutput, Fault, Grep, Service, SigningService, Stack, Submitter, TlsPostgres, TxId, U256,
     eventually, payload,
 };

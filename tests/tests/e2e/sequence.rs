@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ethers_core::utils::keccak256;
 use futures::future::join_all;
-use gapless_tests::{Address, Fault, H256, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload};
+use gapless_testkit::{
+    Address, Fault, H256, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload,
+};
 
 use crate::stack;
 

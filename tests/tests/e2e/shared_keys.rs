@@ -1,6 +1,6 @@
 //! Shared keys: externally used nonces are skipped, and our intents have their effect exactly once.
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, Mining, Node, Stack, StackBuilder, Submitter, TxId, TxState, eventually, payload,
 };
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Behaviour, Mining, Node, Service, SigningService, Stack, Submitter, TxId, TxState, U256,
     eventually, payload,
 };

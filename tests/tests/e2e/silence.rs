@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Mining, Service, Stack, Submitter, TcpProxy, TxId, TxState, eventually, payload,
 };
 

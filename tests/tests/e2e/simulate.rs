@@ -1,6 +1,6 @@
 //! Simulation of a transaction without sending it.
 
-use gapless_tests::{Address, Stack, TxState, U256, payload};
+use gapless_testkit::{Address, Stack, TxState, U256, payload};
 use serde_json::{Value, json};
 
 use crate::stack;

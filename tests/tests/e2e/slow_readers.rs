@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use gapless_tests::{Address, Client, Service, Stack, TxId, eventually, payload};
+use gapless_testkit::{Address, Client, Service, Stack, TxId, eventually, payload};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_signer::keystore;
-use gapless_tests::{Address, Service, U256, payload};
+use gapless_testkit::{Address, Service, U256, payload};
 use serde_json::json;
 use sqlx::Connection;
 

@@ -1,6 +1,6 @@
 //! Unmined transactions: the alarm, the policy, the operator, and the profile that only resends.
 
-use gapless_tests::{Address, Behaviour, Fault, Mining, SigningService, TxState, eventually, payload};
+use gapless_testkit::{Address, Behaviour, Fault, Mining, SigningService, TxState, eventually, payload};
 use serde_json::json;
 
 use crate::signers::wait_known;

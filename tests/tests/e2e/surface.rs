@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gapless_tests::{Address, Mining, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Mining, Stack, TxState, eventually, payload};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -284,7 +284,7 @@ async fn admin_routes_want_the_token_and_only_admins_see_a_nonce() {
             "a reason is needed"
         );
     }
-    let unknown = gapless_tests::Submitter::random();
+    let unknown = gapless_testkit::Submitter::random();
     let refused = stack.submitter_action(&unknown, "pause", "because").await;
     assert_eq!((refused.status, refused.code()), (404, "unknown_submitter"));
     let refused = stack.submitter_action(submitter, "release", "because").await;

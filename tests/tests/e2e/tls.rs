@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Authority, CERTIFIED, Identity, Service, Stack, Terminator, TlsPostgres, TxState, eventually,
     payload,
 };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{
+use gapless_testkit::{
     Address, Fault, Mining, Proxy, Stack, Submitter, TxId, TxRow, TxState, eventually, eventually_within,
     payload,
 };

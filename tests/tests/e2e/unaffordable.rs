@@ -1,6 +1,6 @@
 //! Unaffordable replacements are not made; if funds fell after one was made, an older affordable attempt is sent.
 
-use gapless_tests::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Stack, TxId, TxState, U256, eventually, payload};
 use serde_json::json;
 
 use crate::stack;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gapless_tests::LIMIT;
+use gapless_testkit::LIMIT;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::Connection;

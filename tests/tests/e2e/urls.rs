@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_tests::{Address, Fault, Mining, Node, Proxy, Service, Stack, TxState, eventually, payload};
+use gapless_testkit::{Address, Fault, Mining, Node, Proxy, Service, Stack, TxState, eventually, payload};
 use serde_json::json;
 
 use crate::stack;

@@ -10,7 +10,7 @@ use gapless_config::{Secret, Signer as SignerConfig};
 use gapless_domain::{Fees, RequestedTx, ReservationState, TxKind};
 use gapless_embed::{Accepted, EmbedError, Failure, HandlerTx, NonceContext, WithNonceError};
 use gapless_signer::{SignerSet, keystore};
-use gapless_tests::{Address, Stack, TxId, TxState, U256, payload};
+use gapless_testkit::{Address, Stack, TxId, TxState, U256, payload};
 use serde_json::json;
 
 use crate::stack;
@@ -300,7 +300,7 @@ async fn an_answer_that_cannot_be_paid_for_waits_at_its_nonce_until_it_can() {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0xa7));
     let value = 10u64.pow(18);
     let accepted = send(&stack, 0, transfer(to, value)).await.unwrap();
-    gapless_tests::eventually("it waits for funds", async || {
+    gapless_testkit::eventually("it waits for funds", async || {
         let row = stack.row(accepted.tx_id).await;
         if row.sub_state.as_deref() == Some("waiting_funds") { Ok(()) } else { Err(row) }
     })
@@ -332,7 +332,7 @@ async fn an_answer_that_cannot_be_paid_for_becomes_stuck_and_goes_on_once_it_can
     // The next owner reads it from the rows, and continues.
     worker.kill9();
     stack.start_worker().await;
-    gapless_tests::eventually("the next owner says what is missing", async || {
+    gapless_testkit::eventually("the next owner says what is missing", async || {
         let row = stack.row(accepted.tx_id).await;
         let waits = row.sub_state.as_deref() == Some("waiting_funds");
         if row.state == TxState::Stuck && waits { Ok(()) } else { Err(row) }

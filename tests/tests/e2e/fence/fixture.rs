@@ -8,7 +8,7 @@ use gapless_store::{
     Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
     NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
 };
-use gapless_tests::{Address, H256, Stack, TxId, TxState, U256, eventually};
+use gapless_testkit::{Address, H256, Stack, TxId, TxState, U256, eventually};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use gapless_config as config;
 use gapless_domain::{Nonce, WorkerId};
 use gapless_store::{Applied, Lease};
-use gapless_tests::{LIMIT, TxId};
+use gapless_testkit::{LIMIT, TxId};
 
 use super::fixture::{Fixture, LEASE};
 

@@ -1,7 +1,7 @@
 //! Execution plans of the store's statements: scans, and touched rows of `managed_tx`. Counted by EXPLAIN ANALYZE, so
 //! that the load of the machine does not matter.
 
-use gapless_tests::Stack;
+use gapless_testkit::Stack;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 

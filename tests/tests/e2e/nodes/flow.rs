@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use gapless_tests::{Address, Mining, NodeKind, TxState, payload};
+use gapless_testkit::{Address, Mining, NodeKind, TxState, payload};
 use serde_json::{Value, json};
 
 use super::held;

@@ -1,7 +1,7 @@
 //! Losses: responses, workers, mempools, whole chains.
 
 use futures::future::join_all;
-use gapless_tests::{Address, Fault, Mining, Node, NodeKind, NodeOptions, Stack, TxState, payload};
+use gapless_testkit::{Address, Fault, Mining, Node, NodeKind, NodeOptions, Stack, TxState, payload};
 
 use super::held;
 use crate::crash::{target, until_it_dies};

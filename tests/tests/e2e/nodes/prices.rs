@@ -1,6 +1,6 @@
 //! Prices in mempools, and gas limits of chains.
 
-use gapless_tests::{Address, NodeKind, TxState, U256, eventually, payload};
+use gapless_testkit::{Address, NodeKind, TxState, U256, eventually, payload};
 use serde_json::json;
 
 use super::held;
