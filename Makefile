@@ -5,6 +5,8 @@ CARGO ?= cargo
 ARGS ?=
 # Arguments of `make bench` and `make bench-quick`.
 BENCH ?=
+# Released binaries support the keys of both cloud services; development builds do not.
+RELEASE_FEATURES := gapless-worker/aws-kms,gapless-worker/gcp-kms
 DATA := .gapless
 
 .DEFAULT_GOAL := help
@@ -18,7 +20,7 @@ up: ## start a local stack and send a test transaction (ARGS=--once: then stop)
 	@target/debug/gapless up $(ARGS)
 
 build: ## build the binaries into target/release
-	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker
+	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker --features $(RELEASE_FEATURES)
 
 test: ## run all tests; they start their own PostgreSQL and anvil
 	$(CARGO) test --workspace
@@ -33,11 +35,12 @@ chaos: ## inject faults for five minutes and check the result (ARGS="--seed 7 --
 lint: ## check formatting, lints, and licences and sources of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features gapless-tests/every-node -- -D warnings
+	$(CARGO) clippy -p gapless-worker -p gapless-remote-signer -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
 	else echo "NOT CHECKED: licences and sources of dependencies; cargo-deny is not installed (cargo install cargo-deny)"; fi
 
 bench-build: ## build the benchmarks and the binaries in release mode
-	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench
+	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench --features $(RELEASE_FEATURES)
 
 bench: bench-build ## run all benchmarks, about ten minutes (BENCH="--only engine"; --help lists the options)
 	@target/release/gapless-bench $(BENCH)

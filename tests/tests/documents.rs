@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
@@ -244,6 +245,68 @@ fn the_domain_names_no_infrastructure() {
     let words = ["sqlx", "reqwest", "hyper", "tokio", "async ", ".await", "crate::store", "crate::chain"];
     assert_eq!(places(&["shared/domain/src"], &words), Vec::<String>::new());
     assert!(!places(&["shared/store/src"], &words).is_empty(), "the search works");
+}
+
+/// The packages that a crate of this workspace links, directly or not. Without those for tests and build scripts.
+fn linked_packages(package: &str) -> Vec<String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args([
+            "tree",
+            "--offline",
+            "--locked",
+            "-e",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "-p",
+            package,
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).unwrap();
+    tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_domain_and_embedding_programs_link_no_http_client() {
+    let network = ["gapless-http-client", "gapless-remote-signer", "gapless-telemetry", "reqwest", "hyper"];
+    let metrics = ["metrics", "metrics-exporter-prometheus"];
+    let both = [&network[..], &metrics].concat();
+    let domain = [&both[..], &["tokio", "sqlx", "rustls", "ring"]].concat();
+    for (package, forbidden) in [("gapless-domain", &domain), ("gapless-embed", &both)] {
+        let mut found = linked_packages(package);
+        assert!(found.iter().any(|name| name == "ethers-core"), "{package}: the tree was read");
+        found.retain(|name| forbidden.contains(&name.as_str()));
+        assert_eq!(found, Vec::<String>::new(), "linked by {package}");
+    }
+    let worker = linked_packages("gapless-worker");
+    assert!(both.iter().all(|name| worker.iter().any(|linked| linked == name)), "the search works");
+}
+
+/// sqlx and ethers link these too, so that only the manifests of our crates show who uses them.
+#[test]
+fn embedding_programs_link_no_cryptography_of_cloud_keys() {
+    let names = |manifest: &Path| -> Vec<String> {
+        let manifest: toml::Table = text(manifest).parse().unwrap();
+        let direct = manifest["dependencies"].as_table().unwrap();
+        direct
+            .keys()
+            .filter(|name| ["base64", "crc", "hmac", "ring"].contains(&name.as_str()))
+            .cloned()
+            .collect()
+    };
+    let manifest_of =
+        |package: &str| root().join("shared").join(package.trim_start_matches("gapless-")).join("Cargo.toml");
+    let ours: Vec<String> =
+        linked_packages("gapless-embed").into_iter().filter(|name| name.starts_with("gapless-")).collect();
+    assert!(ours.iter().any(|name| name == "gapless-signer"), "the tree was read");
+    for package in ours {
+        assert_eq!(names(&manifest_of(&package)), Vec::<String>::new(), "{package}");
+    }
+    assert_eq!(names(&manifest_of("gapless-remote-signer")).len(), 4, "the search works");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use gapless_config::Config;
 use gapless_domain::{Address, ChainId, SubmitterKey, WorkerId};
+use gapless_remote_signer::RemoteSigners;
 use gapless_signer::SignerSet;
 use gapless_store::notifier::{self, Notifier};
 use gapless_store::{Announced, Channel, Store, StoreError, Timeouts, database_warnings};
@@ -45,12 +46,13 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
         return Ok(());
     }
     let signers = Arc::new(SignerSet::load(&config.signer).await);
+    let remote_signers = RemoteSigners::load(&config.signer, signers.clone());
     for signer in ports.signers {
         signers.add(signer);
     }
     health.watch_signers(signers.clone());
     anyhow::ensure!(
-        !signers.is_empty() || signers.may_grow(),
+        !signers.is_empty() || remote_signers.may_grow(),
         "no key could be loaded: set signer.keystore, signer.raw_key_env or a remote signer"
     );
     let mut chains = HashMap::new();
@@ -88,7 +90,14 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));
     tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
-    tokio::spawn(discover(fleet.clone(), fleet_store.clone(), chains.clone(), signers.clone(), stop.clone()));
+    tokio::spawn(discover(
+        fleet.clone(),
+        fleet_store.clone(),
+        chains.clone(),
+        signers.clone(),
+        remote_signers,
+        stop.clone(),
+    ));
     crate::duties::start(&config, &fleet_store, &worker_id, &fleet, chains, &stop);
     tracing::info!(worker.id = %worker_id, signers = signers.len(), "worker started");
 
@@ -200,6 +209,7 @@ async fn discover(
     store: Store,
     chains: HashMap<ChainId, Arc<Chain>>,
     signers: Arc<SignerSet>,
+    remote_signers: RemoteSigners,
     stop: CancellationToken,
 ) {
     let (found, mut addresses) = mpsc::unbounded_channel::<Vec<Address>>();
@@ -215,7 +225,7 @@ async fn discover(
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        ((), ()) = async { tokio::join!(signers.discover(found), announcing) } => {}
+        ((), ()) = async { tokio::join!(remote_signers.discover(found), announcing) } => {}
     }
 }
 

@@ -14,7 +14,7 @@ use gapless_domain::{H256, SignedDraft, UnsignedTx};
 /// The first field that differs from the request. Without values, because clients can read this text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the signed transaction differs from the request: `{0}`")]
-pub(super) struct Difference(pub(super) &'static str);
+pub struct Difference(pub &'static str);
 
 const LEGACY: [&str; 9] = ["nonce", "gasPrice", "gas", "to", "value", "data", "v", "r", "s"];
 const EIP_2930: [&str; 11] =
@@ -35,7 +35,7 @@ const EIP_1559: [&str; 12] = [
 ];
 
 /// The draft, if `raw` is exactly `tx`; otherwise the first difference.
-pub(super) fn checked(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Difference> {
+pub fn check_signed(tx: &UnsignedTx, raw: Bytes) -> Result<SignedDraft, Difference> {
     let typed = tx.typed();
     let max_cost = tx.max_cost().ok_or(Difference("gas"))?;
     // A legacy transaction is an RLP list, whose first byte is never a type number.

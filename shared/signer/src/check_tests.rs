@@ -7,7 +7,7 @@ use gapless_domain::signature::HALF_ORDER;
 use gapless_domain::{Address, ChainId, Fees, Nonce, TxKind};
 
 fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
-    match checked(tx, raw.into()) {
+    match check_signed(tx, raw.into()) {
         Ok(_) => "none",
         Err(Difference(field)) => field,
     }
@@ -17,7 +17,7 @@ fn difference(tx: &UnsignedTx, raw: impl Into<Bytes>) -> &'static str {
 fn the_requested_transaction_is_accepted() {
     for tx in each_type() {
         let raw = signed(&wallet(), &tx);
-        let draft = checked(&tx, raw.clone()).unwrap();
+        let draft = check_signed(&tx, raw.clone()).unwrap();
         assert_eq!((draft.tx_hash, &draft.raw), (H256(keccak256(&raw)), &raw));
         assert_eq!((draft.nonce, draft.gas_limit, draft.fees), (tx.nonce, tx.gas_limit, tx.fees));
         assert_eq!(Some(draft.max_cost), tx.max_cost());

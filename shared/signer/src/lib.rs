@@ -1,26 +1,22 @@
 //! Signers: turn an unsigned transaction into signed bytes.
 //!
 //! A signer does not manage nonces or queues and never sends a transaction. Local keys are read once at startup and
-//! never logged. Keys of remote signers never enter this process.
+//! never logged. Remote signers are in `gapless-remote-signer`.
 
 mod check;
-mod discover;
 pub mod keystore;
-mod kms;
 mod local;
 mod own_keys;
 mod policy_signer;
 mod read;
-mod remote;
-mod remote_signer;
 mod set;
-mod transport;
 
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use async_trait::async_trait;
 
+pub use check::{Difference, check_signed};
 pub use local::LocalSigner;
 pub use policy_signer::PolicySigner;
 pub use read::{ReadSigned, read_signed};

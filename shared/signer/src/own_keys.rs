@@ -1,6 +1,7 @@
 //! Local keys: keystore files with one password, and raw keys in environment variables.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use futures::StreamExt;
 use zeroize::Zeroizing;
@@ -32,7 +33,7 @@ impl SignerSet {
             let source = path.display().to_string();
             match opened {
                 Ok(Ok(wallet)) => {
-                    self.insert(&source, LocalSigner::from_keystore(wallet));
+                    self.add_from(&source, Arc::new(LocalSigner::from_keystore(wallet)));
                 }
                 Ok(Err(error)) => self.report(&source, error.to_string()),
                 // The decryption library panics on unexpected lengths.
@@ -44,7 +45,7 @@ impl SignerSet {
     pub(super) fn load_raw_key(&self, name: &str) {
         match raw_key(name) {
             Ok(signer) => {
-                self.insert(name, signer);
+                self.add_from(name, Arc::new(signer));
             }
             Err(reason) => self.report(name, reason),
         }

@@ -8,7 +8,7 @@ use ethers_core::types::transaction::eip2930::AccessList;
 use ethers_core::types::{Bytes, NameOrAddress, TransactionRequest, U256};
 use ethers_core::utils::rlp::Rlp;
 
-use super::check::checked;
+use super::check::check_signed;
 use gapless_domain::{Address, ChainId, Fees, Nonce, Payload, SignedDraft, Speed, TxKind, UnsignedTx};
 
 /// The decoded payload, and the bytes as a draft.
@@ -38,7 +38,7 @@ pub fn read_signed(
     let (payload, fees) = content(&typed)?;
     let gas_limit = payload.gas_limit.unwrap_or_default();
     let unsigned = UnsignedTx { chain_id, from, nonce, gas_limit, fees, payload };
-    let draft = checked(&unsigned, raw.clone()).map_err(|difference| match difference.0 {
+    let draft = check_signed(&unsigned, raw.clone()).map_err(|difference| match difference.0 {
         "from" => "not signed by the submitter".to_owned(),
         field => format!("`{field}` is not in canonical encoding"),
     })?;

@@ -1,8 +1,7 @@
 //! All keys this process can sign with: local keys, read once at startup, and keys of remote signers.
 //!
-//! A key that cannot be read is reported and skipped. Configured addresses of remote signers are present from the
-//! start, even if the signer is unreachable. Other addresses of remote signers are added when the signer responds
-//! (`discover`).
+//! A key that cannot be read is reported and skipped. Keys of remote signers are added by `gapless-remote-signer`, also
+//! later.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,10 +9,6 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use sha2::{Digest, Sha256};
 
 use super::Signer;
-use super::discover::Source;
-use super::kms::{AwsKms, Cloud, CloudKey, GcpKms};
-use super::remote::{Protocol, Remote};
-use super::remote_signer::RemoteSigner;
 use gapless_config as config;
 use gapless_domain::Address;
 
@@ -28,83 +23,32 @@ pub struct SignerProblem {
 #[derive(Debug, Default)]
 pub struct SignerSet {
     known: RwLock<Known>,
-    pub(super) sources: Vec<Source>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+struct Known {
     signers: BTreeMap<Address, Arc<dyn Signer>>,
-    pub(super) problems: Vec<SignerProblem>,
+    problems: Vec<SignerProblem>,
 }
 
 impl SignerSet {
-    /// Loads the configured keys without network access. Failures are in `problems` and in the log.
+    /// Loads the configured local keys. Failures are in `problems` and in the log.
     pub async fn load(config: &config::Signer) -> SignerSet {
-        let mut set = SignerSet::default();
+        let set = SignerSet::default();
         if let Some(dir) = &config.keystore {
             set.load_keystore(dir, config).await;
         }
         for name in &config.raw_key_env {
             set.load_raw_key(name);
         }
-        for (protocol, remotes) in [
-            (Protocol::JsonRpc, &config.json_rpc),
-            (Protocol::Clef, &config.clef),
-            (Protocol::Service, &config.http),
-        ] {
-            for (index, remote) in remotes.iter().enumerate() {
-                let name = format!("signer.{}.{index}", protocol.name());
-                match Remote::new(protocol, remote) {
-                    Ok(remote_signer) => {
-                        set.add_source(name, Arc::new(remote_signer), remote.addresses.clone())
-                    }
-                    Err(reason) => set.report(&name, reason),
-                }
-            }
-        }
-        for (index, aws) in config.aws_kms.iter().enumerate() {
-            set.add_cloud(format!("signer.aws_kms.{index}"), AwsKms::new(aws), &aws.keys);
-        }
-        for (index, gcp) in config.gcp_kms.iter().enumerate() {
-            set.add_cloud(format!("signer.gcp_kms.{index}"), GcpKms::new(gcp), &gcp.keys);
-        }
         set
-    }
-
-    /// Each key is a separate source, so that a failing key does not affect the others.
-    fn add_cloud(
-        &mut self,
-        name: String,
-        cloud: Result<impl Cloud + 'static, String>,
-        keys: &[config::CloudKey],
-    ) {
-        let cloud: Arc<dyn Cloud> = match cloud {
-            Ok(cloud) => Arc::new(cloud),
-            Err(reason) => return self.report(&name, reason),
-        };
-        for (index, key) in keys.iter().enumerate() {
-            let remote_signer = CloudKey::new(Arc::clone(&cloud), &key.id);
-            self.add_source(
-                format!("{name}.keys.{index}"),
-                Arc::new(remote_signer),
-                Vec::from_iter(key.address),
-            );
-        }
-    }
-
-    fn add_source(&mut self, name: String, remote_signer: Arc<dyn RemoteSigner>, listed: Vec<Address>) {
-        let source = Source { name, remote_signer, listed };
-        for address in &source.listed {
-            self.insert_remote(&source, *address);
-        }
-        self.sources.push(source);
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn change(&self) -> RwLockWriteGuard<'_, Known> {
+    fn change(&self) -> RwLockWriteGuard<'_, Known> {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -125,11 +69,6 @@ impl SignerSet {
         self.known().signers.is_empty()
     }
 
-    /// Whether `discover` may still find addresses.
-    pub fn may_grow(&self) -> bool {
-        self.sources.iter().any(|source| source.listed.is_empty())
-    }
-
     /// Current problems; those of a remote signer are removed when it responds.
     pub fn problems(&self) -> Vec<SignerProblem> {
         self.known().problems.clone()
@@ -146,15 +85,12 @@ impl SignerSet {
 
     /// Adds a custom signer. False: the address already has a signer.
     pub fn add(&self, signer: Arc<dyn Signer>) -> bool {
-        self.insert_shared("custom signer", signer)
+        self.add_from("custom signer", signer)
     }
 
-    /// False: the address already has a signer.
-    pub(super) fn insert(&self, source: &str, signer: impl Signer + 'static) -> bool {
-        self.insert_shared(source, Arc::new(signer))
-    }
-
-    fn insert_shared(&self, source: &str, signer: Arc<dyn Signer>) -> bool {
+    /// Like `add`. A problem is reported for `source`: a path, the name of an environment variable, or a configuration
+    /// key.
+    pub fn add_from(&self, source: &str, signer: Arc<dyn Signer>) -> bool {
         let address = signer.address();
         let mut known = self.change();
         if known.signers.contains_key(&address) {
@@ -166,9 +102,28 @@ impl SignerSet {
         true
     }
 
-    pub(super) fn report(&self, source: &str, reason: String) {
+    /// Logs a problem and adds it to the others of its source.
+    pub fn report(&self, source: &str, reason: String) {
         tracing::error!(source, reason, "could not load a key; continuing with the others");
         self.change().problems.push(SignerProblem { source: source.to_owned(), reason });
+    }
+
+    /// Replaces the first problem of this source, or adds one. Not logged. False: the reason is the same as before.
+    pub fn set_problem(&self, source: &str, reason: &str) -> bool {
+        let mut known = self.change();
+        match known.problems.iter_mut().find(|problem| problem.source == source) {
+            Some(problem) if problem.reason == reason => return false,
+            Some(problem) => reason.clone_into(&mut problem.reason),
+            None => {
+                known.problems.push(SignerProblem { source: source.to_owned(), reason: reason.to_owned() });
+            }
+        }
+        true
+    }
+
+    /// Removes all problems of this source.
+    pub fn clear_problems(&self, source: &str) {
+        self.change().problems.retain(|problem| problem.source != source);
     }
 }
 

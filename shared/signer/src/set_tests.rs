@@ -1,11 +1,6 @@
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
-
-use tokio::sync::mpsc;
 
 use super::super::keystore;
-use super::super::testing::{Act, FakeSigner};
 use super::*;
 use gapless_config::Secret;
 
@@ -76,75 +71,16 @@ async fn the_fingerprint_depends_on_the_addresses_alone() {
     assert_ne!(prints[0], SignerSet::default().fingerprint());
 }
 
-/// Polls until `seen` returns true.
-async fn until(what: &str, mut seen: impl FnMut() -> bool) {
-    let waiting = async {
-        while !seen() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap_or_else(|_| panic!("{what}"));
-}
-
-#[tokio::test]
-async fn listed_addresses_are_present_at_once_and_others_when_the_signer_responds() {
-    let up = Arc::new(AtomicBool::new(false));
-    let (listed, asked, local) = (Address::repeat_byte(1), Address::repeat_byte(2), Address::repeat_byte(3));
-    let open = Arc::clone(&up);
-    let fake = FakeSigner::start(move |_| match open.load(Relaxed) {
-        true => Act::Answer(200, serde_json::json!({ "addresses": [listed, asked] }).to_string()),
-        false => Act::Answer(503, String::new()),
-    })
-    .await;
-    let at = || config::RemoteSigner::at(&fake.url);
-    let config = config::Signer {
-        http: vec![config::RemoteSigner { addresses: vec![listed, local], ..at() }, at()],
-        ..config::Signer::default()
-    };
-    let set = Arc::new(SignerSet::load(&config).await);
-    assert_eq!((set.addresses(), set.may_grow()), (vec![listed, local], true));
-    assert_eq!(set.get(&listed).unwrap().kind(), "http");
-    assert!(set.problems().is_empty() && set.get(&asked).is_none());
-
-    let (found, mut news) = mpsc::unbounded_channel();
-    let discovering = {
-        let set = Arc::clone(&set);
-        tokio::spawn(async move { set.discover(found).await })
-    };
-    until("both are reported", || set.problems().len() == 2).await;
-    assert!(set.problems()[0].reason.contains("503"), "{:?}", set.problems());
-    let before = set.fingerprint();
-    up.store(true, Relaxed);
-    assert_eq!(news.recv().await, Some(vec![asked]), "the other address has a signer already");
-    discovering.await.unwrap();
-    assert_eq!(news.recv().await, None, "discovery has ended");
-    assert_eq!(set.addresses(), vec![listed, asked, local]);
-    assert_ne!(set.fingerprint(), before);
-    let reasons: Vec<String> = set.problems().into_iter().map(|problem| problem.reason).collect();
-    assert_eq!(reasons.len(), 2, "{reasons:?}");
-    assert!(reasons.iter().any(|reason| reason.contains("does not sign for 0x0303")), "{reasons:?}");
-    assert!(reasons.iter().any(|reason| reason.contains("already has a signer")), "{reasons:?}");
-}
-
-#[tokio::test]
-async fn an_unresponsive_signer_does_not_delay_another() {
-    let silent = FakeSigner::start(|_| Act::Hang).await;
-    let fake = FakeSigner::start(|asked| {
-        let result = [Address::repeat_byte(5)];
-        Act::Answer(200, serde_json::json!({ "id": asked.body["id"], "result": result }).to_string())
-    })
-    .await;
-    let config = config::Signer {
-        json_rpc: vec![config::RemoteSigner::at(&silent.url), config::RemoteSigner::at(&fake.url)],
-        ..config::Signer::default()
-    };
-    let set = Arc::new(SignerSet::load(&config).await);
-    assert!(set.is_empty() && set.may_grow());
-    let (found, mut news) = mpsc::unbounded_channel();
-    let discovering = {
-        let set = Arc::clone(&set);
-        tokio::spawn(async move { set.discover(found).await })
-    };
-    assert_eq!(news.recv().await, Some(vec![Address::repeat_byte(5)]));
-    discovering.abort();
+#[test]
+fn a_problem_of_a_source_is_replaced_and_removed() {
+    let set = SignerSet::default();
+    assert!(set.set_problem("signer.http.0", "HTTP 503") && set.set_problem("signer.http.1", "HTTP 503"));
+    assert!(!set.set_problem("signer.http.0", "HTTP 503"), "nothing changed");
+    assert!(set.set_problem("signer.http.0", "HTTP 500"));
+    let problem =
+        |source: &str, reason: &str| SignerProblem { source: source.to_owned(), reason: reason.to_owned() };
+    let other = problem("signer.http.1", "HTTP 503");
+    assert_eq!(set.problems(), [problem("signer.http.0", "HTTP 500"), other.clone()]);
+    set.clear_problems("signer.http.0");
+    assert_eq!(set.problems(), [other]);
 }

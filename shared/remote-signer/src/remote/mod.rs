@@ -117,14 +117,7 @@ impl RemoteSigner for Remote {
                 Err(error) => Err(error),
             },
         };
-        match listed {
-            Ok(list) => wire::addresses(list),
-            Err(
-                SignFailure::Refused(reason)
-                | SignFailure::Unavailable(reason)
-                | SignFailure::WrongKey(reason),
-            ) => Err(reason),
-        }
+        wire::addresses(listed.map_err(SignFailure::into_reason)?)
     }
 
     async fn raw(&self, tx: &UnsignedTx) -> Result<Bytes, SignFailure> {

@@ -1,5 +1,7 @@
 //! Google Cloud KMS: two methods of its REST API, with the checksums that Google recommends to verify.
 
+mod token;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +15,7 @@ use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::google_token::AccessToken;
+use self::token::AccessToken;
 use super::temporary::ServiceClock;
 use super::{Cloud, Failure};
 use crate::transport::{Reply, Route, Transport};

@@ -109,4 +109,14 @@ mod tests {
             assert_eq!(authorization(&keys, "us-east-1", "service", at, &request), expected);
         }
     }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let keys = AwsKeys {
+            access_key_id: "AKIDEXAMPLE".into(),
+            secret: Secret::new("hunter2"),
+            session_token: Some(Secret::new("hunter3")),
+        };
+        assert!(!format!("{keys:?}").contains("hunter"));
+    }
 }

@@ -5,11 +5,12 @@ use ethers_core::types::U256;
 use ethers_signers::{LocalWallet, Signer as _};
 use serde_json::{Value, json};
 
-use super::super::remote_signer::RemoteKey;
-use super::super::testing::{Act, Asked, FakeSigner, each_type, signed, wallet};
 use super::*;
-use crate::{Signer, SignerError};
+use crate::remote_signer::RemoteKey;
+use crate::testing::{Act, Asked, FakeSigner};
 use gapless_domain::Nonce;
+use gapless_signer::testing::{each_type, signed, wallet};
+use gapless_signer::{Signer, SignerError};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::JsonRpc, Protocol::Clef, Protocol::Service];
 

@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use super::temporary::{ServiceClock, Temporary};
-use crate::transport::{Route, Transport, with_form};
+use crate::kms::temporary::{ServiceClock, Temporary};
+use crate::kms::with_form;
+use crate::transport::{Route, Transport};
 use gapless_config::Secret;
 use gapless_config::endpoint::exposes_secrets;
 

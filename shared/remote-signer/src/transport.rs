@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+#[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
 use chrono::{DateTime, Utc};
-use reqwest::header::{DATE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Identity, Method, RequestBuilder, Url};
 use tokio::sync::Semaphore;
@@ -52,6 +52,7 @@ pub(super) struct Transport {
 pub(super) struct Reply {
     pub(super) status: u16,
     /// The server's clock.
+    #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
     pub(super) date: Option<DateTime<Utc>>,
     pub(super) body: Zeroizing<Vec<u8>>,
 }
@@ -97,6 +98,7 @@ impl Transport {
     }
 
     /// The value of the `host` header.
+    #[cfg(feature = "aws-kms")]
     pub(super) fn host(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         match self.url.port() {
@@ -119,8 +121,8 @@ impl Transport {
         let _slot = self.slots.acquire().await.expect("an open semaphore");
         let mut response = request.send().await.map_err(|error| self.failed(error))?;
         let status = response.status().as_u16();
-        let date = response.headers().get(DATE).and_then(|value| value.to_str().ok());
-        let date = date.and_then(|text| DateTime::parse_from_rfc2822(text).ok()).map(|date| date.to_utc());
+        #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
+        let date = date_of(&response);
         let mut body = Zeroizing::new(Vec::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
@@ -128,7 +130,12 @@ impl Transport {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Reply { status, date, body })
+        Ok(Reply {
+            status,
+            #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
+            date,
+            body,
+        })
     }
 
     fn failed(&self, error: reqwest::Error) -> String {
@@ -139,24 +146,10 @@ impl Transport {
     }
 }
 
-/// Adds a header marked as sensitive, so that it is not logged.
-pub(super) fn with_secret(
-    request: RequestBuilder,
-    name: &str,
-    value: &str,
-) -> Result<RequestBuilder, String> {
-    let value = HeaderValue::from_str(value).map_err(|_| "invalid credentials for a header".to_owned());
-    let mut value = value?;
-    value.set_sensitive(true);
-    Ok(request.header(name, value))
-}
-
-/// Sets a form-urlencoded body.
-pub(super) fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
-    let mut url = Url::parse("form:").expect("a scheme is a URL");
-    url.query_pairs_mut().extend_pairs(pairs);
-    let body = url.query().unwrap_or_default().to_owned();
-    request.header("content-type", "application/x-www-form-urlencoded").body(body)
+#[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
+fn date_of(response: &reqwest::Response) -> Option<DateTime<Utc>> {
+    let text = response.headers().get(reqwest::header::DATE)?.to_str().ok()?;
+    Some(DateTime::parse_from_rfc2822(text).ok()?.to_utc())
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {

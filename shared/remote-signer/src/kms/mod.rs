@@ -3,12 +3,11 @@
 //! Such a service signs a digest and cannot refuse a transaction, so every failure is temporary and the intent waits.
 //! The transaction is assembled here and then checked like that of any remote signer.
 
+#[cfg(feature = "aws-kms")]
 mod aws;
-mod aws_credentials;
 mod curve;
+#[cfg(feature = "gcp-kms")]
 mod google;
-mod google_token;
-mod sigv4;
 mod temporary;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +15,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ethers_core::types::{Bytes, H256, Signature};
+use reqwest::{RequestBuilder, Url};
 
+#[cfg(feature = "aws-kms")]
 pub(super) use self::aws::AwsKms;
+#[cfg(feature = "gcp-kms")]
 pub(super) use self::google::GcpKms;
 use super::remote_signer::{RemoteSigner, SignFailure, sanitize};
 use gapless_domain::signature::v;
@@ -26,6 +28,14 @@ use gapless_domain::{Address, UnsignedTx};
 /// An environment variable; empty counts as absent.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Sets a form-urlencoded body.
+fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
+    let mut url = Url::parse("form:").expect("a scheme is a URL");
+    url.query_pairs_mut().extend_pairs(pairs);
+    let body = url.query().unwrap_or_default().to_owned();
+    request.header("content-type", "application/x-www-form-urlencoded").body(body)
 }
 
 /// Operations of a key management service.

@@ -1,29 +1,17 @@
 //! Queries remote signers for their addresses until each has responded.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::remote_signer::{RemoteKey, RemoteSigner};
-use super::set::{SignerProblem, SignerSet};
+use super::remote_signers::{RemoteSigners, Source};
 use gapless_domain::Address;
 
 /// Initial and maximum backoff between queries to a remote signer that does not respond.
 const RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(15);
 
-/// A configured remote signer.
-#[derive(Debug)]
-pub(super) struct Source {
-    /// Its configuration key.
-    pub(super) name: String,
-    pub(super) remote_signer: Arc<dyn RemoteSigner>,
-    /// Configured addresses. Empty: the signer is queried.
-    pub(super) listed: Vec<Address>,
-}
-
-impl SignerSet {
+impl RemoteSigners {
     /// Queries every remote signer for its addresses concurrently, each until it responds. New addresses are usable at
     /// once and are sent to `found`.
     pub async fn discover(&self, found: mpsc::UnboundedSender<Vec<Address>>) {
@@ -45,7 +33,7 @@ impl SignerSet {
                         addresses = addresses.len(),
                         "remote signer reachable"
                     );
-                    self.clear_problem(source);
+                    self.signers.clear_problems(&source.name);
                     return self.add_addresses(source, addresses, found);
                 }
                 Err(reason) => reason,
@@ -64,43 +52,28 @@ impl SignerSet {
         found: &mpsc::UnboundedSender<Vec<Address>>,
     ) {
         for missing in source.listed.iter().filter(|address| !addresses.contains(address)) {
-            self.report(&source.name, format!("it does not sign for {missing:#x}, which is configured"));
+            self.signers
+                .report(&source.name, format!("it does not sign for {missing:#x}, which is configured"));
         }
         if !source.listed.is_empty() {
             return;
         }
         let new: Vec<Address> =
-            addresses.into_iter().filter(|address| self.insert_remote(source, *address)).collect();
+            addresses.into_iter().filter(|address| self.add_address(source, *address)).collect();
         // The receiver is gone only during shutdown.
         let _ = found.send(new);
     }
 
-    /// False: the address already has a signer.
-    pub(super) fn insert_remote(&self, source: &Source, address: Address) -> bool {
-        let signer = RemoteKey::new(address, Arc::clone(&source.remote_signer));
-        self.insert(&source.name, signer)
-    }
-
     /// Records and logs why a remote signer does not respond; logged once until the reason changes.
     fn set_problem(&self, source: &Source, reason: String) {
-        let mut known = self.change();
-        match known.problems.iter_mut().find(|problem| problem.source == source.name) {
-            Some(problem) if problem.reason == reason => return,
-            Some(problem) => problem.reason.clone_from(&reason),
-            None => {
-                known.problems.push(SignerProblem { source: source.name.clone(), reason: reason.clone() });
-            }
+        if !self.signers.set_problem(&source.name, &reason) {
+            return;
         }
-        drop(known);
         tracing::error!(
             source = source.name,
             endpoint = source.remote_signer.shown(),
             reason,
             "remote signer does not respond; retrying"
         );
-    }
-
-    fn clear_problem(&self, source: &Source) {
-        self.change().problems.retain(|problem| problem.source != source.name);
     }
 }

@@ -9,8 +9,10 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::sigv4::AwsKeys;
-use super::temporary::{ServiceClock, Temporary};
-use crate::transport::{Route, Transport, with_form, with_secret};
+use super::with_secret;
+use crate::kms::temporary::{ServiceClock, Temporary};
+use crate::kms::with_form;
+use crate::transport::{Route, Transport};
 use gapless_config::endpoint::exposes_secrets;
 use gapless_config::{self as config, AwsCredentials, Secret};
 
@@ -224,5 +226,5 @@ fn section(file: &str, profile: &str) -> Option<AwsKeys> {
 }
 
 #[cfg(test)]
-#[path = "aws_credentials_tests.rs"]
+#[path = "credentials_tests.rs"]
 mod tests;

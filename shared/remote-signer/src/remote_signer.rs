@@ -9,9 +9,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use ethers_core::types::Bytes;
 
-use super::check::checked;
-use super::{Signer, SignerError};
 use gapless_domain::{Address, SignedDraft, UnsignedTx};
+use gapless_signer::{Signer, SignerError, check_signed};
 use gapless_telemetry::{metrics as m, register_counter};
 
 /// Maximum length of a remote signer's message in characters.
@@ -39,7 +38,18 @@ pub(super) enum SignFailure {
     Unavailable(String),
     /// The signature is invalid or of another key. A signer that only receives digests cannot refuse a transaction, so
     /// retry.
+    #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
     WrongKey(String),
+}
+
+impl SignFailure {
+    pub(super) fn into_reason(self) -> String {
+        match self {
+            SignFailure::Refused(reason) | SignFailure::Unavailable(reason) => reason,
+            #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
+            SignFailure::WrongKey(reason) => reason,
+        }
+    }
 }
 
 /// One address of a remote signer.
@@ -69,9 +79,10 @@ impl RemoteKey {
             Ok(raw) => raw,
             Err(SignFailure::Refused(reason)) => return ("refused", Err(refused(reason))),
             Err(SignFailure::Unavailable(reason)) => return ("unavailable", Err(unavailable(reason))),
+            #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
             Err(SignFailure::WrongKey(reason)) => return ("different", Err(unavailable(reason))),
         };
-        match checked(tx, raw) {
+        match check_signed(tx, raw) {
             Ok(draft) => ("signed", Ok(draft)),
             Err(difference) => {
                 tracing::error!(

@@ -1,20 +1,24 @@
 //! AWS KMS: two actions of its JSON API.
 
+mod credentials;
+mod sigv4;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ethers_core::types::H256;
-use reqwest::Method;
+use reqwest::header::HeaderValue;
+use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::aws_credentials::Credentials;
-use super::sigv4::{self, Request};
+use self::credentials::Credentials;
+use self::sigv4::Request;
 use super::temporary::ServiceClock;
 use super::{Cloud, Failure};
-use crate::transport::{Reply, Route, Transport, with_secret};
+use crate::transport::{Reply, Route, Transport};
 use gapless_config as config;
 
 const CONTENT_TYPE: &str = "application/x-amz-json-1.1";
@@ -78,6 +82,14 @@ impl AwsKms {
         }
         Err(failure)
     }
+}
+
+/// Adds a header marked as sensitive, so that it is not logged.
+fn with_secret(request: RequestBuilder, name: &str, value: &str) -> Result<RequestBuilder, String> {
+    let value = HeaderValue::from_str(value).map_err(|_| "invalid credentials for a header".to_owned());
+    let mut value = value?;
+    value.set_sensitive(true);
+    Ok(request.header(name, value))
 }
 
 #[derive(Deserialize)]
