@@ -75,7 +75,7 @@ pub(crate) struct Client<'a> {
 
 impl<'a> Client<'a> {
     pub(crate) fn new(run: &'a ChaosRun, submitter: usize, number: usize) -> Client<'a> {
-        let http = reqwest::Client::builder().timeout(TIMEOUT).build().expect("a client");
+        let http = gapless_http_client::client_builder().timeout(TIMEOUT).build().expect("a client");
         let name = format!("s{submitter}c{number}");
         let seed = run.options.seed ^ ((submitter as u64 + 1) << 32) ^ ((number as u64 + 1) << 16);
         let with_policy = run.options.with_policy() == Some(submitter);

@@ -39,17 +39,18 @@ pub(crate) async fn gather(run: &ChaosRun) -> Evidence {
     }
 }
 
-#[derive(sqlx::FromRow)]
-struct RawIntent {
-    tx_id: String,
-    request: String,
-    submitter: String,
-    state: String,
-    sub_state: Option<String>,
-    code: Option<String>,
-    nonce: Option<i64>,
-    created_at: f64,
-    finished_at: Option<f64>,
+gapless_testkit::row_struct! {
+    struct RawIntent {
+        tx_id: String,
+        request: String,
+        submitter: String,
+        state: String,
+        sub_state: Option<String>,
+        code: Option<String>,
+        nonce: Option<i64>,
+        created_at: f64,
+        finished_at: Option<f64>,
+    }
 }
 
 async fn intents(db: &PgPool) -> sqlx::Result<Vec<Intent>> {
@@ -176,14 +177,15 @@ async fn protected(db: &PgPool) -> sqlx::Result<Vec<String>> {
     sqlx::query_scalar(query).fetch_all(db).await
 }
 
-/// The database part of a sample of one submitter.
-#[derive(sqlx::FromRow)]
-pub(crate) struct Visible {
-    pub submitter: String,
-    pub open: i64,
-    pub progress: String,
-    pub token: i64,
-    pub events: Vec<String>,
+gapless_testkit::row_struct! {
+    /// The database part of a sample of one submitter.
+    pub(crate) struct Visible {
+        pub submitter: String,
+        pub open: i64,
+        pub progress: String,
+        pub token: i64,
+        pub events: Vec<String>,
+    }
 }
 
 /// Progress: the number of final intents, and state, hash and block of each intent with a nonce. New requests,

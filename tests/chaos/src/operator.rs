@@ -22,7 +22,7 @@ const NAMED: f64 = 0.4;
 /// Runs forever, also after the last fault: a submitter in PROTECT needs an operator.
 pub(crate) async fn watch_and_act(run: &ChaosRun) {
     let mut rng = StdRng::seed_from_u64(run.options.seed ^ 0x0be7_a705);
-    let http = reqwest::Client::builder().timeout(TIMEOUT).build().expect("a client");
+    let http = gapless_http_client::client_builder().timeout(TIMEOUT).build().expect("a client");
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         if run.options.crew != Crew::Product {

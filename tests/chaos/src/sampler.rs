@@ -41,7 +41,7 @@ impl Sampler {
 
 /// Takes samples forever. The reference worker has no states, metrics or events, so its runs are not sampled.
 pub(crate) async fn watch(run: &ChaosRun) {
-    let http = reqwest::Client::builder().timeout(ANSWER_WITHIN).build().expect("a client");
+    let http = gapless_http_client::client_builder().timeout(ANSWER_WITHIN).build().expect("a client");
     // Last progress of each submitter, and when it was first seen.
     let mut moved: HashMap<String, (String, f64)> = HashMap::new();
     loop {

@@ -11,37 +11,41 @@ use super::history::History;
 use super::ledger::Tx;
 use ends::Facts;
 
-#[derive(sqlx::FromRow)]
-struct IntentRow {
-    tx_id: Uuid,
-    state: String,
-    nonce: Option<i64>,
-    /// Code of the last error.
-    code: Option<String>,
-    block_hash: Option<String>,
+gapless_testkit::row_struct! {
+    struct IntentRow {
+        tx_id: Uuid,
+        state: String,
+        nonce: Option<i64>,
+        /// Code of the last error.
+        code: Option<String>,
+        block_hash: Option<String>,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct CursorRow {
-    start_nonce: i64,
-    next_nonce: i64,
+gapless_testkit::row_struct! {
+    struct CursorRow {
+        start_nonce: i64,
+        next_nonce: i64,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct ExternalRow {
-    first_nonce: i64,
-    last_nonce: i64,
+gapless_testkit::row_struct! {
+    struct ExternalRow {
+        first_nonce: i64,
+        last_nonce: i64,
+    }
 }
 
-#[derive(sqlx::FromRow)]
-struct AttemptRow {
-    tx_id: Uuid,
-    nonce: i64,
-    tx_hash: String,
-    fencing_token: i64,
-    ordinal: i32,
-    /// An external transaction consumed its nonce, and its intent got another one.
-    displaced: bool,
+gapless_testkit::row_struct! {
+    struct AttemptRow {
+        tx_id: Uuid,
+        nonce: i64,
+        tx_hash: String,
+        fencing_token: i64,
+        ordinal: i32,
+        /// An external transaction consumed its nonce, and its intent got another one.
+        displaced: bool,
+    }
 }
 
 /// All violations.

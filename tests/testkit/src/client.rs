@@ -41,7 +41,7 @@ impl Answer {
 
 impl Client {
     pub(crate) fn new(base: String, admin_token: &'static str) -> Client {
-        let http = reqwest::Client::builder().timeout(TIMEOUT).build().expect("a client");
+        let http = gapless_http_client::client_builder().timeout(TIMEOUT).build().expect("a client");
         Client { http, base, admin_token, key: None }
     }
 

@@ -54,7 +54,7 @@ impl Node {
             held: options.mining == Mining::Manual,
             state: log.with_extension("json"),
             log: log.to_owned(),
-            http: reqwest::Client::new(),
+            http: gapless_http_client::client_builder().build().expect("a client"),
         };
         match kind {
             NodeKind::Anvil => {}

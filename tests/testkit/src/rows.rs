@@ -49,17 +49,39 @@ pub struct CursorRow {
     pub protect_reason: Option<String>,
 }
 
-#[derive(sqlx::FromRow)]
-struct RawTx {
-    tx_id: Uuid,
-    state: String,
-    sub_state: Option<String>,
-    nonce: Option<i64>,
-    tx_hash: Option<Vec<u8>>,
-    submit_attempts: i32,
-    last_error: Option<String>,
-    block_number: Option<i64>,
-    fencing_token: Option<i64>,
+/// Defines a struct that is read from the columns with the names of its fields. Like the derive macro of sqlx, for which
+/// sqlx would be compiled twice.
+#[macro_export]
+macro_rules! row_struct {
+    (
+        $(#[$meta:meta])*
+        $vis:vis struct $name:ident { $($(#[$doc:meta])* $column_vis:vis $column:ident: $type:ty,)* }
+    ) => {
+        $(#[$meta])*
+        $vis struct $name {
+            $($(#[$doc])* $column_vis $column: $type,)*
+        }
+
+        impl sqlx::FromRow<'_, sqlx::postgres::PgRow> for $name {
+            fn from_row(row: &sqlx::postgres::PgRow) -> sqlx::Result<Self> {
+                Ok($name { $($column: sqlx::Row::try_get(row, stringify!($column))?,)* })
+            }
+        }
+    };
+}
+
+crate::row_struct! {
+    struct RawTx {
+        tx_id: Uuid,
+        state: String,
+        sub_state: Option<String>,
+        nonce: Option<i64>,
+        tx_hash: Option<Vec<u8>>,
+        submit_attempts: i32,
+        last_error: Option<String>,
+        block_number: Option<i64>,
+        fencing_token: Option<i64>,
+    }
 }
 
 fn number(value: i64) -> u64 {

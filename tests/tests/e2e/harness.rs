@@ -17,13 +17,23 @@ async fn a_test_that_forgets_the_audit_fails() {
 
 /// For responses that must not come. Long enough for a loaded machine to read the request.
 async fn ask(url: &str, body: &Value) -> reqwest::Result<Value> {
-    let client = reqwest::Client::builder().timeout(Duration::from_secs(2)).build()?;
+    let client = gapless_http_client::client_builder().timeout(Duration::from_secs(2)).build()?;
     client.post(url).json(body).send().await?.json().await
 }
 
 /// For responses that must come, also on a loaded machine.
 async fn ask_patiently(url: &str, body: &Value) -> Value {
-    reqwest::Client::new().post(url).json(body).send().await.unwrap().json().await.unwrap()
+    gapless_http_client::client_builder()
+        .build()
+        .expect("a client")
+        .post(url)
+        .json(body)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap()
 }
 
 fn call(id: u64, method: &str, params: Value) -> Value {

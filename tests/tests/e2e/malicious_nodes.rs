@@ -107,8 +107,11 @@ async fn a_reader_without_a_limit_drowns() {
     let proxy = Proxy::start("http://127.0.0.1:1").await;
     for announced in [true, false] {
         proxy.always("*", flood(announced));
-        let asked =
-            reqwest::Client::new().post(proxy.url()).json(&json!({ "id": 1, "method": "eth_chainId" }));
+        let asked = gapless_http_client::client_builder()
+            .build()
+            .expect("a client")
+            .post(proxy.url())
+            .json(&json!({ "id": 1, "method": "eth_chainId" }));
         let body = asked.send().await.unwrap().bytes().await.unwrap();
         assert_eq!(body.len(), FLOOD_BYTES);
         proxy.clear();
@@ -132,7 +135,7 @@ async fn nobody_is_followed_elsewhere() {
     assert_eq!(elsewhere.all_calls(), 0);
     assert!(!stack.row(second).await.state.is_terminal());
     // The negative control: a client that follows redirects arrives there.
-    let client = |policy| reqwest::Client::builder().redirect(policy).build().unwrap();
+    let client = |policy| gapless_http_client::client_builder().redirect(policy).build().unwrap();
     let ask = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": [] });
     client(Policy::limited(3)).post(stack.proxy().url()).json(&ask).send().await.unwrap();
     assert_eq!(elsewhere.all_calls(), 1);

@@ -199,7 +199,7 @@ async fn a_node_behind_tls_is_asked_if_its_authority_is_known() {
 fn trusting(authority: &Authority) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(authority.pem().as_bytes()).unwrap();
     // Each request has its own connection, and so the current certificate.
-    reqwest::Client::builder().tls_certs_only([root]).pool_max_idle_per_host(0).build().unwrap()
+    gapless_http_client::client_builder().tls_certs_only([root]).pool_max_idle_per_host(0).build().unwrap()
 }
 
 fn write(identity: &Identity, dir: &Path) {

@@ -79,7 +79,7 @@ pub async fn run(config: &str, strategy: FenceStrategy) -> Result<()> {
     let context = LaneContext {
         db: pool.connect_lazy_with(options.application_name("reference-worker")),
         rpc: rpc.context("no node")?.to_owned(),
-        http: reqwest::Client::builder().timeout(Duration::from_secs(2)).build()?,
+        http: gapless_http_client::client_builder().timeout(Duration::from_secs(2)).build()?,
         chain_id: number(&["chain", "c0", "id"])?,
         strategy,
         name: format!("reference-{}", std::process::id()),

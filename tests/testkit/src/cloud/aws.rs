@@ -53,7 +53,12 @@ impl AwsKms {
         .await;
         let url = format!("http://{behind}");
         let switch = ConnectionSwitch::start(behind).await;
-        Some(AwsKms { switch, url, http: reqwest::Client::new(), _process: process })
+        Some(AwsKms {
+            switch,
+            url,
+            http: gapless_http_client::client_builder().build().expect("a client"),
+            _process: process,
+        })
     }
 
     pub fn url(&self) -> &str {

@@ -98,7 +98,7 @@ impl Proxy {
         let state = Arc::new(Mutex::new(State { upstream: upstream.to_owned(), ..State::default() }));
         let shared = Arc::clone(&state);
         let serving = tokio::spawn(async move {
-            let client = reqwest::Client::new();
+            let client = gapless_http_client::client_builder().build().expect("a client");
             // Dropped with this task, which closes all connections.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
