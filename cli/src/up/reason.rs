@@ -94,7 +94,8 @@ fn state_of(answer: &Value) -> String {
 fn submitter_reason(item: &Value) -> Option<String> {
     let state = cell(&item["state"]);
     if state != "ACTIVE" {
-        let why = ["protectReason", "pausedReason"].into_iter().find_map(|field| item[field].as_str());
+        let fields = ["protectReason", "suspectReason", "blockedReason", "pausedReason"];
+        let why = fields.into_iter().find_map(|field| item[field].as_str());
         return Some(format!("its submitter is {state}: {}", why.unwrap_or("no reason recorded")));
     }
     let (queued, in_flight) = (item["queueDepth"].as_u64()?, item["inFlight"].as_u64()?);

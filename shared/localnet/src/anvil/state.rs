@@ -1,7 +1,9 @@
 //! The state file that preserves an anvil chain across restarts.
 //!
-//! Anvil writes it in place, so a kill can leave it truncated. This is detected here.
+//! Anvil writes it in place, so a kill can leave it truncated. It also copies the blocks before the accounts, so after a
+//! kill the newest transactions may be missing that the accounts already show. Both are detected here.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -31,6 +33,26 @@ impl std::fmt::Display for UnusableState {
 #[derive(Deserialize)]
 struct State {
     blocks: Vec<Block>,
+    #[serde(default)]
+    accounts: HashMap<String, Account>,
+    #[serde(default)]
+    transactions: Vec<Transaction>,
+}
+
+#[derive(Deserialize)]
+struct Account {
+    nonce: u64,
+    code: String,
+}
+
+#[derive(Deserialize)]
+struct Transaction {
+    info: TransactionInfo,
+}
+
+#[derive(Deserialize)]
+struct TransactionInfo {
+    from: String,
 }
 
 #[derive(Deserialize)]
@@ -61,6 +83,9 @@ impl StateFile {
             .map(|block| &block.header)
             .filter(|header| number(&header.number) == Ok(0))
             .collect();
+        if let Some(missing) = state.missing_transactions() {
+            return Err(unusable(missing).into());
+        }
         match first.as_slice() {
             [genesis] => Ok(Some(number(&genesis.timestamp).map_err(|error| unusable(error.to_string()))?)),
             several => Err(unusable(format!("{} blocks have the number 0", several.len())).into()),
@@ -68,8 +93,31 @@ impl StateFile {
     }
 }
 
+impl State {
+    /// The first account, by address, that has sent more transactions than the file has. Accounts with code are skipped:
+    /// their nonces also count contracts that they created and delegations.
+    fn missing_transactions(&self) -> Option<String> {
+        let mut sent: HashMap<String, u64> = HashMap::new();
+        for transaction in &self.transactions {
+            *sent.entry(transaction.info.from.to_lowercase()).or_default() += 1;
+        }
+        let sent_by = |address: &str| sent.get(&address.to_lowercase()).copied().unwrap_or_default();
+        let incomplete = |(address, account): &(&String, &Account)| {
+            account.code == "0x" && account.nonce > sent_by(address)
+        };
+        let (address, account) =
+            self.accounts.iter().filter(incomplete).min_by_key(|(address, _)| *address)?;
+        let (nonce, sent) = (account.nonce, sent_by(address));
+        Some(format!(
+            "the anvil state file is incomplete ({address} has sent {nonce} transactions, the file has {sent})"
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn read(text: &str) -> Result<Option<u64>> {
@@ -91,6 +139,28 @@ mod tests {
         assert_eq!(read(&state(&[(2, 30), (0, 10), (1, 20)])).unwrap(), Some(10));
         let missing = StateFile { path: PathBuf::from("/no/such/file"), every_secs: 1 };
         assert_eq!(missing.genesis_time().unwrap(), None);
+    }
+
+    /// One transaction of `from`, and the given accounts: address, nonce and code.
+    fn with_accounts(from: &str, accounts: &[(&str, u64, &str)]) -> Result<Option<u64>> {
+        let mut file: serde_json::Value = serde_json::from_str(&state(&[(0, 10)])).unwrap();
+        file["transactions"] = json!([{ "info": { "from": from, "nonce": 0 } }]);
+        for (address, nonce, code) in accounts {
+            file["accounts"][address] = json!({ "nonce": nonce, "code": code, "balance": "0x0" });
+        }
+        read(&file.to_string())
+    }
+
+    #[test]
+    fn a_file_without_transactions_that_its_accounts_have_sent_is_unusable() {
+        assert_eq!(
+            with_accounts("0xAb", &[("0xab", 1, "0x"), ("0xcd", 0, "0x"), ("0xef", 7, "0x60")]).unwrap(),
+            Some(10)
+        );
+        let error = with_accounts("0xab", &[("0xab", 2, "0x")]).unwrap_err();
+        assert!(error.is::<UnusableState>());
+        assert!(error.to_string().contains("0xab has sent 2 transactions, the file has 1"), "{error}");
+        assert!(with_accounts("0xab", &[("0xcd", 1, "0x")]).unwrap_err().is::<UnusableState>());
     }
 
     #[test]
