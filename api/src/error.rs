@@ -44,7 +44,9 @@ pub(crate) enum ApiError {
     UnknownRoute,
     #[error("chain {0} is not configured")]
     UnknownChain(u64),
-    #[error("unknown submitter: no worker has registered a signer for {0}")]
+    #[error(
+        "unknown submitter: no worker has announced the key of {0}; if a worker is starting, retry when its /readyz is 200"
+    )]
     UnknownSubmitter(SubmitterKey),
     #[error("transaction not found")]
     UnknownTx,

@@ -46,6 +46,8 @@ pub(crate) struct Health {
 struct State {
     signers: Arc<SignerSet>,
     chains: Vec<Arc<Chain>>,
+    /// The API answers 404 for submitters that are not announced.
+    announced: bool,
 }
 
 impl Health {
@@ -65,6 +67,10 @@ impl Health {
         self.with(|state| state.chains = chains);
     }
 
+    pub(crate) fn set_announced(&self) {
+        self.with(|state| state.announced = true);
+    }
+
     async fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if let Err(error) = self.store.check_schema().await {
@@ -74,6 +80,9 @@ impl Health {
             if let Some(problem) = chain.problem() {
                 missing.push(format!("chain {}: {problem}", chain.config.name));
             }
+        }
+        if !self.with(|state| state.announced) {
+            missing.push("submitters: not announced yet".to_owned());
         }
         missing
     }

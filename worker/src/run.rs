@@ -65,6 +65,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     if !announce_all(&fleet_store, &chains, &signers, &stop).await.context("announcing submitters")? {
         return Ok(());
     }
+    health.set_announced();
 
     let context = Arc::new(WorkerContext {
         worker_id: worker_id.clone(),

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use gapless_http_client::client_builder;
 use gapless_localnet::{Launch, Port, Process, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -292,7 +293,7 @@ impl Service {
     /// Current value of a metric, summed over all label sets that contain `labels` (`result="ok"`). 0 if absent.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
-        let text = reqwest::get(format!("{base}/metrics")).await.expect("metrics").text().await.unwrap();
+        let text = get(format!("{base}/metrics")).await.expect("metrics").text().await.unwrap();
         let samples = text.lines().filter_map(|line| line.rsplit_once(' ')).filter(|(key, _)| {
             key.split('{').next() == Some(name) && labels.iter().all(|label| key.contains(label))
         });
@@ -302,14 +303,19 @@ impl Service {
     /// The body of a GET of this path.
     pub async fn page(&self, path: &str) -> String {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
-        reqwest::get(format!("{base}{path}")).await.expect("it answers").text().await.unwrap_or_default()
+        get(format!("{base}{path}")).await.expect("it answers").text().await.unwrap_or_default()
     }
 
     /// Status and body of `/readyz`.
     pub async fn readiness(&self) -> (u16, Value) {
+        self.try_readiness().await.expect("/readyz answers")
+    }
+
+    /// The same while it may not listen yet.
+    pub async fn try_readiness(&self) -> reqwest::Result<(u16, Value)> {
         let base = if self.is_api() { self.url() } else { self.metrics.clone().expect("workers have it") };
-        let response = reqwest::get(format!("{base}/readyz")).await.expect("/readyz answers");
-        (response.status().as_u16(), response.json().await.unwrap_or_default())
+        let response = get(format!("{base}/readyz")).await?;
+        Ok((response.status().as_u16(), response.json().await.unwrap_or_default()))
     }
 
     /// Peak memory in bytes; 0 if unknown.
@@ -324,6 +330,10 @@ impl Service {
     pub(crate) fn tail(&self, lines: usize) -> String {
         self.process().log_tail(lines)
     }
+}
+
+async fn get(url: String) -> reqwest::Result<reqwest::Response> {
+    client_builder().build()?.get(url).send().await
 }
 
 /// From /proc; assumed true on systems without it.

@@ -3,7 +3,7 @@
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_signer::keystore;
-use gapless_testkit::{Address, Service, U256, payload};
+use gapless_testkit::{Address, Service, U256, eventually, payload};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -130,5 +130,38 @@ async fn a_keystore_file_that_cannot_be_opened_is_named_and_the_rest_goes_on() {
     let mut kinds: Vec<&str> = items.iter().map(|item| item["signer"].as_str().unwrap()).collect();
     kinds.sort();
     assert_eq!(kinds, ["keystore", "raw_key"]);
+    stack.finish().await;
+}
+
+/// The API answers 404 for a submitter that is not announced, so a worker is not ready before that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_ready_once_its_submitters_are_announced() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let mut lock = stack.db().begin().await.unwrap();
+    // Writers of the table wait, readers do not.
+    sqlx::query("LOCK TABLE submitter IN SHARE ROW EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let worker = stack.worker().without_waiting().start().await;
+    let not_announced = json!("submitters: not announced yet");
+    eventually("it is not ready", async || match worker.try_readiness().await {
+        Ok((503, body)) if body["missing"] == json!([not_announced]) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    let to = Address::repeat_byte(0x0a);
+    let submitter = stack.submitter(0);
+    let body = json!({ "submitter": submitter.text(), "requestId": "early", "payload": payload(to, 1) });
+    let refused = stack.client().post_raw(&body).await;
+    assert_eq!((refused.status, &refused.body["code"]), (404, &json!("unknown_submitter")));
+    assert!(refused.body["detail"].as_str().is_some_and(|text| text.contains("/readyz")), "{refused:?}");
+
+    lock.commit().await.unwrap();
+    eventually("it is ready", async || match worker.try_readiness().await {
+        Ok((200, _)) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    let early = stack.create(submitter, "early", &payload(to, 1)).await;
+    stack.wait_confirmed(&[early]).await;
     stack.finish().await;
 }

@@ -247,7 +247,12 @@ async fn the_api_speaks_tls_and_takes_up_a_new_certificate() {
     assert!(output.code == 0 && output.stdout.contains("CONFIRMED"), "{output:?}");
     let output = stack.cli_with(&[("GAPLESS_API_CA", next.file())], &["status", &text]).await;
     assert!(output.code != 0 && output.stderr.contains("invalid peer certificate"), "{output:?}");
-    let plain = reqwest::get(api.url().replace("https", "http")).await;
+    let plain = gapless_http_client::client_builder()
+        .build()
+        .unwrap()
+        .get(api.url().replace("https", "http"))
+        .send()
+        .await;
     assert!(plain.is_err(), "{plain:?}");
 
     // A key that does not match changes nothing; a matching pair is loaded without a restart.
