@@ -110,8 +110,11 @@ async fn a_keystore_file_that_cannot_be_opened_is_named_and_the_rest_goes_on() {
     let worker = worker.env("KEYS", "secret").start().await;
     let line = worker.wait_for_log("could not load a key").await;
     assert!(line.contains(locked.to_str().unwrap()), "{line}");
-    let (status, body) = worker.readiness().await;
-    assert_eq!(status, 200, "{body}");
+    let body = eventually("it is ready", async || match worker.readiness().await {
+        (200, body) => Ok(body),
+        other => Err(other),
+    })
+    .await;
     assert!(
         body["signerProblems"][0].as_str().is_some_and(|text| text.contains(locked.to_str().unwrap())),
         "{body}"
