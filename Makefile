@@ -24,6 +24,8 @@ build: ## build the binaries into target/release
 
 test: ## run all tests; they start their own PostgreSQL and anvil
 	$(CARGO) test --workspace
+	@# What a build without cloud keys reports: the tests above are built with them.
+	$(CARGO) test -p gapless-remote-signer --lib
 
 test-nodes: ## run the core scenarios also on Hardhat and geth (builds geth if Go is installed)
 	@CARGO="$(CARGO)" tools/test-nodes

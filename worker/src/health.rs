@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
+use crate::initial_counters;
 
 /// Time limit of a connection. Readiness queries the database, which answers or fails well within it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,7 +53,9 @@ struct State {
 
 impl Health {
     pub(crate) fn new(store: Store) -> Self {
-        Health { inner: Arc::default(), metrics: install_metrics(Program::Worker), store }
+        let metrics = install_metrics(Program::Worker);
+        initial_counters::register();
+        Health { inner: Arc::default(), metrics, store }
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {

@@ -2,13 +2,12 @@
 
 mod builder;
 mod chains;
-#[cfg(test)]
-mod counter_label_tests;
 mod duties;
 pub mod failpoint;
 mod fleet;
 mod health;
 mod heartbeat;
+mod initial_counters;
 mod lane;
 mod lease_balance;
 mod reader;

@@ -12,8 +12,9 @@ use crate::writer::batching;
 pub(crate) enum ReadError {
     #[error(transparent)]
     Store(Arc<StoreError>),
-    #[error("the worker is stopping")]
-    Stopping,
+    /// The batch ended without an answer, by a panic.
+    #[error("the reader gave no answer")]
+    NoAnswer,
 }
 
 type Lanes = Result<LaneRows, ReadError>;
@@ -55,16 +56,16 @@ impl Reader {
     }
 
     pub(crate) async fn lane(&self, key: SubmitterKey) -> Lanes {
-        self.lanes.call(key).await.unwrap_or(Err(ReadError::Stopping))
+        self.lanes.call(key).await.unwrap_or(Err(ReadError::NoAnswer))
     }
 
     pub(crate) async fn queue_head(&self, key: SubmitterKey, limit: u32) -> Heads {
-        self.heads.call((key, limit)).await.unwrap_or(Err(ReadError::Stopping))
+        self.heads.call((key, limit)).await.unwrap_or(Err(ReadError::NoAnswer))
     }
 
     /// Used only for submitters whose policy has a daily limit.
     pub(crate) async fn spent_today(&self, key: SubmitterKey, tx_id: TxId) -> Spent {
-        self.spent.call((key, tx_id)).await.unwrap_or(Err(ReadError::Stopping))
+        self.spent.call((key, tx_id)).await.unwrap_or(Err(ReadError::NoAnswer))
     }
 
     /// The block of a submitter's newest receipt. Read at most once per load, and only when an intent would revert.

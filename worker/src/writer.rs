@@ -25,8 +25,9 @@ pub(crate) enum WriteError {
     /// The database was unreachable, or the result of COMMIT was lost.
     #[error("outcome of the commit unknown: {0}")]
     Unknown(Arc<StoreError>),
-    #[error("the worker is stopping")]
-    Stopping,
+    /// The batch ended without an answer, by a panic. The write may be committed.
+    #[error("the writer gave no answer")]
+    NoAnswer,
 }
 
 /// Commits fenced writes; implemented by the store. Tests wrap it to drop requests or results.
@@ -87,7 +88,7 @@ impl Writer {
 
     /// Commits one lane's write. The returned attempts are stored.
     pub(crate) async fn commit(&self, write: FencedWrite) -> Answer {
-        self.batcher.call(write).await.unwrap_or(Err(WriteError::Stopping))
+        self.batcher.call(write).await.unwrap_or(Err(WriteError::NoAnswer))
     }
 }
 

@@ -61,7 +61,7 @@ pub enum CallError {
     /// The queue is full. Nothing was done. Only `try_call` returns it.
     #[error("too many waiting calls")]
     Full,
-    /// The flush panicked, or the process is stopping. The item may have been processed.
+    /// The flush panicked. The item may have been processed.
     #[error("the flush ended without an answer")]
     NoAnswer,
 }
@@ -238,7 +238,7 @@ where
         while let Some(mut batch) = shared.next_batch().await {
             let (items, requests) = (batch.items.len(), std::mem::take(&mut batch.items));
             // After a panic the replies are dropped, which answers the callers. The flusher must go on.
-            if AssertUnwindSafe(flush(requests)).catch_unwind().await.is_err() {
+            if AssertUnwindSafe(async { flush(requests).await }).catch_unwind().await.is_err() {
                 tracing::error!(queue = shared.options.name, items, "a flush panicked");
             }
             shared.capacity.add_permits(batch.weight);

@@ -55,6 +55,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    pub const ALL: [Verdict; 4] =
+        [Verdict::InMempool, Verdict::ProbablyLost, Verdict::ProbablyReplaced, Verdict::Unknown];
+
     /// The value in logs, metrics and rows.
     pub fn as_str(self) -> &'static str {
         match self {

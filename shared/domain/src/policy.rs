@@ -46,6 +46,8 @@ pub enum Rule {
 }
 
 impl Rule {
+    pub const ALL: [Rule; 4] = [Rule::Allow, Rule::Deploy, Rule::MaxValue, Rule::MaxValuePerDay];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Rule::Allow => "allow",

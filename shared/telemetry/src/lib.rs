@@ -7,7 +7,7 @@ pub mod metrics;
 pub mod shutdown;
 mod trace;
 
-pub use initial_counters::{Label, Program, register_counter, worker_label_values};
+pub use initial_counters::{Label, Program, register_counter};
 pub use logging::{LogGuard, LoggingError, flush_logs, init_logging};
 pub use metrics::{MetricsHandle, install_metrics};
 pub use trace::TraceContext;

@@ -167,7 +167,8 @@ struct ChaosRun {
     /// Held during a fault, so that only one fault at a time affects database connections, and one node connections.
     database_faults: Mutex<()>,
     node_faults: Mutex<()>,
-    /// Held while anvil mines, reorganises or changes its state: done at the same time, it has lost its newest block.
+    /// Held while anvil mines, reorganises or changes its state. Concurrent changes are the suspected reason why it has lost
+    /// its newest block.
     chain: Mutex<()>,
 }
 

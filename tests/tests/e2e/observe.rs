@@ -149,6 +149,26 @@ async fn metrics_count_what_happened() {
     stack.finish().await;
 }
 
+/// Otherwise a rate or an alert misses the first increment.
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_exist_before_their_first_increment() {
+    let stack = stack().start().await;
+    let page = stack.start_worker().await.page("/metrics").await;
+    for (name, label) in [
+        ("gapless_tx_submit_total", "result=\"fatal\""),
+        ("gapless_tx_submit_total", "result=\"no_answer\""),
+        ("gapless_lease_fenced_total", "operation=\"protect\""),
+        ("gapless_mempool_diagnoses_total", "verdict=\"probably_lost\""),
+        ("gapless_policy_refused_total", "rule=\"max_value_per_day\""),
+        ("gapless_tx_final_total", "result=\"cancelled\""),
+    ] {
+        let found =
+            page.lines().any(|line| line.starts_with(name) && line.contains(label) && line.ends_with(" 0"));
+        assert!(found, "{name} {label} in\n{page}");
+    }
+    stack.finish().await;
+}
+
 /// Metrics required by the source documents besides creates and sends: lease claims, receipt lookups, results of
 /// finality checks and of stuck transactions, and open transactions.
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use crate::writer::WriteError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// The lane ends: the lease is lost, or the process stops.
+    /// The lane ends: the lease is lost.
     #[error("the lane ends: {0}")]
     Stop(&'static str),
     /// Reload the rows after a pause and continue.
@@ -35,8 +35,9 @@ impl From<WriteError> for StepError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::LeaseLost => StepError::Stop("the lease is lost"),
-            WriteError::Stopping => StepError::Stop("the worker is stopping"),
-            WriteError::Unknown(cause) => StepError::UnknownCommit { cause: cause.to_string() },
+            WriteError::Unknown(_) | WriteError::NoAnswer => {
+                StepError::UnknownCommit { cause: error.to_string() }
+            }
             WriteError::Refused(cause) => StepError::Park { after: PARK_FOR, cause: cause.to_string() },
         }
     }
@@ -45,7 +46,7 @@ impl From<WriteError> for StepError {
 impl From<ReadError> for StepError {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Stopping => StepError::Stop("the worker is stopping"),
+            ReadError::NoAnswer => StepError::Retry { after: RETRY_AFTER, cause: error.to_string() },
             ReadError::Store(cause) if cause.is_connection() => {
                 StepError::Retry { after: RETRY_AFTER, cause: cause.to_string() }
             }
@@ -57,5 +58,16 @@ impl From<ReadError> for StepError {
 impl From<RpcError> for StepError {
     fn from(error: RpcError) -> Self {
         StepError::Node { cause: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_without_an_answer_may_be_committed_and_a_read_is_repeated() {
+        assert!(matches!(WriteError::NoAnswer.into(), StepError::UnknownCommit { .. }));
+        assert!(matches!(ReadError::NoAnswer.into(), StepError::Retry { .. }));
     }
 }
