@@ -63,7 +63,8 @@ pub const TRACKING_OLDEST_AGE_SECONDS: &str = "gapless_tracking_oldest_age_secon
 pub const INTERNAL_QUEUE_DEPTH: &str = "gapless_internal_queue_depth";
 /// Worker. `queue`: mailbox, blocks. Entries dropped because the queue was full; the reader is notified and reloads.
 pub const INTERNAL_QUEUE_DROPPED_TOTAL: &str = "gapless_internal_queue_dropped_total";
-/// Worker. `queue`: writer, reader_rows, reader_heads, reader_spent. Requests that waited for free capacity.
+/// `queue`: api_keys in the API; writer, reader_rows, reader_heads, reader_spent in the worker. Requests that waited for free
+/// capacity.
 pub const INTERNAL_QUEUE_WAITS_TOTAL: &str = "gapless_internal_queue_waits_total";
 /// Worker. Submitters this process owns.
 pub const LANES: &str = "gapless_lanes";
