@@ -168,19 +168,35 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
     ),
     (
         // Arbitrum also returns `invalid transaction nonce` for a nonce that is too high. Too low is the safe
-        // interpretation: its handling looks up receipts and counts before any decision.
+        // interpretation: its handling looks up receipts and counts before any decision. So it is for Harmony's
+        // `transaction already finalized`, which the node says about a hash in a block: unlike "already known", it makes
+        // the lane look for the receipt.
         NonceTooLow,
-        &[Has("nonce too low"), Has("oldnonce"), Has("invalid transaction nonce")],
+        &[
+            Has("nonce too low"),
+            Has("nonce is too low"),
+            Has("oldnonce"),
+            Has("invalid transaction nonce"),
+            // Substrate's name for a nonce below the account's.
+            Has("pool(stale"),
+            Has("transaction already finalized"),
+        ],
     ),
     (
+        // Parity and Kaia describe the other transaction instead of the price. It has the same nonce and another hash,
+        // so it is one of our earlier attempts, or the key is used elsewhere; neither ends the transaction.
         ReplacementUnderpriced,
         &[
             Has("replacement transaction underpriced"),
+            Has("another transaction with same nonce in the queue"),
+            Has("another tx which has the same nonce in the tx pool"),
             Has("replacementnotallowed"),
             Has("could not replace existing tx"),
         ],
     ),
     (
+        // Counts as sent, and is sent again by timer. CometBFT's cache may also contain a transaction that was dropped or
+        // is already in a block: the timer and the block watcher cover both.
         AlreadyKnown,
         &[
             Has("already known"),
@@ -189,6 +205,9 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
             Word("known transaction"),
             Has("transaction already imported"),
             Has("existing txn with same hash"),
+            Has("transaction with the same hash was already imported"),
+            Has("pool(alreadyimported"),
+            Has("tx already exists in cache"),
         ],
     ),
     (
@@ -210,6 +229,7 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
             Has("pending tx pool full"),
             Has("queue full"),
             Has("transaction pool not enabled"),
+            Has("too many transactions in the queue"),
         ],
     ),
     (
@@ -224,6 +244,7 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
             Has("feetoolow"),
             Has("gas price too low"),
             Has("unacceptable gas price"),
+            Has("gasprice is less than gas price minimum floor"),
         ],
     ),
     (
@@ -237,6 +258,7 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
         ],
     ),
     (
+        // Hedera's payer is the sender, or the operator of the relay. In both cases the same bytes wait for funds.
         InsufficientFunds,
         &[
             Has("insufficient funds"),
@@ -247,6 +269,7 @@ const PATTERNS: &[(SubmitClass, &[Wording])] = &[
             Has("lack of funds"),
             Has("would cause overdraft"),
             Has("upfront cost exceeds account balance"),
+            Has("insufficient_payer_balance"),
         ],
     ),
     (

@@ -44,6 +44,21 @@ async fn a_rejected_send_is_a_value_with_the_node_s_message() {
     assert_eq!(outcome.message, "nonce too low: next nonce 5, tx nonce 4");
 }
 
+/// Providers echo the rejected URL, which contains the API key, in the message, in `data` or in both.
+#[tokio::test]
+async fn a_node_that_echoes_its_url_in_data_does_not_get_its_key_into_an_outcome() {
+    let echoes = |body: &Value| {
+        let data = json!("no such project: /key-in-path");
+        answer(body, |_| Err(json!({ "code": -32603, "message": "Internal error", "data": data })))
+    };
+    let node = Node::start(echoes).await;
+    let outcome = sent_to(&[&node]).await.unwrap();
+    assert_eq!(outcome.message, "Internal error (no such project: /…)");
+    let client = client(&[&node]);
+    let refused = client.estimate_gas(Address::zero(), &payload()).await.unwrap_err();
+    assert!(!format!("{refused} {refused:?}").contains("key-in-path"), "{refused:?}");
+}
+
 #[tokio::test]
 async fn only_an_unavailable_node_causes_failover_of_a_send() {
     let (busy, good) =

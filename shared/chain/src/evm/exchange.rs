@@ -81,9 +81,13 @@ impl Outcome {
     }
 }
 
-/// Removes the secret parts of the URL from the message.
+/// Removes the secret parts of the URL from the message and from `data`, which is appended to messages.
 fn redact(error: ErrorObject, endpoint: &Endpoint) -> ErrorObject {
-    ErrorObject { message: endpoint.without_secrets(error.message), ..error }
+    ErrorObject {
+        message: endpoint.without_secrets(error.message),
+        data: error.data.map(|data| endpoint.value_without_secrets(data)),
+        ..error
+    }
 }
 
 #[derive(Debug)]

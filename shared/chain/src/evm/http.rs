@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode, Url};
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::health::Health;
@@ -137,6 +138,23 @@ impl Endpoint {
         text
     }
 
+    /// Like `without_secrets`, for every text and member name of a JSON value. A number that contains a secret becomes
+    /// a text.
+    pub(super) fn value_without_secrets(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.without_secrets(text)),
+            Value::Array(items) => items.into_iter().map(|item| self.value_without_secrets(item)).collect(),
+            Value::Object(members) => members
+                .into_iter()
+                .map(|(name, item)| (self.without_secrets(name), self.value_without_secrets(item)))
+                .collect(),
+            Value::Number(number) if self.secrets.iter().any(|s| number.to_string().contains(s.expose())) => {
+                Value::String(self.without_secrets(number.to_string()))
+            }
+            other => other,
+        }
+    }
+
     /// The environment's proxy is not used for local nodes.
     fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -253,6 +271,8 @@ fn with_remedy(reason: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -271,6 +291,21 @@ mod tests {
         let message = format!("v3: {url} is not true").replace("https://", "");
         let redacted = endpoint.without_secrets(message);
         assert_eq!(redacted, "v3: …:…@rpc.example.org/v3/…?token=…&fast=true is not true");
+    }
+
+    #[test]
+    fn secrets_of_the_url_are_redacted_in_every_part_of_data() {
+        let endpoint =
+            Endpoint::parse("https://rpc.example.org/secret-key?project=1234567890", 0, 5).unwrap();
+        let data = json!({
+            "url": "https://rpc.example.org/secret-key",
+            "secret-key": [{ "project": 1234567890, "code": 7, "retry": null }, "0x08c379a0"],
+        });
+        let redacted = json!({
+            "url": "https://rpc.example.org/…",
+            "…": [{ "project": "…", "code": 7, "retry": null }, "0x08c379a0"],
+        });
+        assert_eq!(endpoint.value_without_secrets(data), redacted);
     }
 
     #[test]
