@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use gapless_domain::{ReservationState, TxState};
+use gapless_domain::{ReservationState, TxState, U256};
 
-use super::facts::{AttemptFacts, CursorFacts, SubmitterFacts};
+use super::facts::{AttemptFacts, CountFacts, CursorFacts, SubmitterFacts};
 
 /// Options of the audit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) type Check = fn(&SubmitterFacts, Rules) -> Vec<String>;
 pub(super) const NEEDS_SCAN: &str = "every transaction in the blocks is recorded";
 
 /// In output order. Each returns descriptions of the violations it found.
-pub(super) const CHECKS: [(&str, Check); 10] = [
+pub(super) const CHECKS: [(&str, Check); 11] = [
     ("nonces on chain are contiguous and recorded", contiguous_on_chain),
     (NEEDS_SCAN, blocks_are_recorded),
     ("every assigned nonce has a signed transaction", assigned_nonces_are_signed),
@@ -32,6 +32,7 @@ pub(super) const CHECKS: [(&str, Check); 10] = [
     ("every request is final or in progress", nothing_is_lost),
     ("fencing tokens do not decrease with the nonce", tokens_never_decrease),
     ("attempts of an intent are numbered in order of their fencing tokens", attempts_are_in_order),
+    ("daily totals of policies are complete and within their caps", daily_totals_hold),
 ];
 
 fn live(facts: &SubmitterFacts) -> impl Iterator<Item = &AttemptFacts> {
@@ -255,6 +256,44 @@ fn attempts_are_in_order(facts: &SubmitterFacts, _: Rules) -> Vec<String> {
         if !tokens.values().is_sorted() {
             violations
                 .push(format!("{tx_id}: its attempts have the tokens {:?}", Vec::from_iter(tokens.values())));
+        }
+    }
+    violations
+}
+
+/// The counts of a day add up, each total is within the cap recorded with it, and each counted intent has a transaction
+/// or was pruned. Fencing tokens never decrease. The cap in today's configuration is not compared: it may have changed.
+fn daily_totals_hold(facts: &SubmitterFacts, rules: Rules) -> Vec<String> {
+    let intents: HashSet<&str> = facts.intents.iter().map(|intent| intent.tx_id.as_str()).collect();
+    let signed: HashSet<&str> =
+        facts.attempts.iter().filter(|a| !a.placeholder).map(|a| a.tx_id.as_str()).collect();
+    let mut violations = Vec::new();
+    let (mut totals, mut counted, mut token) = (HashMap::new(), HashSet::new(), 0);
+    for count in &facts.counts {
+        let CountFacts { tx_id, day, value, .. } = count;
+        let total = totals.entry(day.as_str()).or_insert_with(U256::zero);
+        let expected = total.saturating_add(*value);
+        let stated = count.day_total.unwrap_or_default();
+        if stated != expected {
+            violations.push(format!("{day}: the total with {tx_id} is {stated}, but should be {expected}"));
+        }
+        if count.limit.is_none_or(|limit| stated > limit) {
+            violations.push(format!("{day}: the total with {tx_id} is {stated}, which is above its cap"));
+        }
+        *total = stated;
+        if !counted.insert((day.as_str(), tx_id.as_str())) {
+            violations.push(format!("{day}: {tx_id} is counted twice"));
+        }
+        if count.fencing_token < token {
+            violations.push(format!("{day}: {tx_id} has token {}, after {token}", count.fencing_token));
+        }
+        token = token.max(count.fencing_token);
+        match (intents.contains(tx_id.as_str()), signed.contains(tx_id.as_str())) {
+            (true, false) => violations.push(format!("{day}: {tx_id} is counted, but was never signed")),
+            (false, _) if !rules.pruned => {
+                violations.push(format!("{day}: {tx_id} is counted, but does not exist"));
+            }
+            _ => {}
         }
     }
     violations

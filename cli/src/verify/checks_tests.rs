@@ -35,7 +35,20 @@ fn sound() -> SubmitterFacts {
         in_blocks: Some(attempts.iter().map(|attempt| in_block(&attempt.tx_hash, attempt.nonce)).collect()),
         attempts,
         reservations: Vec::new(),
+        counts: Vec::new(),
         chain_count: 3,
+    }
+}
+
+/// With a cap of 100.
+fn count(tx_id: &str, day: u32, value: u64, total: u64) -> CountFacts {
+    CountFacts {
+        tx_id: tx_id.into(),
+        day: format!("2026-01-{day:02}"),
+        value: value.into(),
+        limit: Some(100.into()),
+        day_total: Some(total.into()),
+        fencing_token: 1,
     }
 }
 
@@ -102,6 +115,39 @@ fn each_kind_of_violation_is_found() {
         },
         "two effects",
     );
+}
+
+#[test]
+fn daily_totals_must_add_up_within_their_caps() {
+    let counted = || SubmitterFacts {
+        counts: vec![count("a", 1, 30, 30), count("b", 1, 40, 70), count("c", 2, 90, 90)],
+        ..sound()
+    };
+    assert!(broken(&counted(), Rules::default()).is_empty());
+    let changes: [fn(&mut Vec<CountFacts>); 10] = [
+        |counts| counts[1].day_total = Some(69.into()),
+        |counts| counts[0].value = 31.into(),
+        |counts| drop(counts.remove(0)),
+        |counts| counts[1].limit = Some(69.into()),
+        |counts| counts[1].limit = None,
+        |counts| counts[2].day_total = None,
+        |counts| counts.push(count("c", 2, 1, 91)),
+        |counts| counts[0].fencing_token = 2,
+        |counts| counts.push(count("d", 3, 1, 1)),
+        |counts| counts.push(count("nobody", 3, 1, 1)),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut facts = counted();
+        change(&mut facts.counts);
+        let broken = broken(&facts, Rules::default());
+        assert!(broken.len() == 1 && broken[0].starts_with("daily totals"), "change {number}: {broken:?}");
+    }
+    let mut facts = counted();
+    facts.counts.push(count("pruned", 3, 1, 1));
+    assert!(broken(&facts, Rules { pruned: true, ..Rules::default() }).is_empty());
+    // Midnight passed between two commits, and the database's clock stepped back before the third.
+    facts.counts = vec![count("a", 1, 90, 90), count("b", 2, 100, 100), count("c", 1, 10, 100)];
+    assert!(broken(&facts, Rules::default()).is_empty());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gapless_domain::{ReservationState, TxState};
+use gapless_domain::{ReservationState, TxState, U256};
 
 #[derive(Clone, Debug)]
 pub(super) struct SubmitterFacts {
@@ -15,6 +15,8 @@ pub(super) struct SubmitterFacts {
     pub(super) intents: Vec<IntentFacts>,
     pub(super) attempts: Vec<AttemptFacts>,
     pub(super) reservations: Vec<ReservationFacts>,
+    /// In the order in which they were written.
+    pub(super) counts: Vec<CountFacts>,
     /// The chain's transaction count, read before the database, so that everything counted is already committed there.
     pub(super) chain_count: u64,
     /// Receipts by transaction hash, read after the database. Attempts not listed are not mined.
@@ -75,6 +77,19 @@ pub(super) struct ReservationFacts {
     pub(super) tx_id: String,
     pub(super) nonce: u64,
     pub(super) state: ReservationState,
+}
+
+/// A value counted towards the cap of a day.
+#[derive(Clone, Debug)]
+pub(super) struct CountFacts {
+    pub(super) tx_id: String,
+    /// In UTC, by the clock of the database.
+    pub(super) day: String,
+    pub(super) value: U256,
+    pub(super) limit: Option<U256>,
+    /// Including the value.
+    pub(super) day_total: Option<U256>,
+    pub(super) fencing_token: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use gapless_domain::{ChainId, SubmitterKey};
 use gapless_store::{AttemptKind, AuditedAttempt, AuditedSubmitter, Store};
 
 use super::facts::{
-    AttemptFacts, CursorFacts, InBlock, IntentFacts, Mined, ReservationFacts, SubmitterFacts,
+    AttemptFacts, CountFacts, CursorFacts, InBlock, IntentFacts, Mined, ReservationFacts, SubmitterFacts,
 };
 use super::node::Node;
 
@@ -106,6 +106,18 @@ fn submitter_facts(
                 tx_id: reservation.tx_id.to_string(),
                 nonce: reservation.nonce.0,
                 state: reservation.state,
+            })
+            .collect(),
+        counts: rows
+            .counts
+            .iter()
+            .map(|count| CountFacts {
+                tx_id: count.tx_id.to_string(),
+                day: count.day.to_string(),
+                value: count.value,
+                limit: count.limit,
+                day_total: count.day_total,
+                fencing_token: count.fencing_token.0,
             })
             .collect(),
         mined: attempts.iter().filter_map(|attempt| mined.remove_entry(&attempt.tx_hash)).collect(),

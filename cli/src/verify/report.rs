@@ -164,6 +164,7 @@ mod tests {
             intents: vec![intent],
             attempts: Vec::new(),
             reservations: Vec::new(),
+            counts: Vec::new(),
             chain_count: 0,
             mined: Default::default(),
             in_blocks: None,

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use ethers_core::types::H256;
+use chrono::NaiveDate;
+use ethers_core::types::{H256, U256};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
@@ -27,6 +28,8 @@ pub struct AuditedSubmitter {
     pub attempts: Vec<AuditedAttempt>,
     /// Those that have a nonce.
     pub reservations: Vec<AuditedReservation>,
+    /// Values counted towards daily caps, in the order in which they were written.
+    pub counts: Vec<AuditedCount>,
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +70,19 @@ pub struct AuditedReservation {
     pub state: ReservationState,
 }
 
+/// A value that was counted towards the cap of a day.
+#[derive(Clone, Debug)]
+pub struct AuditedCount {
+    pub tx_id: TxId,
+    pub day: NaiveDate,
+    pub value: U256,
+    /// The cap at that time.
+    pub limit: Option<U256>,
+    /// The total of the day, including this value.
+    pub day_total: Option<U256>,
+    pub fencing_token: FencingToken,
+}
+
 row::row_struct! {
     struct SubmitterRow {
         submitter: StoredAddress,
@@ -100,6 +116,19 @@ row::row_struct! {
     }
 }
 
+row::row_struct! {
+    struct CountRow {
+        entry_no: i64,
+        submitter: StoredAddress,
+        tx_id: Uuid,
+        day: NaiveDate,
+        value: String,
+        limit_value: Option<String>,
+        day_total: Option<String>,
+        fencing_token: i64,
+    }
+}
+
 type Audited = HashMap<SubmitterKey, AuditedSubmitter>;
 
 impl Store {
@@ -119,6 +148,7 @@ impl Store {
         read_attempts(&mut tx, chain_id, &mut audited).await?;
         read_external(&mut tx, chain_id, &mut audited).await?;
         read_reservations(&mut tx, chain_id, &mut audited).await?;
+        read_counts(&mut tx, chain_id, &mut audited).await?;
         tx.commit().await.map_err(failed())?;
         Ok(audited)
     }
@@ -282,6 +312,39 @@ async fn read_reservations(
             tx_id: TxId(tx_id),
             nonce: row::nonce(cell("nonce"), nonce)?,
             state: cell("state").parse(&state)?,
+        });
+    }
+    Ok(())
+}
+
+async fn read_counts(
+    tx: &mut Transaction<'static, Postgres>,
+    chain_id: ChainId,
+    audited: &mut Audited,
+) -> Result<(), StoreError> {
+    let rows: Vec<CountRow> = sqlx::query_as(
+        "-- audit_counts
+        SELECT entry_no, submitter, tx_id, day, value::TEXT AS value, limit_value::TEXT AS limit_value,
+               day_total::TEXT AS day_total, fencing_token
+        FROM policy_audit
+        WHERE chain_id = $1 AND decision = 'COUNTED'
+        ORDER BY submitter, entry_no",
+    )
+    .bind(chain_id.as_i64())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(StoreError::db("audit_counts"))?;
+    for found in rows {
+        let key = row::key("policy_audit", chain_id.as_i64(), found.submitter)?;
+        let cell = |column| Cell { table: "policy_audit", column, id: &found.entry_no };
+        let amount = |column, text: &str| U256::from_dec_str(text).map_err(|error| cell(column).bad(error));
+        audited.entry(key).or_default().counts.push(AuditedCount {
+            tx_id: TxId(found.tx_id),
+            day: found.day,
+            value: amount("value", &found.value)?,
+            limit: found.limit_value.map(|text| amount("limit_value", &text)).transpose()?,
+            day_total: found.day_total.map(|text| amount("day_total", &text)).transpose()?,
+            fencing_token: row::token(cell("fencing_token"), found.fencing_token)?,
         });
     }
     Ok(())

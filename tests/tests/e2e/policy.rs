@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gapless_embed::NonceContext;
 use gapless_testkit::{
-    Address, Mining, Permitted, Service, Stack, Submitter, TxId, TxState, eventually, payload,
+    Address, ClockedPostgres, Mining, Permitted, Service, Stack, Submitter, TxId, TxState, eventually,
+    payload,
 };
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -396,10 +397,10 @@ async fn a_day_ends_at_midnight_utc() {
     // The control: a sum of this day does count.
     let more = stack.insert_bypassing_api(submitter, "more", &payload(to, 1)).await;
     refused(&stack, more, "day_cap_exceeded").await;
-    stack.finish().await;
+    stack.finish_unsound("daily totals").await;
 }
 
-/// As the owner of the tables: a day with a total of 100.
+/// As the owner of the tables: a day with a total of 100, for a transaction that does not exist. The audit reports it.
 async fn full_day(stack: &Stack, submitter: &Submitter, days_from_now: i32) {
     sqlx::query(
         "INSERT INTO policy_audit (chain_id, submitter, tx_id, request_id, decision, rule, value, limit_value, day, day_total,
@@ -451,7 +452,7 @@ async fn nobody_can_change_what_is_written_and_the_database_insists_on_the_cap()
     assert_eq!(code(Some("gapless_api"), "SELECT FROM policy_audit").await, "42501");
     let now = "INSERT INTO policy_audit (decided_at) VALUES ('1999-01-01')";
     assert_eq!(code(Some("gapless_worker"), now).await, "42501", "the time is from the database's clock");
-    stack.finish().await;
+    stack.finish_unsound("daily totals").await;
 }
 
 /// Number of reads and writes of the audit trail, as far as the statistics are reported.
@@ -503,5 +504,131 @@ async fn a_worker_with_a_policy_that_cannot_be_meant_does_not_start() {
         assert!(!worker.wait_exit().await.success());
         assert!(worker.log().contains(words), "{words}: {}", worker.log());
     }
+    stack.finish().await;
+}
+
+/// The control of the audit's check of daily totals: a changed row, which only the owner of the table can write.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_finds_a_daily_total_that_was_changed() {
+    let stack = stack().start().await;
+    let permitted = Permitted::transfers(treasury(), 10, 25);
+    start_with_policy(&stack, &permitted).await;
+    let submitter = stack.submitter(0);
+    for request in ["one", "two"] {
+        let tx_id = stack.create(submitter, request, &payload(treasury(), 10)).await;
+        stack.wait_for(tx_id, TxState::Confirmed).await;
+    }
+    let over = stack.create(submitter, "over", &payload(treasury(), 10)).await;
+    refused(&stack, over, "day_cap_exceeded").await;
+    assert!(stack.verify().await.sound);
+    stack.sql("ALTER TABLE policy_audit DISABLE TRIGGER policy_audit_guard").await;
+    let lower =
+        "UPDATE policy_audit SET value = 1, day_total = 1 WHERE day_total = 10 AND decision = 'COUNTED'";
+    assert_eq!(stack.sql(lower).await, 1);
+    const CHECK: &str = "daily totals of policies are complete and within their caps";
+    assert_eq!(stack.verify().await.broken(), [CHECK]);
+    stack.finish_unsound(CHECK).await;
+}
+
+/// Seconds from now to the next midnight (UTC), by the database's clock.
+async fn seconds_to_midnight(stack: &Stack) -> i64 {
+    sqlx::query_scalar(
+        "SELECT ceil(extract(epoch FROM date_trunc('day', now, 'UTC') + INTERVAL '1 day' - now))::BIGINT
+         FROM clock_timestamp() AS now",
+    )
+    .fetch_one(stack.db())
+    .await
+    .unwrap()
+}
+
+/// The days and totals of the counted values, in the order in which they were written.
+async fn counted_days(stack: &Stack) -> Vec<(i32, i64)> {
+    sqlx::query_as(
+        "SELECT day - min(day) OVER (), day_total::BIGINT FROM policy_audit WHERE decision = 'COUNTED' ORDER BY entry_no",
+    )
+    .fetch_all(stack.db())
+    .await
+    .unwrap()
+}
+
+/// The day changes at midnight UTC by the clock of the database, whatever the clock and the time zone of the worker: each
+/// day has its cap, and a clock that is set back to the day before finds that day's total again.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_day_has_its_cap_around_midnight_by_the_clock_of_the_database() {
+    let database = ClockedPostgres::start().await;
+    let stack = stack().database_at(database.url()).start().await;
+    let permitted = Permitted::transfers(treasury(), 10, 10);
+    stack.wait_clear_of_midnight().await;
+    stack.start_api().await;
+    let worker = stack.worker().policy(stack.submitter(0), &permitted).env("TZ", "Pacific/Kiritimati");
+    let worker = worker.start().await;
+    let submitter = stack.submitter(0);
+    let send = async |request: &str| stack.create(submitter, request, &payload(treasury(), 10)).await;
+    let first = send("first").await;
+    stack.wait_for(first, TxState::Confirmed).await;
+    refused(&stack, send("too-much-for-the-first-day").await, "day_cap_exceeded").await;
+
+    // Nearly midnight is still the same day.
+    let midnight = seconds_to_midnight(&stack).await;
+    database.clock.set(midnight - 45);
+    refused(&stack, send("before-midnight").await, "day_cap_exceeded").await;
+    database.clock.set(midnight + 1);
+    let second = send("after-midnight").await;
+    stack.wait_for(second, TxState::Confirmed).await;
+    refused(&stack, send("too-much-for-the-second-day").await, "day_cap_exceeded").await;
+
+    // The total is stored per day: the clock that goes back opens no day again.
+    database.clock.set(midnight - 45);
+    refused(&stack, send("the-day-before").await, "day_cap_exceeded").await;
+    database.clock.set(midnight + 1);
+    refused(&stack, send("the-second-day-again").await, "day_cap_exceeded").await;
+
+    assert_eq!(counted_days(&stack).await, [(0, 10), (1, 10)]);
+    assert_eq!(stack.anvil().balance(treasury()).await, 20.into(), "one cap for each day");
+    worker.stop_sigterm().await;
+    stack.finish().await;
+}
+
+/// Midnight between the lane's check of the cap and its commit: the commit counts for the day in which it is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_after_midnight_counts_for_the_new_day() {
+    let database = ClockedPostgres::start().await;
+    let stack = stack().database_at(database.url()).start().await;
+    let permitted = Permitted::transfers(treasury(), 10, 10);
+    stack.wait_clear_of_midnight().await;
+    stack.start_api().await;
+    stack.worker().policy(stack.submitter(0), &permitted).start().await;
+    stack.wait_announced(&stack.client()).await;
+    let submitter = stack.submitter(0);
+    // The commit waits for this lock, which the check does not need.
+    let mut blocker = PgConnection::connect(stack.database_url()).await.unwrap();
+    for statement in ["BEGIN", "LOCK TABLE policy_audit IN EXCLUSIVE MODE"] {
+        sqlx::query(statement).execute(&mut blocker).await.unwrap();
+    }
+    let tx_id = stack.create(submitter, "at-midnight", &payload(treasury(), 10)).await;
+    eventually("the commit waits", async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '-- note_policy%'",
+        )
+        .fetch_one(stack.db())
+        .await
+        .unwrap();
+        if waiting > 0 { Ok(()) } else { Err(waiting) }
+    })
+    .await;
+    database.clock.set(seconds_to_midnight(&stack).await + 1);
+    sqlx::query("COMMIT").execute(&mut blocker).await.unwrap();
+    stack.wait_for(tx_id, TxState::Confirmed).await;
+    refused(&stack, stack.create(submitter, "too-much", &payload(treasury(), 10)).await, "day_cap_exceeded")
+        .await;
+    let of_today: bool = sqlx::query_scalar(
+        "SELECT bool_and(day = (clock_timestamp() AT TIME ZONE 'UTC')::DATE) FROM policy_audit",
+    )
+    .fetch_one(stack.db())
+    .await
+    .unwrap();
+    assert!(of_today, "counted for the day in which it was committed");
+    assert_eq!(stack.anvil().balance(treasury()).await, 10.into());
+    blocker.close().await.unwrap();
     stack.finish().await;
 }
