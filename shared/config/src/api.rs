@@ -30,6 +30,9 @@ pub struct Api {
     pub rate_burst: u32,
     /// Maximum open connections; further ones wait to be accepted.
     pub max_connections: usize,
+    /// Maximum connections of one client address that have not sent an authenticated request. Above it, the oldest of
+    /// them are closed.
+    pub max_connections_per_address: usize,
     /// Maximum size of the request line and all headers together.
     pub max_header_bytes: usize,
     /// From accepting the connection, or from the previous response, to the end of the request's headers; also the idle
@@ -70,6 +73,8 @@ impl Default for Api {
             rate_burst: 100,
             // At most 1 GiB of bodies; within the default limit of open files.
             max_connections: 1_000,
+            // A tenth of all; more than probes, scrapers and browsers of one machine need.
+            max_connections_per_address: 100,
             // Proxies and browsers need less than half of it.
             max_header_bytes: 16 << 10,
             header_timeout: Duration::from_secs(30),
@@ -93,6 +98,9 @@ impl Api {
         }
         if self.max_connections == 0 {
             return Err(("api.max_connections", "must be at least 1"));
+        }
+        if self.max_connections_per_address == 0 {
+            return Err(("api.max_connections_per_address", "must be at least 1"));
         }
         // Room for a traceparent, a key and headers added by proxies.
         if self.max_header_bytes < 1_024 {

@@ -40,7 +40,7 @@ pub enum ConfigError {
 
 impl From<figment::Error> for ConfigError {
     fn from(error: figment::Error) -> Self {
-        ConfigError::Parse(redact::redacted(error))
+        ConfigError::Parse(redact::redacted(error, ""))
     }
 }
 
@@ -52,7 +52,7 @@ pub(super) fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         }
         figment = figment.merge(Toml::file_exact(path));
     }
-    figment = figment.merge(Env::prefixed("GAPLESS__").split("__"));
+    figment = figment.merge(Env::prefixed(redact::ENV_PREFIX).split("__"));
     if let Ok(url) = std::env::var("DATABASE_URL") {
         figment = figment.merge(Serialized::default("database.url", url));
     }
@@ -63,17 +63,16 @@ fn resolve(figment: Figment) -> Result<Config, ConfigError> {
     checked(&figment).map_err(|error| located(&figment, error))
 }
 
-/// Adds where the invalid key was set; a chain's value may come from its table or from the common section.
+/// Adds where the invalid key was set. A chain's value may come from its table or from the common section; the key is
+/// named as it is written.
 fn located(figment: &Figment, error: ConfigError) -> ConfigError {
     let ConfigError::Invalid { key, problem } = error else { return error };
     let common = key.strip_prefix("chain.").and_then(|rest| rest.split_once('.')).map(|(_, key)| key);
-    let found = [Some(key.as_str()), common].into_iter().flatten().find_map(|key| figment.find_metadata(key));
-    let problem = match found {
-        Some(place) => match &place.source {
-            Some(source) => format!("{problem} (set in {source})"),
-            None => format!("{problem} (set by {})", place.name),
-        },
-        None => problem,
+    let written = [Some(key.as_str()), common].into_iter().flatten();
+    let mut found = written.filter_map(|key| figment.find_metadata(key).map(|place| (place, key)));
+    let key = match found.next() {
+        Some((place, written)) => format!("{}: {written}", redact::place(place, written)),
+        None => key.clone(),
     };
     ConfigError::Invalid { key, problem }
 }
@@ -88,8 +87,10 @@ fn checked(figment: &Figment) -> Result<Config, ConfigError> {
                 table = table.merge(Serialized::default(section, without_single_chain_keys(section, common)));
             }
         }
-        let own: Dict = figment.extract_inner(&format!("chain.{name}"))?;
-        let merged: ChainTable = table.merge(Serialized::defaults(own)).extract()?;
+        let section = format!("chain.{name}");
+        let own: Dict = figment.extract_inner(&section)?;
+        let merged = table.merge(Serialized::defaults(own)).extract::<ChainTable>();
+        let merged = merged.map_err(|error| ConfigError::Parse(redact::redacted(error, &section)))?;
         chains.insert(name.clone(), ChainConfig::from_table(name.clone(), merged)?);
     }
     if chains.is_empty() {
@@ -238,6 +239,45 @@ mod tests {
     }
 
     #[test]
+    fn an_error_names_the_file_the_key_as_written_and_what_is_expected() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("gapless.toml");
+        for (setting, expected) in [
+            ("api.bnd = \"x\"", ": api.bnd: unknown key; did you mean `bind`?"),
+            ("apii.bind = \"x\"", ": apii: unknown key; did you mean `api`?"),
+            (
+                "chain.c.id = 3\nchain.c.nonce.max_inflight = 1",
+                ": chain.c.nonce.max_inflight: unknown key; did you mean `max_in_flight`?",
+            ),
+            ("api.nonsense = 1", ": api.nonsense: unknown key; known here: "),
+            ("api.bind = \"hunter2\"", ": api.bind: expected an address with a port"),
+            ("api.bind = 8080", ": api.bind: expected an address with a port"),
+            (
+                "api.max_batch = \"hunter2\"",
+                ": api.max_batch: expected a whole number that is not negative, found a text",
+            ),
+            ("api.max_batch = -1", ": api.max_batch: expected a whole number that is not negative, found -1"),
+            ("lease.duration = \"hunter2\"", ": lease.duration: expected a duration such as \"10s\""),
+            ("lease.duration = 10", ": lease.duration: expected a duration such as \"10s\", found 10"),
+            ("resubmit.enabled = \"hunter2\"", ": resubmit.enabled: expected true or false, found a text"),
+            ("log.format = \"hunter2\"", ": log.format: expected `"),
+            ("rpc.urls = \"http://hunter2\"", ": rpc.urls: expected a list"),
+            ("database = \"hunter2\"", ": database: expected a table, found a text"),
+            ("chain.c.name = 3", ": chain.c"),
+        ] {
+            std::fs::write(
+                &path,
+                format!("{setting}\n{MINIMAL}").replace("database.url = \"postgres://u:hunter2@h/db\"", ""),
+            )
+            .unwrap();
+            let error = resolve(Figment::from(Toml::file_exact(&path))).unwrap_err().to_string();
+            println!("{error}");
+            assert!(error.contains(&format!("gapless.toml{expected}")), "{error}");
+            assert!(!error.contains("default.") && !error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_wrong_value_names_its_key() {
         let error = parse(&format!("lease.duration = \"soon\"\n{MINIMAL}")).unwrap_err().to_string();
         assert!(error.contains("lease.duration"), "{error}");
@@ -249,14 +289,15 @@ mod tests {
         let path = dir.path().join("gapless.toml");
         // `MINIMAL` ends in the table of chain b.
         for (common, of_b, key) in [
-            ("nonce.max_in_flight = 0", "", "chain.a.nonce.max_in_flight"),
+            ("nonce.max_in_flight = 0", "", ": nonce.max_in_flight"),
             ("", "nonce.max_in_flight = 0", "chain.b.nonce.max_in_flight"),
-            ("confirmations.receipt_workers = 0", "", "chain.a.confirmations.receipt_workers"),
+            ("confirmations.receipt_workers = 0", "", ": confirmations.receipt_workers"),
             ("lease.renew_interval = \"1h\"", "", "lease.renew_interval"),
             ("duties.prune = \"daily\"", "", "duties.prune"),
             ("api.header_timeout = \"0s\"", "", "api.header_timeout"),
             ("api.rate_limit = -1.0", "", "api.rate_limit"),
             ("api.max_connections = 0", "", "api.max_connections"),
+            ("api.max_connections_per_address = 0", "", "api.max_connections_per_address"),
         ] {
             std::fs::write(&path, format!("{common}\n{MINIMAL}\n{of_b}")).unwrap();
             let error = resolve(Figment::from(Toml::file_exact(&path))).unwrap_err().to_string();
