@@ -25,6 +25,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Probes and scrapers retry anyway, so the listener has none of the API's limits that answer a client with an error.
 const LIMITS: Limits = Limits {
     max_connections: 32,
+    // The connection timeout frees the slots.
+    max_per_address: None,
     max_header_bytes: 16 << 10,
     // Both end with the connection at the latest.
     header_timeout: CONNECTION_TIMEOUT,

@@ -1,6 +1,7 @@
 //! `gapless-worker`: reads the configuration, runs the worker, releases its leases on SIGTERM or Ctrl-C.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use gapless_config::Config;
@@ -15,7 +16,18 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line with the cause and no backtrace.
+            eprintln!("gapless-worker: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
     let _log = gapless_telemetry::init_logging(&config.log)?;

@@ -42,7 +42,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
 
     let health = crate::health::Health::new(fleet_store.clone());
     let served = health.clone().serve(config.worker.metrics_bind, stop.clone());
-    if !wait_for_database(&fleet_store, &stop).await? {
+    if !fleet_store.wait_until_usable("nothing is sent", stop.cancelled()).await? {
         return Ok(());
     }
     let signers = Arc::new(SignerSet::load(&config.signer).await);
@@ -136,30 +136,6 @@ fn chosen_worker_id(config: &Config) -> WorkerId {
     WorkerId(format!("{host}-{}-{:08x}", std::process::id(), rand::random::<u32>()))
 }
 
-/// Waits until the database is reachable, with exponential backoff. False: stopped before that.
-async fn wait_for_database(store: &Store, stop: &CancellationToken) -> anyhow::Result<bool> {
-    let mut pause = Duration::from_millis(200);
-    loop {
-        // Session check first: a transaction-mode pooler breaks everything else.
-        let checked = async {
-            store.check_session().await?;
-            store.check_schema().await
-        };
-        match checked.await {
-            Ok(()) => return Ok(true),
-            Err(error) if error.needs_operator() => return Err(error.into()),
-            Err(error) if error.is_connection() => {
-                tracing::warn!(error = %error, retry_in = ?pause, "database not reachable yet; retrying");
-            }
-            Err(error) => return Err(error.into()),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(false),
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(5)),
-        }
-    }
-}
-
 /// Announces every key that is known at start; retries while the database is unreachable. False: stopped before that.
 async fn announce_all(
     store: &Store,
@@ -167,11 +143,16 @@ async fn announce_all(
     signers: &SignerSet,
     stop: &CancellationToken,
 ) -> Result<bool, StoreError> {
+    let mut reported = None;
     while let Err(error) = announce(store, chains, signers, &signers.addresses()).await {
         if !error.is_connection() {
             return Err(error);
         }
-        tracing::warn!(error = %error, "could not announce submitters; retrying");
+        let reason = Some(error.to_string());
+        if reported != reason {
+            tracing::warn!(error = reason, "could not announce submitters; retrying");
+            reported = reason;
+        }
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
             () = tokio::time::sleep(Duration::from_millis(500)) => {}

@@ -3,11 +3,11 @@
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database returned an error or could not be reached. Whether a COMMIT took effect may be unknown.
-    #[error("{operation}: {source}")]
+    #[error("{operation}: {}", cause(.error))]
     Db {
         operation: &'static str,
-        #[source]
-        source: sqlx::Error,
+        /// Not the error's `source`: the message contains it already, and a chain of causes would repeat it.
+        error: sqlx::Error,
     },
     /// A compare-and-set write did not match the expected rows. Nothing was written.
     #[error("{operation}: expected {expected} rows, found {found}")]
@@ -49,6 +49,16 @@ pub enum StoreError {
     Untrusted { operation: &'static str, problem: String },
 }
 
+/// PostgreSQL's message alone: sqlx appends the line in PostgreSQL's own source code, which looks like a line of ours.
+fn cause(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(db) => db.message().to_owned(),
+        sqlx::Error::Io(error) => format!("no connection to the database: {error}"),
+        sqlx::Error::PoolTimedOut => "no connection to the database within the time limit".to_owned(),
+        other => other.to_string(),
+    }
+}
+
 /// A hint for a certificate that was not accepted.
 fn remedy(problem: &str) -> &'static str {
     if problem.contains("UnknownIssuer") {
@@ -74,9 +84,9 @@ fn tls_problem(source: &sqlx::Error) -> Option<String> {
 
 impl StoreError {
     pub(crate) fn db(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
-        move |source| match tls_problem(&source) {
+        move |error| match tls_problem(&error) {
             Some(problem) => StoreError::Untrusted { operation, problem },
-            None => StoreError::Db { operation, source },
+            None => StoreError::Db { operation, error },
         }
     }
 
@@ -97,12 +107,12 @@ impl StoreError {
     /// Whether this is a temporary problem with the database or the connection, and not with a row: retrying may
     /// help. An untrusted server ends a program at its start; a running program retries.
     pub fn is_connection(&self) -> bool {
-        let source = match self {
+        let error = match self {
             StoreError::Untrusted { .. } => return true,
-            StoreError::Db { source, .. } => source,
+            StoreError::Db { error, .. } => error,
             _ => return false,
         };
-        match source {
+        match error {
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::PoolTimedOut
@@ -127,4 +137,19 @@ impl StoreError {
 
 pub(crate) fn ensure_rows(operation: &'static str, expected: usize, found: usize) -> Result<(), StoreError> {
     if expected == found { Ok(()) } else { Err(StoreError::RowsAffected { operation, expected, found }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_named_once_and_is_not_in_the_chain_of_causes() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = StoreError::db("check_session")(sqlx::Error::Io(refused));
+        assert_eq!(error.to_string(), "check_session: no connection to the database: connection refused");
+        assert!(error.source().is_none());
+    }
 }

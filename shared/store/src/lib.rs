@@ -37,6 +37,7 @@ mod reservation;
 mod reservation_lane;
 mod row;
 mod session;
+mod startup;
 mod submitters;
 mod timeout_pool;
 mod tx_request;
@@ -72,4 +73,6 @@ pub use reservation_lane::{ReservedNonce, WaitingReservation};
 pub use submitters::{BlockedView, QUEUE_DEPTH_CAP, SubmitterView};
 pub use tx_request::{RequestNo, TxRequestEntry, TxRequestOutcome};
 pub use upkeep::{Backlog, IdleSequence, Open};
-pub use verify::{AuditedAttempt, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter};
+pub use verify::{
+    AuditedAttempt, AuditedCount, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter,
+};

@@ -65,12 +65,20 @@ fn pause_after(rows: usize) -> Duration {
 
 /// Listens forever, on a separate connection to the database of `store`; a broken or unresponsive one is replaced.
 /// Calls `notified(true)` for every notification and whenever LISTEN starts, because notifications may have been
-/// missed; calls `notified(false)` when the connection is lost and only polling is left.
+/// missed; calls `notified(false)` when the connection is lost and only polling is left. Logs that once, and not at all
+/// before the first LISTEN: the program reports a database that is missing at its start.
 pub async fn listen(store: Store, channel: Channel, mut notified: impl FnMut(bool)) {
+    let mut was_listening = false;
     loop {
-        let Err(error) = listen_once(&store, channel, &mut notified).await;
+        let Err(error) = listen_once(&store, channel, &mut |listening| {
+            was_listening = true;
+            notified(listening);
+        })
+        .await;
         notified(false);
-        tracing::info!(%error, ?channel, "LISTEN connection lost; reconnecting, polling continues");
+        if std::mem::take(&mut was_listening) {
+            tracing::info!(%error, ?channel, "LISTEN connection lost; reconnecting, polling continues");
+        }
         tokio::time::sleep(RETRY).await;
     }
 }

@@ -76,7 +76,7 @@ impl Store {
         check_applied(&self.applied_migrations("migrate").await?)?;
         MIGRATIONS.run(self.pool.without_timeout()).await.map_err(|error| match error {
             MigrateError::VersionMissing(version) => StoreError::SchemaTooNew { version },
-            error => StoreError::Db { operation: "migrate", source: sqlx::Error::Migrate(Box::new(error)) },
+            error => StoreError::Db { operation: "migrate", error: sqlx::Error::Migrate(Box::new(error)) },
         })
     }
 

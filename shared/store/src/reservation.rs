@@ -104,7 +104,7 @@ impl Store {
     ) -> Result<ReservationOutcome, StoreError> {
         loop {
             match self.insert_reservation(new, outbox).await {
-                Err(StoreError::Db { source, .. }) if is_deadlock(&source) => {}
+                Err(StoreError::Db { error, .. }) if is_deadlock(&error) => {}
                 Err(error) => return Err(error),
                 Ok(true) => return Ok(ReservationOutcome::Created),
                 Ok(false) => {

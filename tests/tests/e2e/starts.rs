@@ -1,11 +1,15 @@
 //! Starts that must fail with a reason, and one that must not: a keystore that cannot be decrypted.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_signer::keystore;
 use gapless_testkit::{Address, Service, U256, eventually, payload};
 use serde_json::json;
 use sqlx::Connection;
+use tokio::io::AsyncReadExt;
 
 use crate::stack;
 
@@ -64,6 +68,70 @@ async fn nothing_starts_on_a_schema_of_an_unreleased_version() {
         let service = part.set("database.url", url.as_str()).without_waiting().start().await;
         let log = refuses_to_start(service).await;
         assert!(log.contains("unreleased version"), "{log}");
+    }
+    stack.finish().await;
+}
+
+/// A server that closes every connection, and the number of connections so far.
+async fn closing_server() -> (String, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://gapless@{}/gapless", listener.local_addr().unwrap());
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            // Read first: otherwise the client sees a reset or an end, by chance.
+            let _ = connection.read(&mut [0; 64]).await;
+            drop(connection);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    (url, attempts)
+}
+
+/// One line about the database, whatever the number of attempts, and nothing about the inside of the program.
+fn reported_once(service: &Service) {
+    let log = service.log();
+    let lines = log.lines().filter(|line| line.contains("WARN") && line.contains("database")).count();
+    assert_eq!(lines, 1, "{}: {log}", service.name());
+    for noise in ["at line", "Caused by", "backtrace", "LISTEN", "panicked"] {
+        assert!(!log.contains(noise), "{noise} of {}: {log}", service.name());
+    }
+}
+
+/// API and worker started before their database wait for it, and say so once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_or_unreachable_database_is_waited_for_and_reported_once() {
+    let stack = stack().start().await;
+    let url = stack.empty_database().await;
+    migrate(&Secret::new(url.as_str())).await.unwrap();
+    let name = url.rsplit('/').next().unwrap();
+    let mut waiting = Vec::new();
+    for part in [stack.api(), stack.worker()] {
+        let service = part.set("database.url", format!("{url}_later")).without_waiting().start().await;
+        let line = service.wait_for_log("the database is unavailable; retrying").await;
+        assert!(line.contains(&format!("{name}_later")) && line.contains("does not exist"), "{line}");
+        waiting.push(service);
+    }
+    for part in [stack.api(), stack.worker()] {
+        let (closing, attempts) = closing_server().await;
+        let service = part.set("database.url", closing).without_waiting().start().await;
+        eventually("it is tried again", async || match attempts.load(Ordering::Relaxed) {
+            5.. => Ok(()),
+            fewer => Err(fewer),
+        })
+        .await;
+        reported_once(&service);
+        service.stop_sigterm().await;
+    }
+    let mut connection = sqlx::PgConnection::connect(stack.database_url()).await.unwrap();
+    let rename = format!("ALTER DATABASE \"{name}\" RENAME TO \"{name}_later\"");
+    sqlx::query(sqlx::AssertSqlSafe(rename)).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    for service in waiting {
+        service.wait_for_log("the database is available").await;
+        reported_once(&service);
+        service.stop_sigterm().await;
     }
     stack.finish().await;
 }
