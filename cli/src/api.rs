@@ -20,6 +20,8 @@ pub struct Api {
     http: reqwest::Client,
     base: Url,
     token: Option<Secret>,
+    /// Appended to the error if the API is unreachable.
+    remedy: String,
 }
 
 impl fmt::Debug for Api {
@@ -66,7 +68,11 @@ impl Api {
             base.set_path(&format!("{}/", base.path()));
         }
         let http = trust(client_builder().timeout(TIMEOUT), ca_file)?.build()?;
-        Ok(Api { http, base, token })
+        Ok(Api { http, base, token, remedy: String::new() })
+    }
+
+    pub(crate) fn with_remedy(self, remedy: String) -> Api {
+        Api { remedy, ..self }
     }
 
     pub async fn submit(&self, request: &Value) -> Result<Value> {
@@ -166,7 +172,8 @@ impl Api {
 
     async fn answer(&self, request: RequestBuilder) -> Result<Value> {
         let sent = request.send().await.map_err(reqwest::Error::without_url);
-        let response = sent.with_context(|| format!("cannot reach the API at {}", shown(&self.base)))?;
+        let unreachable = || format!("cannot reach the API at {}{}", shown(&self.base), self.remedy);
+        let response = sent.with_context(unreachable)?;
         let status = response.status();
         let body = response.bytes().await.map_err(reqwest::Error::without_url);
         let body = body.context("the API closed the connection within the response")?;

@@ -26,17 +26,16 @@ pub struct Cli {
     /// Print JSON instead of text
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS)]
     pub json: bool,
-    /// Base URL of the API
+    /// Base URL of the API [default: the API of `gapless up` in this directory, or http://127.0.0.1:8080]
     #[arg(
         long,
         global = true,
         help_heading = GLOBAL_OPTIONS,
         env = "GAPLESS_API",
         hide_env_values = true,
-        value_name = "URL",
-        default_value = "http://127.0.0.1:8080"
+        value_name = "URL"
     )]
-    pub api: String,
+    pub api: Option<String>,
     /// PEM file with extra CA certificates for the API, in addition to those of the system
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_API_CA", value_name = "FILE")]
     pub api_ca: Option<PathBuf>,
@@ -158,6 +157,18 @@ pub struct Up {
     /// Directory for database, chain state, keys and logs
     #[arg(long, value_name = "DIR", default_value = DEFAULT_DIR)]
     pub dir: PathBuf,
+    /// Port of the API; it must be free [default: 8080, or another one if it is in use]
+    #[arg(long, value_name = "PORT")]
+    pub api_port: Option<u16>,
+    /// Port of the worker's metrics; it must be free [default: 9090, or another one]
+    #[arg(long, value_name = "PORT")]
+    pub worker_port: Option<u16>,
+    /// Port of anvil; it must be free [default: 8545, or another one]
+    #[arg(long, value_name = "PORT")]
+    pub anvil_port: Option<u16>,
+    /// Port of PostgreSQL, unless DATABASE_URL is set; it must be free [default: 54329, or another one]
+    #[arg(long, value_name = "PORT")]
+    pub postgres_port: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,7 @@
 //! The command line tool. Also a library, for the tests and the benchmarks.
 
 pub mod api;
+mod api_address;
 pub mod args;
 mod authorities;
 pub mod commands;
@@ -8,6 +9,7 @@ pub mod output;
 pub mod up;
 pub mod verify;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -22,7 +24,12 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
     } else {
         (&cli.api_key, &cli.admin_token)
     };
-    let api = Api::new(&cli.api, first.as_ref().or(second.as_ref()).cloned(), cli.api_ca.as_deref())?;
+    let address = api_address::resolve(cli.api.as_deref(), Path::new("."));
+    let token = first.as_ref().or(second.as_ref()).cloned();
+    let mut api = Api::new(&address.url, token, cli.api_ca.as_deref())?;
+    if let Some(file) = &address.file {
+        api = api.with_remedy(format!("; its port is from {}: is `gapless up` running?", file.display()));
+    }
     match &cli.command {
         Command::Up(args) => up::run(args, json).await,
         Command::Migrate => commands::migrate::run(cli.config.as_deref(), json).await,

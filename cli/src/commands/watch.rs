@@ -21,6 +21,7 @@ pub async fn run(api: &Api, tx_id: &str, json: bool) -> Result<ExitCode> {
         } else {
             output::line(format!("{:7.1}s  {}", begun.elapsed().as_secs_f64(), describe(answer)));
             revert::lines(&answer["error"]["revert"]).iter().for_each(output::line);
+            deployed(answer).iter().for_each(output::line);
         }
     })
     .await?;
@@ -56,6 +57,13 @@ pub async fn follow(api: &Api, tx_id: &str, mut changed: impl FnMut(&Value)) -> 
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// The address of a deployed contract, once the deployment is final. A reverted one has no contract.
+fn deployed(answer: &Value) -> Option<String> {
+    let receipt = &answer["receipt"];
+    let address = receipt["contractAddress"].as_str()?;
+    (answer["state"] == "CONFIRMED" && receipt["succeeded"] == true).then(|| format!("contract  {address}"))
 }
 
 /// A 4xx other than 429 is permanent; retrying does not help.
@@ -99,6 +107,18 @@ mod tests {
         assert_eq!(describe(&answer), "TRACKING  2 confirmations  0xab");
         let answer = json!({ "state": "QUEUED", "subState": "waiting_funds", "txHash": null });
         assert_eq!(describe(&answer), "QUEUED  (waiting_funds)");
+    }
+
+    #[test]
+    fn the_address_of_a_contract_is_shown_once_it_is_final() {
+        let answer = |state: &str, succeeded: bool| {
+            let receipt = json!({ "contractAddress": "0xcc", "succeeded": succeeded });
+            json!({ "state": state, "receipt": receipt })
+        };
+        assert_eq!(deployed(&answer("CONFIRMED", true)).as_deref(), Some("contract  0xcc"));
+        assert_eq!(deployed(&answer("TRACKING", true)), None);
+        assert_eq!(deployed(&answer("FAILED", false)), None);
+        assert_eq!(deployed(&json!({ "state": "CONFIRMED", "receipt": { "succeeded": true } })), None);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! The data directory of `gapless up`, locked so that only one run uses it at a time.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::api_address;
 use crate::args::DEFAULT_DIR;
 use crate::output::say;
 
@@ -79,6 +80,22 @@ impl Home {
         match self.dir == Path::new(DEFAULT_DIR).canonicalize().unwrap_or_default() {
             true => "`make clean-data`".to_owned(),
             false => format!("`make clean-data DATA={}`", self.dir.display()),
+        }
+    }
+
+    /// Records the port of the API, for commands in the same project directory.
+    pub(super) fn note_api(&self, port: u16) -> Result<()> {
+        let path = api_address::port_file(&self.dir);
+        std::fs::write(&path, format!("{port}\n")).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub(super) fn forget_api(&self) -> Result<()> {
+        let path = api_address::port_file(&self.dir);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
         }
     }
 

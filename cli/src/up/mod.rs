@@ -47,7 +47,7 @@ pub async fn run(args: &args::Up, json: bool) -> Result<ExitCode> {
     let home = Home::open(&args.dir)?;
     let mut stack = Stack::default();
     let outcome = tokio::select! {
-        outcome = run_stack(&home, &mut stack, args.once, json) => outcome,
+        outcome = run_stack(&home, &mut stack, args, json) => outcome,
         () = stop_signal() => Ok(()),
     };
     say("stopping");
@@ -56,11 +56,12 @@ pub async fn run(args: &args::Up, json: bool) -> Result<ExitCode> {
         // On a second signal, dropping the stack kills the remaining processes.
         () = stop_signal() => {}
     }
+    home.forget_api()?;
     outcome.map(|()| ExitCode::SUCCESS)
 }
 
-async fn run_stack(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Result<()> {
-    stack.start(home).await.map_err(|error| {
+async fn run_stack(home: &Home, stack: &mut Stack, args: &args::Up, json: bool) -> Result<()> {
+    stack.start(home, args).await.map_err(|error| {
         match (error.downcast_ref::<UnusableState>(), error.downcast_ref::<StoreError>()) {
             (Some(damage), _) => start_over(home, damage),
             (None, Some(StoreError::SchemaUnreleased { .. } | StoreError::SchemaTooNew { .. })) => {
@@ -75,13 +76,14 @@ async fn run_stack(home: &Home, stack: &mut Stack, once: bool, json: bool) -> Re
     stack.fund(&submitters).await?;
     say(&format!("submitters  {}", submitters.join(" ")));
     stack.start_services(home).await?;
+    home.note_api(stack.api_port())?;
     let api = Api::new(&stack.api_url(), None, None)?;
     let reasons = Reasons::new(&api, &stack.worker_url())?;
     while_running(stack, ready(&api, &submitters, &reasons)).await?;
     let first = first_transaction(&api, &submitters, &reasons, home, &consistency);
     let first = while_running(stack, first).await?;
     announce(home, stack, &submitters, &first, json);
-    if once {
+    if args.once {
         return Ok(());
     }
     say("Press Ctrl-C to stop. The data is kept for the next run.");

@@ -15,6 +15,8 @@ use super::consistency::ConsistencyCheck;
 use super::home::Home;
 use super::reason::with_progress;
 use super::settings::{self, BLOCK_SECONDS, CHAIN_ID, Places};
+use crate::api_address::DEFAULT_API_PORT;
+use crate::args;
 use crate::commands::migrate;
 use crate::output::say;
 
@@ -22,11 +24,17 @@ const DATABASE: &str = "gapless";
 /// 1,000 ether.
 const FUNDS: &str = "0x3635c9adc5dea00000";
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// Default ports; a free one is chosen if they are in use.
-const API_PORT: u16 = 8080;
-const WORKER_PORT: u16 = 9090;
-const RPC_PORT: u16 = 8545;
-const DATABASE_PORT: u16 = 54329;
+/// A server of the stack and its default port; a free one is chosen if that is in use.
+struct Server {
+    name: &'static str,
+    option: &'static str,
+    default_port: u16,
+}
+
+const API: Server = Server { name: "the API", option: "--api-port", default_port: DEFAULT_API_PORT };
+const WORKER: Server = Server { name: "the worker", option: "--worker-port", default_port: 9090 };
+const ANVIL: Server = Server { name: "anvil", option: "--anvil-port", default_port: 8545 };
+const POSTGRES: Server = Server { name: "PostgreSQL", option: "--postgres-port", default_port: 54329 };
 /// Anvil writes its whole state each time: every second while the file is small, so that confirmed transactions (two
 /// blocks deep) survive a kill. The interval grows by one second for each of these bytes.
 const STATE_BYTES_PER_SECOND: u64 = 10_000_000;
@@ -44,32 +52,46 @@ pub(super) struct Stack {
 
 impl Stack {
     /// Starts database and chain, and writes the configuration.
-    pub(super) async fn start(&mut self, home: &Home) -> Result<()> {
-        let database = with_progress("PostgreSQL is starting", self.start_database(home)).await?;
-        let rpc = with_progress("anvil is starting", self.start_chain(home)).await?;
-        let (api, worker) = (self.port(API_PORT)?, self.port(WORKER_PORT)?);
+    pub(super) async fn start(&mut self, home: &Home, args: &args::Up) -> Result<()> {
+        // Before anything is started, so that a port that is in use is reported at once.
+        let api = self.port(&API, args.api_port)?;
+        let worker = self.port(&WORKER, args.worker_port)?;
+        let anvil = self.port(&ANVIL, args.anvil_port)?;
+        let database =
+            with_progress("PostgreSQL is starting", self.start_database(home, args.postgres_port)).await?;
+        let rpc = with_progress("anvil is starting", self.start_chain(home, anvil)).await?;
         let places = Places { database, rpc, api, worker };
         settings::write(home, &places)?;
         self.places = Some(places);
         Ok(())
     }
 
-    fn port(&mut self, preferred: u16) -> Result<u16> {
-        let port = Port::preferred(preferred)?;
+    /// The port that was asked for, or the default one, or any if that is in use.
+    fn port(&mut self, server: &Server, asked: Option<u16>) -> Result<u16> {
+        let Server { name, option, default_port } = server;
+        let port = match (Port::if_free(asked.unwrap_or(*default_port))?, asked) {
+            (Some(port), _) => port,
+            (None, Some(number)) => bail!("{option}: port {number} is in use"),
+            (None, None) => {
+                let port = Port::claim()?;
+                say(&format!("port {default_port} is in use: {name} uses {} ({option})", port.number()));
+                port
+            }
+        };
         let number = port.number();
         self.ports.push(port);
         Ok(number)
     }
 
     /// Returns the URL of the node.
-    async fn start_chain(&mut self, home: &Home) -> Result<String> {
+    async fn start_chain(&mut self, home: &Home, port: u16) -> Result<String> {
         let program = tokio::task::spawn_blocking(|| AnvilProgram::obtain(say)).await??;
         let path = home.chain_state();
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
         let every_secs = 1 + bytes / STATE_BYTES_PER_SECOND;
         let options = AnvilOptions {
             chain_id: CHAIN_ID,
-            port: Some(self.port(RPC_PORT)?),
+            port: Some(port),
             mining: Mining::Interval(BLOCK_SECONDS),
             state: Some(StateFile { path, every_secs }),
             accounts: 0,
@@ -85,7 +107,7 @@ impl Stack {
     }
 
     /// Migrates the database of DATABASE_URL, or of a server started here. Returns the URL only in the second case.
-    async fn start_database(&mut self, home: &Home) -> Result<Option<String>> {
+    async fn start_database(&mut self, home: &Home, port: Option<u16>) -> Result<Option<String>> {
         if let Ok(url) = std::env::var("DATABASE_URL") {
             say("PostgreSQL  from DATABASE_URL");
             migrate::migrate(&Secret::new(url)).await?;
@@ -93,7 +115,7 @@ impl Stack {
         }
         let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
         let options = PostgresOptions {
-            port: Some(self.port(DATABASE_PORT)?),
+            port: Some(self.port(&POSTGRES, port)?),
             log: Some(home.log("postgres")?),
             ..PostgresOptions::durable(home.dir())
         };
@@ -139,6 +161,10 @@ impl Stack {
 
     fn places(&self) -> &Places {
         self.places.as_ref().expect("the stack is started first")
+    }
+
+    pub(super) fn api_port(&self) -> u16 {
+        self.places().api
     }
 
     pub(super) fn api_url(&self) -> String {

@@ -41,12 +41,17 @@ impl Port {
 
     /// The given port if it is free, otherwise any unused port.
     pub fn preferred(number: u16) -> Result<Port> {
-        match lock(number)? {
+        Port::if_free(number)?.map_or_else(Port::claim, Ok)
+    }
+
+    /// The given port; `None` if it is in use or reserved.
+    pub fn if_free(number: u16) -> Result<Option<Port>> {
+        Ok(match lock(number)? {
             Some(claim) if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() => {
-                Ok(Port { number, _claim: Some(claim) })
+                Some(Port { number, _claim: Some(claim) })
             }
-            _ => Port::claim(),
-        }
+            _ => None,
+        })
     }
 
     /// The given port, without a check.

@@ -78,9 +78,13 @@ impl Installation {
     }
 
     fn start(&self, once: bool) -> Run<'_> {
+        self.start_with(once, &[])
+    }
+
+    fn start_with(&self, once: bool, options: &[&str]) -> Run<'_> {
         let log = std::fs::File::create(self.log()).unwrap();
         let mut command = Command::new(self.dir.path().join("gapless"));
-        command.args(["cli", "up", "--dir"]).arg(self.data()).args(once.then_some("--once"));
+        command.args(["cli", "up", "--dir"]).arg(self.data()).args(once.then_some("--once")).args(options);
         // The sentence is the last line, without a backtrace after it.
         command.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
         command.env_remove("DATABASE_URL").stdin(Stdio::null());
@@ -183,6 +187,67 @@ fn eight_starts_in_a_row_are_confirmed() {
     let newest = *times.last().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!(now.abs_diff(newest) < 2 * LIMIT.as_secs(), "blocks have the time of day: {newest} at {now}");
+}
+
+/// `gapless` with these arguments, in the project directory.
+fn in_project(dir: &Path, words: &[&str]) -> (bool, String) {
+    let mut command = Command::new(dir.join("gapless"));
+    command.arg("cli").args(words).current_dir(dir).env_remove("GAPLESS_API").env_remove("RUST_BACKTRACE");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (output.status.success(), text)
+}
+
+/// Scenario 115. Ports that are asked for are used or refused, default ports that are in use are replaced with a
+/// message, and commands in the same directory find the API. A file of a killed run is named in the error.
+#[test]
+fn ports_are_selected_or_replaced_and_commands_find_the_api() {
+    let installation = Installation::new();
+    let dir = installation.dir.path();
+    std::os::unix::fs::symlink(installation.data(), dir.join(".gapless")).unwrap();
+    // Whoever has it: it is in use.
+    let _default = std::net::TcpListener::bind(("127.0.0.1", 9090));
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let taken = listener.local_addr().unwrap().port().to_string();
+    let free = [(); 3].map(|()| std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let [api, anvil, postgres] = free.map(|free| free.local_addr().unwrap().port().to_string());
+
+    let (success, text) = in_project(dir, &["up", "--once", "--api-port", &taken, "--dir", "data"]);
+    assert!(!success && text.contains(&format!("--api-port: port {taken} is in use")), "{text}");
+
+    let words = ["--api-port", &api, "--anvil-port", &anvil, "--postgres-port", &postgres];
+    let mut run = installation.start_with(false, &words);
+    run.wait_for("Ctrl-C");
+    let output = installation.output();
+    for shown in [
+        format!("http://127.0.0.1:{api}/api/v1"),
+        format!("http://127.0.0.1:{anvil}"),
+        format!(":{postgres}/"),
+        "port 9090 is in use: the worker uses ".to_owned(),
+    ] {
+        assert!(output.contains(&shown), "no {shown} in {output}");
+    }
+    let (success, text) = in_project(dir, &["submitters"]);
+    assert!(success && text.contains("0x"), "{text}");
+    let (success, text) = in_project(dir, &["--api", "http://127.0.0.1:9", "submitters"]);
+    assert!(!success && text.contains("127.0.0.1:9") && !text.contains("api.port"), "{text}");
+
+    kill(Pid::from_raw(run.child.id() as i32), Signal::SIGKILL).unwrap();
+    assert!(!run.end().success);
+    let deadline = Instant::now() + START_LIMIT;
+    let error = loop {
+        let (success, text) = in_project(dir, &["submitters"]);
+        if !success && text.contains("cannot reach") {
+            break text;
+        }
+        assert!(Instant::now() < deadline, "the API still answers: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(error.contains(&format!("127.0.0.1:{api}")), "{error}");
+    assert!(error.contains(".gapless/api.port") && error.contains("is `gapless up` running?"), "{error}");
+    // A run that ends normally leaves no file.
+    assert!(installation.once().confirmed());
+    assert!(!installation.data().join("api.port").exists());
 }
 
 /// The times of the blocks in the state file, by number.
