@@ -10,10 +10,10 @@ RELEASE_FEATURES := gapless-worker/aws-kms,gapless-worker/gcp-kms
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes chaos lint bench bench-quick bench-build clean-data
+.PHONY: help up build test test-nodes test-ecosystem chaos lint bench bench-quick bench-build clean-data
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: ## start a local stack and send a test transaction (ARGS=--once: then stop)
 	@$(CARGO) build -p gapless-cli -p gapless-api -p gapless-worker
@@ -29,6 +29,9 @@ test: ## run all tests; they start their own PostgreSQL and anvil
 
 test-nodes: ## run the core scenarios also on Hardhat and geth (builds geth if Go is installed)
 	@CARGO="$(CARGO)" tools/test-nodes
+
+test-ecosystem: ## lint openapi.yaml, and generate and compile clients with other projects' tools
+	@CARGO="$(CARGO)" tools/test-ecosystem
 
 chaos: ## inject faults for five minutes and check the result (ARGS="--seed 7 --seconds 60"; --help lists the options)
 	@$(CARGO) build -p gapless-tests -p gapless-chaos --bins

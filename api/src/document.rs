@@ -2,12 +2,17 @@
 //!
 //! It adds only what the code enforces; `tests/tests/e2e/openapi.rs` tests a running API against the document.
 
+mod portable;
+#[cfg(test)]
+mod portable_tests;
+
 use poem::http::HeaderValue;
 use serde_yaml::{Mapping, Value};
 
 use crate::routes;
 
 const ADDRESS: &str = "^0x[0-9a-fA-F]{40}$";
+/// A hash, or a storage key.
 const WORD: &str = "^0x[0-9a-fA-F]{64}$";
 const BYTES: &str = "^0x([0-9a-fA-F]{2})*$";
 /// Any number of 77 decimal digits fits into 256 bits.
@@ -75,6 +80,7 @@ pub(crate) fn page() -> String {
 fn completed_document() -> Value {
     let generated = routes::service().spec_yaml();
     let mut document: Value = serde_yaml::from_str(&generated).expect("the framework writes valid YAML");
+    portable::replace_types(&mut document);
     for (path, operations) in members(&mut document["paths"]) {
         let cursor = if path.contains("submitters") { SUBMITTER_CURSOR } else { TX_CURSOR };
         for (_, operation) in members(operations) {
@@ -93,6 +99,7 @@ fn completed_document() -> Value {
             strict(schema);
         }
     }
+    portable::finish(&mut document);
     document
 }
 
@@ -132,9 +139,8 @@ fn strict(schema: &mut Value) {
     for (name, member) in members(&mut schema["properties"]) {
         add_constraints(&name, member);
         let optional = !required.iter().any(|required| required.as_str() == Some(&name));
-        // A property without a type already allows null, and one with a default is not nullable.
-        let has_type = member.get("type").is_some() || member.get("allOf").is_some();
-        if optional && has_type && member.get("default").is_none() {
+        // A property with a default is not nullable. `null` for a reference is allowed where the schema is defined.
+        if optional && member.get("type").is_some() && member.get("default").is_none() {
             member["nullable"] = true.into();
         }
     }
