@@ -57,17 +57,24 @@ impl Chains {
             Some(id) => Err(ApiError::UnknownChain(id)),
             None => match self.0.first_key_value() {
                 Some((only, _)) if self.0.len() == 1 => Ok(*only),
-                _ => Err(ApiError::InvalidRequest(
-                    "chainId: is required because several chains are configured".into(),
-                )),
+                _ => Err(ApiError::invalid("chainId", "is required because several chains are configured")),
             },
         }
     }
 
     /// A submitter by chain and address. The address may be in lower, upper or checksum case.
     pub(crate) fn submitter(&self, chain_id: Option<u64>, address: &str) -> Result<SubmitterKey, ApiError> {
-        let address = parse_address_any_case(address)
-            .map_err(|problem| ApiError::InvalidRequest(format!("submitter: {problem}")))?;
+        self.submitter_in("submitter", chain_id, address)
+    }
+
+    /// As `submitter`, for an address in the field or parameter of this name.
+    pub(crate) fn submitter_in(
+        &self,
+        field: &str,
+        chain_id: Option<u64>,
+        address: &str,
+    ) -> Result<SubmitterKey, ApiError> {
+        let address = parse_address_any_case(address).map_err(|problem| ApiError::invalid(field, problem))?;
         Ok(SubmitterKey { chain_id: self.pick(chain_id)?, address })
     }
 

@@ -2,6 +2,8 @@
 //!
 //! After a 4xx nothing was stored. After a 5xx the request may be retried with the same request id.
 
+mod examples;
+
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use poem_openapi::ApiResponse;
 use poem_openapi::registry::{MetaHeader, MetaMediaType, MetaResponse, MetaResponses, Registry};
 use poem_openapi::types::{ToJSON, Type};
 
+pub(crate) use self::examples::examples;
 use crate::intake::IntakeError;
 use crate::wire::{Problem, redact_nonces};
 
@@ -27,7 +30,7 @@ const QUEUE_RETRY_SECONDS: u64 = 10;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("{0}")]
-    InvalidRequest(String),
+    InvalidRequest(InvalidIntent),
     #[error("{0}")]
     InvalidPayload(InvalidIntent),
     #[error("the API key is missing, invalid, expired or revoked, or the admin token is wrong")]
@@ -40,6 +43,17 @@ pub(crate) enum ApiError {
     PolicyBroken(Box<Breach>),
     #[error("admin routes are disabled: create an API key with the scope admin, or set api.admin_token")]
     AdminDisabled,
+    #[error(
+        "the Host header must be localhost or a loopback address, because this API accepts requests without a key: \
+         other names could be a web page's attempt to use it (DNS rebinding). With an API key any name is accepted"
+    )]
+    HostNotLocal,
+    #[error(
+        "the Origin header must be that of a page on localhost or a loopback address, because this API accepts \
+         requests without a key: another web page must not use it (cross-site requests, DNS rebinding). With an API \
+         key any origin is accepted"
+    )]
+    OriginNotLocal,
     #[error("route not found")]
     UnknownRoute,
     #[error("chain {0} is not configured")]
@@ -90,7 +104,7 @@ pub(crate) enum ApiError {
 
 impl ApiError {
     /// Status and code of every error. Codes are part of the API: never rename one.
-    fn status_and_code(&self) -> (StatusCode, &'static str) {
+    pub(crate) fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             ApiError::InvalidRequest(_) => (StatusCode::BAD_REQUEST, "invalid_request"),
             ApiError::InvalidPayload(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid_payload"),
@@ -99,6 +113,8 @@ impl ApiError {
             ApiError::ScopeMissing(_) => (StatusCode::FORBIDDEN, "scope_missing"),
             ApiError::SubmitterNotAllowed(_) => (StatusCode::FORBIDDEN, "submitter_not_allowed"),
             ApiError::PolicyBroken(breach) => (StatusCode::FORBIDDEN, breach.rule.code().as_str()),
+            ApiError::HostNotLocal => (StatusCode::FORBIDDEN, "host_not_local"),
+            ApiError::OriginNotLocal => (StatusCode::FORBIDDEN, "origin_not_local"),
             ApiError::UnknownRoute => (StatusCode::NOT_FOUND, "unknown_route"),
             ApiError::UnknownChain(_) => (StatusCode::NOT_FOUND, "unknown_chain"),
             ApiError::UnknownSubmitter(_) => (StatusCode::NOT_FOUND, "unknown_submitter"),
@@ -124,6 +140,11 @@ impl ApiError {
         }
     }
 
+    /// `field` is the path in the body, or the name of the parameter or header.
+    pub(crate) fn invalid(field: &str, problem: impl Into<String>) -> ApiError {
+        ApiError::InvalidRequest(InvalidIntent::new(field, problem))
+    }
+
     pub(crate) fn code(&self) -> &'static str {
         self.status_and_code().1
     }
@@ -135,7 +156,7 @@ impl ApiError {
             StatusCode::METHOD_NOT_ALLOWED => ApiError::MethodNotAllowed,
             StatusCode::PAYLOAD_TOO_LARGE => ApiError::BodyTooLarge,
             StatusCode::UNSUPPORTED_MEDIA_TYPE => ApiError::UnsupportedMediaType,
-            _ if status.is_client_error() => ApiError::InvalidRequest(text),
+            _ if status.is_client_error() => ApiError::invalid("request", text),
             _ => ApiError::Internal,
         }
     }
@@ -163,7 +184,9 @@ impl ApiError {
             detail,
             code: code.to_owned(),
             field: match self {
-                ApiError::InvalidPayload(invalid) => Some(invalid.field.clone()),
+                ApiError::InvalidRequest(invalid) | ApiError::InvalidPayload(invalid) => {
+                    Some(invalid.field.clone())
+                }
                 _ => None,
             },
             tx_id: match self {
@@ -207,9 +230,7 @@ impl From<BodyError> for ApiError {
         match error {
             BodyError::TooLarge => ApiError::BodyTooLarge,
             BodyError::TooSlow => ApiError::BodyTooSlow,
-            BodyError::Unreadable(error) => {
-                ApiError::InvalidRequest(format!("could not read the request body: {error}"))
-            }
+            BodyError::Unreadable(error) => ApiError::invalid("body", format!("could not be read: {error}")),
         }
     }
 }
@@ -320,13 +341,18 @@ fn headers(status: u16) -> Vec<MetaHeader> {
 
 fn description_of(status: u16) -> &'static str {
     match status {
-        400 => "`invalid_request`: malformed JSON, unknown field or invalid parameter. Nothing was stored.",
+        400 => {
+            "`invalid_request`: malformed JSON, unknown field or parameter, or invalid value; `field` names it. \
+             Nothing was stored."
+        }
         401 => "`unauthorized`: the API key is missing, invalid, expired or revoked.",
         403 => {
             "`scope_missing`: the key lacks the required scope. `submitter_not_allowed`: the key is limited \
              to other submitters. `call_not_allowed`, `deploy_not_allowed`, `value_cap_exceeded`, \
              `day_cap_exceeded`: the submitter's policy forbids the transaction; nothing was stored. \
-             `admin_disabled`: admin routes are disabled on this server."
+             `admin_disabled`: admin routes are disabled on this server. `host_not_local`, `origin_not_local`: the \
+             server accepts requests without a key, and only from this machine, so `Host` and `Origin` must be \
+             loopback names or addresses."
         }
         404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: not found.",
         409 => {
@@ -360,59 +386,12 @@ fn description_of(status: u16) -> &'static str {
 mod tests {
     use std::collections::HashSet;
 
-    use gapless_domain::policy::{Call, Rule};
-    use gapless_domain::{Address, ChainId, U256};
-
     use super::*;
-
-    fn broken(rule: Rule) -> ApiError {
-        let value = U256::one();
-        let breach = Breach { rule, to: None, call: Call::Plain, value, limit: None, spent: None };
-        ApiError::PolicyBroken(Box::new(breach))
-    }
-
-    fn every_error() -> Vec<ApiError> {
-        let submitter = SubmitterKey { chain_id: ChainId(1), address: Address::zero() };
-        vec![
-            ApiError::InvalidRequest("x".into()),
-            ApiError::InvalidPayload(InvalidIntent::new("payload.to", "is bad")),
-            ApiError::Unauthorized,
-            ApiError::AdminDisabled,
-            ApiError::ScopeMissing(Scope::Admin),
-            ApiError::SubmitterNotAllowed(submitter),
-            broken(Rule::Allow),
-            broken(Rule::Deploy),
-            broken(Rule::MaxValue),
-            broken(Rule::MaxValuePerDay),
-            ApiError::BodyTooSlow,
-            ApiError::RateLimited { retry_after: Duration::from_millis(1) },
-            ApiError::QueueFull { limit: 1 },
-            ApiError::UnknownRoute,
-            ApiError::UnknownChain(1),
-            ApiError::UnknownSubmitter(submitter),
-            ApiError::UnknownTx,
-            ApiError::MethodNotAllowed,
-            ApiError::RequestIdConflict { tx_id: TxId::new() },
-            ApiError::SubmitterProtected { reason: "x".into() },
-            ApiError::SubmitterLowLevel,
-            ApiError::NotProtected,
-            ApiError::ActionRefused("why".into()),
-            ApiError::TxFinal { tx_id: TxId::new(), state: TxState::Confirmed },
-            ApiError::SimulationDisabled,
-            ApiError::NodeUnavailable,
-            ApiError::BodyTooLarge,
-            ApiError::UnsupportedMediaType,
-            ApiError::Overloaded,
-            ApiError::DatabaseUnavailable,
-            ApiError::NotReady { missing: vec!["database".into()] },
-            ApiError::Internal,
-        ]
-    }
 
     #[tokio::test]
     async fn every_error_is_a_problem_document_with_its_own_code() {
         let mut codes = HashSet::new();
-        for error in every_error() {
+        for error in examples() {
             let (status, code) = error.status_and_code();
             assert!(codes.insert(code), "{code} is used twice");
             let response = error.into_response();
@@ -430,6 +409,21 @@ mod tests {
         }
     }
 
+    /// The codes in the source of `status_and_code`, and those of policies.
+    #[test]
+    fn every_code_has_an_example() {
+        let source = include_str!("error.rs");
+        let function =
+            source.split("fn status_and_code").nth(1).and_then(|rest| rest.split("\n    }\n").next());
+        let mut written: Vec<&str> = function.unwrap().split('"').skip(1).step_by(2).collect();
+        let policies = ["call_not_allowed", "deploy_not_allowed", "value_cap_exceeded", "day_cap_exceeded"];
+        written.extend(policies);
+        written.sort_unstable();
+        let mut listed: Vec<&str> = examples().iter().map(ApiError::code).collect();
+        listed.sort_unstable();
+        assert_eq!(written, listed);
+    }
+
     #[test]
     fn retry_after_is_in_whole_seconds_rounded_up() {
         for (wait, seconds) in [(1, 1), (1_000, 1), (1_001, 2), (90_500, 91)] {
@@ -442,6 +436,7 @@ mod tests {
     fn a_problem_names_the_field_and_redacts_nonces() {
         let invalid = ApiError::InvalidPayload(InvalidIntent::new("payload.args[1]", "is bad"));
         assert_eq!(invalid.problem().field.as_deref(), Some("payload.args[1]"));
+        assert_eq!(ApiError::invalid("limit", "is bad").problem().field.as_deref(), Some("limit"));
         let protected = ApiError::SubmitterProtected { reason: "nonce 41 was used elsewhere".into() };
         assert!(!protected.problem().detail.contains("41"));
     }

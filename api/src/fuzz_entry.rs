@@ -9,6 +9,10 @@ use crate::wire::{BatchRequest, CreateTx, TxPayload, parse, redact_nonces};
 pub fn read_request(bytes: &[u8]) {
     let batch = parse::<BatchRequest>(bytes).map(|batch| batch.items).unwrap_or_default();
     let items = batch.into_iter().filter_map(|item| item.0.ok());
+    match parse::<CreateTx>(bytes) {
+        Ok(_) => assert!(!bytes.trim_ascii_start().starts_with(b"["), "an array is not an object"),
+        Err(invalid) => assert!(!invalid.field.is_empty(), "a refusal names the field"),
+    }
     for request in parse::<CreateTx>(bytes).into_iter().chain(items) {
         let _ = redact_nonces(request.request_id.as_deref().unwrap_or_default());
         match RequestedTx::from(request.payload).validate() {

@@ -11,6 +11,7 @@ mod intake;
 mod long_poll;
 mod middleware;
 mod nodes;
+mod query;
 mod ready;
 mod routes;
 mod server;

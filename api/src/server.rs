@@ -12,8 +12,9 @@ use gapless_store::{Channel, Store, Timeouts, database_warnings};
 use gapless_telemetry::metrics::API_CONNECTIONS;
 use gapless_telemetry::{Program, install_metrics};
 use poem::endpoint::make_sync;
-use poem::web::Html;
-use poem::{Endpoint, EndpointExt, IntoResponse, Response, Route, get};
+use poem::http::Method;
+use poem::web::{Html, Redirect};
+use poem::{Endpoint, EndpointExt, IntoEndpoint, IntoResponse, Request, Response, Route, get};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +27,7 @@ use crate::intake::{self, Intake, QueueLimits};
 use crate::long_poll::LongPolls;
 use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
-use crate::ready::{self, wait_for_database};
+use crate::query::QueryMiddleware;
 use crate::routes;
 
 /// Short: a client can retry a refused request sooner than a blocked one.
@@ -50,7 +51,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     let intake_connections = intake::CONNECTIONS + KEY_LOOKUP_CONNECTIONS;
     let intake_store = Store::new(&config.database.url, "gapless-api-intake", intake_connections, TIMEOUTS)?;
     let authenticator = Authenticator::new(&config.api, &intake_store);
-    match ready::check(&store).await {
+    match store.check_usable().await {
         Err(error) if error.needs_operator() => return Err(error.into()),
         Err(_) => {}
         // Before the server listens. If this fails, it is repeated once the database is back.
@@ -96,6 +97,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
 fn limits(api: &Api) -> Limits {
     Limits {
         max_connections: api.max_connections,
+        max_per_address: Some(api.max_connections_per_address),
         max_header_bytes: api.max_header_bytes,
         header_timeout: api.header_timeout,
         send_timeout: api.send_timeout,
@@ -115,7 +117,9 @@ async fn supervise(
     store: &Store,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
-    wait_for_database(store, shutdown).await?;
+    if !store.wait_until_usable("requests are answered with 503", shutdown.cancelled()).await? {
+        return Ok(());
+    }
     authenticator.watch_for_keys(store, shutdown).await
 }
 
@@ -167,12 +171,20 @@ fn listen(store: Store) -> watch::Receiver<bool> {
     receiver
 }
 
+/// Not a route of its own: the nested routes take precedence over one at `/`.
+async fn root_leads_to_docs(routes: Arc<impl Endpoint>, request: Request) -> poem::Result<Response> {
+    if request.uri().path() == "/" && matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Ok(Redirect::see_other("/docs").into_response());
+    }
+    routes.call(request).await.map(IntoResponse::into_response)
+}
+
 fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use<> {
     let (page, spec) = (document::page(), document::spec_yaml());
     Route::new()
         .at("/docs", get(make_sync(move |_| Html(page.clone()))))
         .at("/openapi.yaml", get(make_sync(move |_| spec.clone().with_content_type("application/x-yaml"))))
-        .nest("/", routes::service())
+        .nest("/", routes::service().into_endpoint().around(root_leads_to_docs))
         .data(app.clone())
         // Outermost last: authentication runs before the body is read.
         .with(BodyLimit {
@@ -180,6 +192,7 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
             timeout: api.body_timeout,
             refuse: |error| ApiError::from(error).into(),
         })
+        .with(QueryMiddleware::new())
         .with(AuthMiddleware { app })
         .with(RequestMiddleware::new())
 }

@@ -18,9 +18,7 @@ pub(crate) fn parse_wait(text: Option<&str>, max: Duration) -> Result<Duration, 
     let Some(text) = text else { return Ok(Duration::ZERO) };
     match humantime::parse_duration(text) {
         Ok(wait) => Ok(wait.min(max)),
-        Err(_) => Err(ApiError::InvalidRequest(format!(
-            "wait: `{text}` is not a valid duration; use for example 500ms, 30s or 2m"
-        ))),
+        Err(_) => Err(ApiError::invalid("wait", "must be a duration, for example 500ms, 30s or 2m")),
     }
 }
 

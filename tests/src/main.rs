@@ -61,7 +61,15 @@ enum Part {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<ExitCode> {
+async fn main() -> ExitCode {
+    run().await.unwrap_or_else(|error| {
+        // As the released programs do.
+        eprintln!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run() -> anyhow::Result<ExitCode> {
     clock::follow();
     match Args::parse().part {
         Part::Api { config } => {

@@ -57,6 +57,13 @@ pub(super) enum Credential {
     Key { id: ApiKeyId, name: String },
 }
 
+impl Credential {
+    /// The request was accepted without a key or token.
+    pub(super) fn is_none(&self) -> bool {
+        matches!(self, Credential::Anonymous | Credential::Loopback)
+    }
+}
+
 /// An authenticated caller.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticated {
@@ -125,6 +132,11 @@ impl Authenticator {
         }
         shutdown.cancelled().await;
         Ok(())
+    }
+
+    /// No key was ever created: every client that can connect may use the API.
+    pub(super) fn is_open(&self) -> bool {
+        *self.key_mode.borrow() == KeyMode::Optional
     }
 
     /// `presented` is the bearer token of the request. A wrong token is refused even where none is required.

@@ -1,11 +1,13 @@
-//! Authenticates every request below `/api/` before its body is read.
+//! Authenticates every request below `/api/` before its body is read, and checks where requests without a key come from.
 
 use std::net::IpAddr;
 
+use gapless_http::ClientConnection;
 use poem::web::headers::authorization::Bearer;
 use poem::web::headers::{Authorization, HeaderMapExt};
 use poem::{Endpoint, Middleware, Request};
 
+use super::local_request::check_local;
 use crate::app::SharedApp;
 
 /// Routes outside this prefix need no authentication: they expose no transactions and take no `Caller`.
@@ -32,11 +34,21 @@ impl<E: Endpoint> Endpoint for AuthEndpoint<E> {
     type Output = E::Output;
 
     async fn call(&self, mut request: Request) -> poem::Result<E::Output> {
+        let authenticator = &self.app.authenticator;
+        if authenticator.is_open() {
+            check_local(&request)?;
+        }
         if request.uri().path().starts_with(PROTECTED_PREFIX) {
             let presented = request.headers().typed_get::<Authorization<Bearer>>();
             let from: Option<IpAddr> = request.remote_addr().as_socket_addr().map(|from| from.ip());
             let token = presented.as_ref().map(|header| header.token());
-            let authenticated = self.app.authenticator.authenticate(token, from).await?;
+            let authenticated = authenticator.authenticate(token, from).await?;
+            if authenticated.credential.is_none() {
+                check_local(&request)?;
+            }
+            if let Some(connection) = request.data::<ClientConnection>() {
+                connection.set_authenticated();
+            }
             request.set_data(authenticated);
         }
         self.inner.call(request).await

@@ -6,6 +6,7 @@ mod bucket;
 mod failed_auth_limiter;
 mod key_lookup;
 mod key_rate_limiter;
+mod local_request;
 mod middleware;
 
 use std::marker::PhantomData;

@@ -33,8 +33,7 @@ impl Attempts {
         caller: Caller<Read>,
         #[oai(name = "txId")] tx_id: Path<String>,
     ) -> Result<Json<TxHistory>, Failure<OnRead>> {
-        let tx_id: TxId =
-            tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: must be a UUID".into()))?;
+        let tx_id: TxId = tx_id.0.parse().map_err(|_| ApiError::invalid("txId", "must be a UUID"))?;
         caller.own_tx(app.store.get_tx(tx_id).await?)?;
         let history = app.store.tx_history(tx_id).await?.ok_or(ApiError::UnknownTx)?;
         Ok(Json(TxHistory::new(tx_id, history, caller.sees_nonces())))

@@ -38,8 +38,8 @@ impl Batch {
     ) -> Result<Json<BatchResponse>, Failure<OnBatch>> {
         let items = body.0.items;
         if items.len() > app.max_batch {
-            let problem = format!("items: {} items exceed the maximum of {}", items.len(), app.max_batch);
-            return Err(ApiError::InvalidRequest(problem).into());
+            let problem = format!("{} items exceed the maximum of {}", items.len(), app.max_batch);
+            return Err(ApiError::invalid("items", problem).into());
         }
         // Each item counts as a request; authentication has counted the first.
         caller.charge(&app.authenticator, items.len().saturating_sub(1));

@@ -38,7 +38,7 @@ impl ByRequest {
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let key = caller.own(app.chains.submitter(chain_id.0, &submitter.0)?)?;
-        check_request_id(&request_id.0).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
+        check_request_id(&request_id.0).map_err(ApiError::InvalidRequest)?;
         let view = app.store.get_tx_by_request(key, &request_id.0).await?.ok_or(ApiError::UnknownTx)?;
         Ok(Json(tx_with_confirmations(&app, view, None).await?))
     }

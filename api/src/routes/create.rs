@@ -71,18 +71,15 @@ pub(super) fn validate(
 ) -> Result<NewIntent, ApiError> {
     let request_id = match (request.request_id, idempotency_key) {
         (Some(id), Some(key)) if id != key => {
-            return Err(ApiError::InvalidRequest(
-                "requestId: does not match the Idempotency-Key header".into(),
-            ));
+            return Err(ApiError::invalid("requestId", "does not match the Idempotency-Key header"));
         }
         (Some(id), _) | (None, Some(id)) => id,
         (None, None) => {
-            return Err(ApiError::InvalidRequest(
-                "requestId: is required, here or in the Idempotency-Key header".into(),
-            ));
+            let problem = "is required, here or in the Idempotency-Key header";
+            return Err(ApiError::invalid("requestId", problem));
         }
     };
-    check_request_id(&request_id).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
+    check_request_id(&request_id).map_err(ApiError::InvalidRequest)?;
     let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
     let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;
     Ok(NewIntent::new(submitter, request_id, payload, Some(trace.to_string())))

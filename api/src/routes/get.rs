@@ -37,8 +37,7 @@ impl Get {
     ) -> Result<Json<Tx>, Failure<OnRead>> {
         let wait = parse_wait(wait.0.as_deref(), app.max_wait)?;
         let after = parse_after(after.0.as_deref())?;
-        let tx_id: TxId =
-            tx_id.0.parse().map_err(|_| ApiError::InvalidRequest("txId: must be a UUID".into()))?;
+        let tx_id: TxId = tx_id.0.parse().map_err(|_| ApiError::invalid("txId", "must be a UUID"))?;
         // Before reading the row, so that no later state change is missed.
         let waiting = (!wait.is_zero()).then(|| app.long_polls.register(tx_id));
         let mut view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
@@ -55,7 +54,7 @@ impl Get {
 }
 
 fn parse_after(text: Option<&str>) -> Result<Option<H256>, ApiError> {
-    let bad = || ApiError::InvalidRequest("after: must be a block hash, 0x and 64 hex digits".into());
+    let bad = || ApiError::invalid("after", "must be a block hash, 0x and 64 hex digits");
     text.map(|text| {
         let digits = text.strip_prefix("0x").filter(|digits| digits.len() == 64).ok_or_else(bad)?;
         digits.parse().map_err(|_| bad())

@@ -2,6 +2,7 @@
 
 use poem::web::Data;
 use poem_openapi::payload::{Json, PlainText};
+use poem_openapi::types::Example;
 use poem_openapi::{Object, OpenApi};
 
 use super::Tag;
@@ -11,9 +12,16 @@ use crate::ready::missing;
 
 /// Health of the process.
 #[derive(Clone, Debug, Object)]
+#[oai(example)]
 pub(crate) struct HealthStatus {
     /// Always `ok`.
     status: String,
+}
+
+impl Example for HealthStatus {
+    fn example() -> Self {
+        HealthStatus { status: "ok".into() }
+    }
 }
 
 #[derive(Debug)]
@@ -22,6 +30,8 @@ pub(crate) struct Health;
 #[OpenApi(tag = "Tag::Operations")]
 impl Health {
     /// Liveness check
+    ///
+    /// Responds as long as the process runs. Does not use the database.
     #[oai(path = "/healthz", method = "get", operation_id = "health")]
     async fn health(&self) -> Json<HealthStatus> {
         Json(HealthStatus { status: "ok".into() })
@@ -41,6 +51,8 @@ impl Health {
     }
 
     /// Prometheus metrics
+    ///
+    /// The metrics of this process, in the text format of Prometheus.
     #[oai(path = "/metrics", method = "get", operation_id = "metrics")]
     async fn metrics(&self, app: Data<&SharedApp>) -> PlainText<String> {
         PlainText(app.metrics.render())

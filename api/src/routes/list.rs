@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use gapless_domain::TxId;
+use gapless_domain::intent::check_time;
 use gapless_store::{StoreError, TxFilter};
 
 use super::get::tx_response;
@@ -42,8 +43,8 @@ pub(super) async fn list(
         // `caller.own` has checked the given submitter.
         among: if submitter.is_some() { None } else { caller.submitters() },
         state: conditions.state.map(Into::into),
-        created_after: conditions.created_after,
-        created_before: conditions.created_before,
+        created_after: in_range("createdAfter", conditions.created_after)?,
+        created_before: in_range("createdBefore", conditions.created_before)?,
         before: conditions.cursor.map(|text| parse_cursor(&text)).transpose()?,
         // One more row than requested shows whether there is another page.
         limit: limit + 1,
@@ -61,13 +62,19 @@ pub(super) async fn page(app: &App, filter: &TxFilter, limit: u32) -> Result<TxP
     Ok(TxPage { items, next_cursor })
 }
 
+/// The parser accepts years that the database does not.
+fn in_range(field: &str, at: Option<DateTime<Utc>>) -> Result<Option<DateTime<Utc>>, ApiError> {
+    check_time(field, at).map_err(ApiError::InvalidRequest)?;
+    Ok(at)
+}
+
 pub(super) fn page_size(limit: Option<u32>) -> Result<u32, ApiError> {
     match limit.unwrap_or(DEFAULT_PAGE) {
         limit @ 1..=MAX_PAGE => Ok(limit),
-        limit => Err(ApiError::InvalidRequest(format!("limit: {limit} is not in the range 1 to {MAX_PAGE}"))),
+        _ => Err(ApiError::invalid("limit", format!("must be 1 to {MAX_PAGE}"))),
     }
 }
 
 pub(super) fn parse_cursor(text: &str) -> Result<TxId, ApiError> {
-    text.parse().map_err(|_| ApiError::InvalidRequest("cursor: invalid cursor".into()))
+    text.parse().map_err(|_| ApiError::invalid("cursor", "must be the nextCursor of a page"))
 }

@@ -54,7 +54,11 @@ first time, 200 after that, 409 if the payload differs. After a timeout or any 5
 **Keys.** `Authorization: Bearer gpl_…`. A key has scopes and may be limited to some submitters: it cannot \
 see others. A request that names another submitter is refused with 403; its transactions are not found (404).
 
-**Errors** are `application/problem+json` with a stable `code`. After any 4xx nothing was stored.";
+**Errors** are `application/problem+json` with a stable `code`. After any 4xx nothing was stored.
+
+**Examples** use the submitter `0x1111111111111111111111111111111111111111`, for which no server has a key: it \
+is answered with 404 `unknown_submitter`. Replace it with one of yours; `GET /api/v1/submitters` lists them, \
+and `gapless up` prints a command with a submitter of the demo.";
 
 pub(crate) fn service() -> OpenApiService<Routes, ()> {
     let routes = (
@@ -72,5 +76,9 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
     );
     OpenApiService::new(routes, "Gapless", env!("CARGO_PKG_VERSION"))
         .description(DESCRIPTION)
-        .license(poem_openapi::LicenseObject::new("Apache-2.0").identifier("Apache-2.0"))
+        .license(
+            poem_openapi::LicenseObject::new("Apache-2.0").url("https://www.apache.org/licenses/LICENSE-2.0"),
+        )
+        .contact(poem_openapi::ContactObject::new().name("The operator of this server"))
+        .server(poem_openapi::ServerObject::new("/").description("The server of this document"))
 }

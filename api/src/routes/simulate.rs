@@ -44,7 +44,7 @@ impl Simulate {
     ) -> Result<Json<Simulation>, Failure<OnSimulate>> {
         let request = body.0;
         if let Some(request_id) = &request.request_id {
-            check_request_id(request_id).map_err(|invalid| ApiError::InvalidRequest(invalid.to_string()))?;
+            check_request_id(request_id).map_err(ApiError::InvalidRequest)?;
         }
         let submitter = caller.own(app.chains.submitter(request.chain_id, &request.submitter)?)?;
         let payload = RequestedTx::from(request.payload).validate().map_err(ApiError::InvalidPayload)?;

@@ -51,11 +51,13 @@ impl SubmitterActions {
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let key = admin.own(app.chains.submitter_in("address", chain_id.0, &address.0)?)?;
         set_status(&app, &admin, key, SubmitterStatus::Paused, "pause", &body.0.reason).await
     }
 
     /// Resume a paused submitter
+    ///
+    /// Its queue is sent again, in order.
     #[oai(path = "/api/v1/submitters/:address/resume", method = "post", operation_id = "resumeSubmitter")]
     async fn resume(
         &self,
@@ -67,7 +69,7 @@ impl SubmitterActions {
         chain_id: Query<Option<u64>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let key = admin.own(app.chains.submitter_in("address", chain_id.0, &address.0)?)?;
         set_status(&app, &admin, key, SubmitterStatus::Active, "resume", &body.0.reason).await
     }
 
@@ -87,7 +89,7 @@ impl SubmitterActions {
         wait: Query<Option<String>>,
         body: Body<OperatorReason>,
     ) -> Answer {
-        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let key = admin.own(app.chains.submitter_in("address", chain_id.0, &address.0)?)?;
         let actor = &admin.actor();
         let requested = OperatorRequest { actor, reason: &body.0.reason };
         request(&app, key, (OperatorAction::Release, None), "release", requested, wait.0.as_deref()).await
@@ -110,7 +112,7 @@ impl SubmitterActions {
         wait: Query<Option<String>>,
         body: Body<AdoptReason>,
     ) -> Answer {
-        let key = admin.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let key = admin.own(app.chains.submitter_in("address", chain_id.0, &address.0)?)?;
         let actor = &admin.actor();
         let requested = OperatorRequest { actor, reason: &body.0.reason };
         let action = (OperatorAction::Adopt, taken_by(&body.0)?);
@@ -140,11 +142,11 @@ fn taken_by(body: &AdoptReason) -> Result<Option<TakenBy>, ApiError> {
     let Some(named) = &body.taken_by else { return Ok(None) };
     let digits = named.tx_hash.strip_prefix("0x").filter(|digits| digits.len() == 64);
     let Some(tx_hash) = digits.and_then(|digits| digits.parse::<H256>().ok()) else {
-        let problem = "takenBy.txHash: must be a transaction hash, 0x and 64 hex digits";
-        return Err(ApiError::InvalidRequest(problem.to_owned()));
+        let problem = "must be a transaction hash, 0x and 64 hex digits";
+        return Err(ApiError::invalid("takenBy.txHash", problem));
     };
     if named.block > MAX_BLOCK {
-        return Err(ApiError::InvalidRequest(format!("takenBy.block: must be at most {MAX_BLOCK}")));
+        return Err(ApiError::invalid("takenBy.block", format!("must be at most {MAX_BLOCK}")));
     }
     Ok(Some(TakenBy { tx_hash, block: named.block }))
 }
@@ -186,7 +188,7 @@ pub(super) fn check_reason(reason: &str) -> Result<(), ApiError> {
         || reason.chars().count() > 1000
         || reason.contains(|c: char| c.is_control() && c != '\n' && c != '\t')
     {
-        return Err(ApiError::InvalidRequest("reason: must be 1 to 1000 printable characters".into()));
+        return Err(ApiError::invalid("reason", "must be 1 to 1000 printable characters"));
     }
     Ok(())
 }

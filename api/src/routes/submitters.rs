@@ -68,7 +68,7 @@ impl Submitters {
         #[oai(name = "chainId")]
         chain_id: Query<Option<u64>>,
     ) -> Result<Json<Submitter>, Failure<OnRead>> {
-        let key = caller.own(app.chains.submitter(chain_id.0, &address.0)?)?;
+        let key = caller.own(app.chains.submitter_in("address", chain_id.0, &address.0)?)?;
         let view = app.store.get_submitter(key).await?.ok_or(ApiError::UnknownSubmitter(key))?;
         Ok(Json(Submitter::new(view, caller.sees_nonces())))
     }
@@ -76,7 +76,7 @@ impl Submitters {
 
 /// A cursor is the last submitter of the page as text. Its chain need not be configured any more.
 fn parse_cursor(text: &str) -> Result<SubmitterKey, ApiError> {
-    let bad = || ApiError::InvalidRequest("cursor: invalid cursor".into());
+    let bad = || ApiError::invalid("cursor", "must be the nextCursor of a page");
     let (chain, address) = text.split_once(':').ok_or_else(bad)?;
     let chain = chain.parse().ok().filter(|chain| i64::try_from(*chain).is_ok()).ok_or_else(bad)?;
     let address = parse_address_any_case(address).map_err(|_| bad())?;

@@ -116,7 +116,7 @@ async fn request<R>(
 ) -> Result<ActionResponse, ApiError> {
     check_reason(reason)?;
     let wait = parse_worker_wait(wait, app.max_wait)?;
-    let tx_id: TxId = tx_id.parse().map_err(|_| ApiError::InvalidRequest("txId: must be a UUID".into()))?;
+    let tx_id: TxId = tx_id.parse().map_err(|_| ApiError::invalid("txId", "must be a UUID"))?;
     if caller.submitters().is_some() {
         // A transaction's submitter never changes, so checking before the request is enough.
         caller.own_tx(app.store.get_tx(tx_id).await?)?;

@@ -3,15 +3,16 @@
 use chrono::{DateTime, Utc};
 use gapless_domain::{Fees, TxId, U256};
 use gapless_store as store;
+use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
 
 use super::redact_nonces;
-use super::tx::TxState;
+use super::tx::{EXAMPLE_ID, TxState, example_hash, example_time};
 
 /// The recorded attempts and state changes of a transaction.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase")]
+#[oai(rename_all = "camelCase", example)]
 pub(crate) struct TxHistory {
     pub(crate) tx_id: Uuid,
     /// In order of recording.
@@ -123,6 +124,35 @@ impl From<store::AttemptKind> for AttemptKind {
             store::AttemptKind::Original => AttemptKind::Original,
             store::AttemptKind::Replacement => AttemptKind::Replacement,
             store::AttemptKind::Placeholder => AttemptKind::Placeholder,
+        }
+    }
+}
+
+impl Example for TxHistory {
+    fn example() -> Self {
+        let attempt = Attempt {
+            ordinal: 1,
+            kind: AttemptKind::Original,
+            tx_hash: example_hash("4e"),
+            nonce: None,
+            gas_limit: Some("61481".into()),
+            max_fee_per_gas: Some("2001000000".into()),
+            max_priority_fee_per_gas: Some("1000000".into()),
+            gas_price: None,
+            committed_at: example_time(0),
+            first_sent_at: Some(example_time(1)),
+            last_sent_at: Some(example_time(1)),
+            sends: 1,
+            last_answer_class: Some("accepted".into()),
+            last_answer: None,
+            mined: true,
+            displaced_at: None,
+        };
+        let change = |state, seconds| StateChange { state, at: example_time(seconds) };
+        TxHistory {
+            tx_id: EXAMPLE_ID,
+            attempts: vec![attempt],
+            state_changes: vec![change(TxState::Queued, 0), change(TxState::Submitted, 1)],
         }
     }
 }

@@ -21,10 +21,12 @@ pub(crate) use operator::{ActionResult, ActionStatus, AdoptReason, OperatorReaso
 pub(crate) use problem::Problem;
 #[cfg(feature = "fuzz")]
 pub(crate) use request::TxPayload;
-pub(crate) use request::{BatchRequest, CreateTx};
+pub(crate) use request::{BatchRequest, CreateTx, TIME_FORMAT};
 pub(crate) use simulation::{Outcome, Simulation};
 pub(crate) use submitter::{Submitter, SubmitterPage};
-pub(crate) use tx::{Accepted, BatchResponse, BatchResult, Tx, TxPage, TxState};
+pub(crate) use tx::{
+    Accepted, BatchResponse, BatchResult, EXAMPLE_ID, EXAMPLE_SUBMITTER, Tx, TxPage, TxState,
+};
 pub(crate) use tx_actions::{Resolution, ResolveAction, TxActionReason, TxActionResult};
 
 /// Removes nonces from a message, because clients must not see them. If the text contains "nonce" or "sequence", every

@@ -1,13 +1,19 @@
 //! Operator actions on submitters and their results.
 
 use chrono::{DateTime, Utc};
+use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use serde::Deserialize;
 
+use super::body::request_objects;
+use super::tx::{EXAMPLE_SUBMITTER, example_hash, example_time};
+
+request_objects!(OperatorReason, AdoptReason, NamedTransaction);
+
 /// The reason of an operator action. Stored in the audit log.
 #[derive(Clone, Debug, Object, Deserialize)]
-#[oai(rename_all = "camelCase", deny_unknown_fields)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[oai(rename_all = "camelCase", deny_unknown_fields, example)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self", expecting = "an object")]
 pub(crate) struct OperatorReason {
     /// 1 to 1000 characters.
     #[oai(validator(min_length = 1, max_length = 1000))]
@@ -16,8 +22,8 @@ pub(crate) struct OperatorReason {
 
 /// The reason of an adopt action, and optionally the external transaction. Stored in the audit log.
 #[derive(Clone, Debug, Object, Deserialize)]
-#[oai(rename_all = "camelCase", deny_unknown_fields)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[oai(rename_all = "camelCase", deny_unknown_fields, example)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self", expecting = "an object")]
 pub(crate) struct AdoptReason {
     /// 1 to 1000 characters.
     #[oai(validator(min_length = 1, max_length = 1000))]
@@ -30,7 +36,7 @@ pub(crate) struct AdoptReason {
 /// A transaction and its block.
 #[derive(Clone, Debug, Object, Deserialize)]
 #[oai(rename_all = "camelCase", deny_unknown_fields)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, remote = "Self", expecting = "an object")]
 pub(crate) struct NamedTransaction {
     /// Transaction hash, 0x hex.
     #[oai(validator(pattern = "^0x[0-9a-fA-F]{64}$"))]
@@ -51,7 +57,7 @@ pub(crate) enum ActionStatus {
 
 /// The result of an operator action.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct ActionResult {
     /// Id of the audit log row.
     pub(crate) audit_id: i64,
@@ -65,4 +71,33 @@ pub(crate) struct ActionResult {
     pub(crate) applied_at: Option<DateTime<Utc>>,
     /// What the action changed. Absent while pending.
     pub(crate) outcome: Option<String>,
+}
+
+impl Example for OperatorReason {
+    fn example() -> Self {
+        OperatorReason { reason: "maintenance of the node".into() }
+    }
+}
+
+impl Example for AdoptReason {
+    fn example() -> Self {
+        let taken_by = NamedTransaction { tx_hash: example_hash("7a"), block: 1_040 };
+        AdoptReason { reason: "sent by hand during the incident".into(), taken_by: Some(taken_by) }
+    }
+}
+
+impl Example for ActionResult {
+    fn example() -> Self {
+        ActionResult {
+            audit_id: 17,
+            chain_id: 31337,
+            submitter: EXAMPLE_SUBMITTER.into(),
+            action: "pause".into(),
+            reason: OperatorReason::example().reason,
+            status: ActionStatus::Applied,
+            requested_at: example_time(0),
+            applied_at: Some(example_time(0)),
+            outcome: Some("PAUSED".into()),
+        }
+    }
 }

@@ -19,7 +19,8 @@ pub(crate) struct Problem {
     pub(crate) detail: String,
     /// Stable error code.
     pub(crate) code: String,
-    /// With `invalid_payload`: the invalid field, for example `payload.args[1]`.
+    /// With `invalid_payload` and `invalid_request`: the invalid field, for example `payload.args[1]`, or the
+    /// parameter; `body` if it is the body as a whole.
     pub(crate) field: Option<String>,
     /// With `request_id_conflict`: the transaction with this requestId. With `tx_final`: the transaction.
     pub(crate) tx_id: Option<Uuid>,

@@ -2,9 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use gapless_store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
+use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 
 use super::redact_nonces;
+use super::tx::{EXAMPLE_SUBMITTER, example_time};
 
 /// Whether a submitter accepts new transactions and sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
@@ -24,7 +26,7 @@ pub(crate) enum SubmitterState {
 
 /// A sending address on one chain.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct Submitter {
     pub(crate) chain_id: u64,
     /// Lower case.
@@ -70,7 +72,7 @@ pub(crate) struct Submitter {
 
 /// A page of submitters, by chain and address.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct SubmitterPage {
     pub(crate) items: Vec<Submitter>,
     /// Pass as `cursor` to get the next page. Absent on the last page.
@@ -111,6 +113,41 @@ impl Submitter {
             created_at: view.created_at,
             updated_at: view.updated_at,
         }
+    }
+}
+
+impl Example for Submitter {
+    fn example() -> Self {
+        Submitter {
+            chain_id: 31337,
+            address: EXAMPLE_SUBMITTER.into(),
+            state: SubmitterState::Active,
+            paused_reason: None,
+            protect_reason: None,
+            suspect_reason: None,
+            suspect_since: None,
+            blocked_by: None,
+            blocked_reason: None,
+            blocked_since: None,
+            queue_depth: 2,
+            queue_depth_capped: false,
+            oldest_queued_age_seconds: Some(0.4),
+            in_flight: 1,
+            max_in_flight: None,
+            shared: false,
+            delegated: false,
+            low_level: false,
+            signer: "keystore".into(),
+            next_nonce: None,
+            created_at: example_time(0),
+            updated_at: example_time(0),
+        }
+    }
+}
+
+impl Example for SubmitterPage {
+    fn example() -> Self {
+        SubmitterPage { items: vec![Submitter::example()], next_cursor: None }
     }
 }
 

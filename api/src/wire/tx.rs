@@ -126,7 +126,7 @@ pub(crate) struct Receipt {
 
 /// A page of transactions, newest first.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase", skip_serializing_if_is_none)]
+#[oai(rename_all = "camelCase", skip_serializing_if_is_none, example)]
 pub(crate) struct TxPage {
     pub(crate) items: Vec<Tx>,
     /// Pass as `cursor` to get the next page. Absent on the last page.
@@ -135,7 +135,7 @@ pub(crate) struct TxPage {
 
 /// Results of a batch, in the order of its items.
 #[derive(Clone, Debug, Object)]
-#[oai(rename_all = "camelCase")]
+#[oai(rename_all = "camelCase", example)]
 pub(crate) struct BatchResponse {
     pub(crate) results: Vec<BatchResult>,
 }
@@ -266,7 +266,18 @@ impl From<TxState> for domain::TxState {
     }
 }
 
-const EXAMPLE_ID: Uuid = Uuid::from_u128(0x0197_3c5e_8d1a_7c43_9a55_2f60_1be7_c0de);
+/// The submitter in all examples. No server has its key: the document says that it must be replaced.
+pub(crate) const EXAMPLE_SUBMITTER: &str = "0x1111111111111111111111111111111111111111";
+/// The transaction in all examples.
+pub(crate) const EXAMPLE_ID: Uuid = Uuid::from_u128(0x0197_3c5e_8d1a_7c43_9a55_2f60_1be7_c0de);
+
+pub(crate) fn example_time(seconds: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp(1_760_000_000 + seconds, 0).unwrap_or_default()
+}
+
+pub(crate) fn example_hash(byte: &str) -> String {
+    format!("0x{}", byte.repeat(32))
+}
 
 impl Example for Accepted {
     fn example() -> Self {
@@ -276,15 +287,14 @@ impl Example for Accepted {
 
 impl Example for Tx {
     fn example() -> Self {
-        let at = |seconds: i64| DateTime::from_timestamp(1_760_000_000 + seconds, 0).unwrap_or_default();
         Tx {
             tx_id: EXAMPLE_ID,
             chain_id: 31337,
-            submitter: "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266".into(),
+            submitter: EXAMPLE_SUBMITTER.into(),
             request_id: "invoice-1042".into(),
             state: TxState::Tracking,
             sub_state: None,
-            tx_hash: Some(format!("0x{}", "4e".repeat(32))),
+            tx_hash: Some(example_hash("4e")),
             replaced_by_hash: None,
             confirmations: Some(3),
             confirmations_required: Some(20),
@@ -292,26 +302,40 @@ impl Example for Tx {
             confirmation_blocks: None,
             new_fork: None,
             submit_attempts: 1,
-            last_submit_at: Some(at(1)),
+            last_submit_at: Some(example_time(1)),
             last_error: None,
             mempool: None,
             error: None,
             receipt: Some(Receipt {
-                tx_hash: format!("0x{}", "4e".repeat(32)),
+                tx_hash: example_hash("4e"),
                 block_number: 1042,
-                block_hash: format!("0x{}", "b1".repeat(32)),
+                block_hash: example_hash("b1"),
                 transaction_index: 0,
                 succeeded: true,
                 gas_used: "51234".into(),
                 effective_gas_price: Some("1000000007".into()),
                 contract_address: None,
             }),
-            created_at: at(0),
-            updated_at: at(13),
+            created_at: example_time(0),
+            updated_at: example_time(13),
             confirmed_at: None,
             finished_at: None,
             payload: None,
         }
+    }
+}
+
+impl Example for TxPage {
+    fn example() -> Self {
+        TxPage { items: vec![Tx::example()], next_cursor: Some(EXAMPLE_ID.simple().to_string()) }
+    }
+}
+
+impl Example for BatchResponse {
+    fn example() -> Self {
+        let accepted = BatchResult { status: 202, tx_id: Some(EXAMPLE_ID), problem: None };
+        let refused = BatchResult { status: 422, tx_id: None, problem: Some(Problem::example()) };
+        BatchResponse { results: vec![accepted, refused] }
     }
 }
 

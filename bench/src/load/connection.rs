@@ -18,13 +18,13 @@ impl Connection {
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Result<(u16, Vec<u8>)> {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n")).await
+        self.ask(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await
     }
 
     pub(crate) async fn post(&mut self, path: &str, json: &str) -> Result<(u16, Vec<u8>)> {
         let length = json.len();
         let head = "content-type: application/json\r\ncontent-length";
-        self.ask(&format!("POST {path} HTTP/1.1\r\nhost: bench\r\n{head}: {length}\r\n\r\n{json}")).await
+        self.ask(&format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{head}: {length}\r\n\r\n{json}")).await
     }
 
     /// Sends the request in one write, so that it is one TCP segment.

@@ -73,8 +73,8 @@ impl RequestedTx {
             return Err(InvalidIntent::new("payload.gasLimit", "must be above 0 and below 2^64"));
         }
         let price = self.price()?;
-        time("payload.notBefore", self.not_before)?;
-        time("payload.deadline", self.deadline)?;
+        check_time("payload.notBefore", self.not_before)?;
+        check_time("payload.deadline", self.deadline)?;
         if let (Some(not_before), Some(deadline)) = (self.not_before, self.deadline)
             && not_before >= deadline
         {
@@ -158,7 +158,7 @@ fn address(field: &str, text: &str) -> Result<Address, InvalidIntent> {
 }
 
 /// Limits the year to four digits, which every database, client and log supports.
-fn time(field: &str, at: Option<DateTime<Utc>>) -> Result<(), InvalidIntent> {
+pub fn check_time(field: &str, at: Option<DateTime<Utc>>) -> Result<(), InvalidIntent> {
     match at {
         Some(at) if !(1..=9999).contains(&at.year()) => {
             Err(InvalidIntent::new(field, "must be between the years 1 and 9999"))

@@ -1,5 +1,5 @@
-//! Accepts connections and serves HTTP/1.1, plain or over TLS, with limits on connections, header size, header time,
-//! write time and, if set, connection time. HTTP/2 needs a reverse proxy.
+//! Accepts connections and serves HTTP/1.1, plain or over TLS, with limits on connections, all and of one address,
+//! header size, header time, write time and, if set, connection time. HTTP/2 needs a reverse proxy.
 //!
 //! The framework's own server has none of these limits, so hyper serves its endpoint here.
 
@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::per_address::{ClientConnection, PerAddress};
 use crate::tls::Tls;
 use crate::write_timeout::WriteTimeout;
 
@@ -35,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Further connections wait to be accepted.
     pub max_connections: usize,
+    /// Of one client address, without an authenticated request (`ClientConnection`). Above it, the oldest are closed.
+    /// `None`: unlimited.
+    pub max_per_address: Option<usize>,
     /// Of the request line and all headers together.
     pub max_header_bytes: usize,
     /// From accepting the connection, or from the previous response, to the end of the request's headers; also the idle
@@ -63,6 +67,7 @@ pub async fn serve(
     let server = Server {
         endpoint: Arc::new(endpoint),
         protocol: protocol(&limits),
+        per_address: PerAddress::new(limits.max_per_address),
         limits,
         tls,
         open_connections,
@@ -71,8 +76,10 @@ pub async fn serve(
     };
     let slots = Arc::new(Semaphore::new(limits.max_connections));
     let connections = TaskTracker::new();
-    while let Some((stream, remote, permit)) = accept(&listener, &slots, stop).await {
-        connections.spawn(server.clone().serve_connection(stream, remote, permit));
+    while let Some((stream, remote, permit)) = accept(&listener, &slots, &server.per_address, stop).await {
+        // Here and not in the task: in the order of arrival.
+        let client = server.per_address.enter(remote.ip());
+        connections.spawn(server.clone().serve_connection(stream, remote, client, permit));
     }
     drop(listener);
     connections.close();
@@ -89,11 +96,20 @@ pub async fn serve(
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
+    per_address: &PerAddress,
     stop: &CancellationToken,
 ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let next = async {
-        // The semaphore is never closed.
-        let permit = slots.clone().acquire_owned().await.ok()?;
+        let permit = match slots.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => {
+                per_address.set_full(true);
+                // The semaphore is never closed.
+                let permit = slots.clone().acquire_owned().await.ok()?;
+                per_address.set_full(false);
+                permit
+            }
+        };
         loop {
             match listener.accept().await {
                 Ok((stream, remote)) => return Some((stream, remote, permit)),
@@ -123,6 +139,7 @@ fn protocol(limits: &Limits) -> http1::Builder {
 struct Server<E> {
     endpoint: Arc<E>,
     protocol: http1::Builder,
+    per_address: PerAddress,
     limits: Limits,
     tls: Option<Tls>,
     open_connections: Gauge,
@@ -137,6 +154,7 @@ impl<E> Clone for Server<E> {
         Server {
             endpoint: self.endpoint.clone(),
             protocol: self.protocol.clone(),
+            per_address: self.per_address.clone(),
             limits: self.limits,
             tls: self.tls.clone(),
             open_connections: self.open_connections.clone(),
@@ -147,9 +165,20 @@ impl<E> Clone for Server<E> {
 }
 
 impl<E: Endpoint<Output = Response> + 'static> Server<E> {
-    async fn serve_connection(self, stream: TcpStream, remote: SocketAddr, permit: OwnedSemaphorePermit) {
+    async fn serve_connection(
+        self,
+        stream: TcpStream,
+        remote: SocketAddr,
+        client: ClientConnection,
+        permit: OwnedSemaphorePermit,
+    ) {
         let _guard = ConnectionGuard::new(permit, self.open_connections.clone());
-        let served = self.serve_stream(stream, remote);
+        let served = async {
+            tokio::select! {
+                () = self.serve_stream(stream, remote, &client) => {}
+                () = client.displaced() => {}
+            }
+        };
         match self.limits.connection_timeout {
             None => served.await,
             // On timeout the connection is dropped.
@@ -159,7 +188,7 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         }
     }
 
-    async fn serve_stream(&self, stream: TcpStream, remote: SocketAddr) {
+    async fn serve_stream(&self, stream: TcpStream, remote: SocketAddr, client: &ClientConnection) {
         // A response is one write: Nagle's algorithm would only delay it.
         let _ = stream.set_nodelay(true);
         let Ok(local) = stream.local_addr() else { return };
@@ -167,10 +196,10 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         // Below TLS, so that the timeout sees the socket's writes.
         let stream = WriteTimeout::new(stream, self.limits.send_timeout);
         match &self.tls {
-            None => self.serve_requests(stream, addresses, Scheme::HTTP).await,
+            None => self.serve_requests(stream, addresses, Scheme::HTTP, client).await,
             Some(tls) => {
                 if let Some(stream) = self.handshake(tls, stream).await {
-                    self.serve_requests(stream, addresses, Scheme::HTTPS).await;
+                    self.serve_requests(stream, addresses, Scheme::HTTPS, client).await;
                 }
             }
         }
@@ -200,11 +229,17 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         (local, remote): (LocalAddr, RemoteAddr),
         scheme: Scheme,
+        client: &ClientConnection,
     ) {
         let service = service_fn(|request: hyper::Request<Incoming>| {
             let endpoint = self.endpoint.clone();
             let parts = (request, local.clone(), remote.clone(), scheme.clone());
-            async move { Ok::<_, Infallible>(endpoint.get_response(Request::from(parts)).await.into()) }
+            let client = client.clone();
+            async move {
+                let mut request = Request::from(parts);
+                request.set_data(client);
+                Ok::<_, Infallible>(endpoint.get_response(request).await.into())
+            }
         });
         let connection = self.protocol.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
@@ -257,6 +292,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const LIMITS: Limits = Limits {
         max_connections: 1,
+        max_per_address: None,
         max_header_bytes: 16 << 10,
         header_timeout: LONG,
         send_timeout: LONG,
@@ -288,7 +324,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (arrived, stop) = (CancellationToken::new(), CancellationToken::new());
-        let endpoint = Route::new().at("/fast", get(fast)).at("/never", get(never)).data(arrived.clone());
+        let endpoint = Route::new()
+            .at("/fast", get(fast))
+            .at("/never", get(never))
+            .at("/sign-in", get(sign_in))
+            .data(arrived.clone());
         let served = tokio::spawn({
             let stop = stop.clone();
             async move { serve(listener, endpoint, limits, None, Gauge::noop(), &stop).await }
@@ -329,6 +369,42 @@ mod tests {
         let mut next = request(address, "/fast").await;
         next.read_exact(&mut [0; 12]).await.unwrap();
         assert_eq!((until_closed(silent).await, until_closed(stuck).await), (String::new(), String::new()));
+    }
+
+    #[handler]
+    fn sign_in(Data(client): Data<&ClientConnection>) -> &'static str {
+        client.set_authenticated();
+        "done"
+    }
+
+    #[tokio::test]
+    async fn silent_connections_of_an_address_make_room_and_authenticated_ones_stay() {
+        let limits = Limits { max_connections: 10, max_per_address: Some(3), ..LIMITS };
+        let Running { address, .. } = start(limits).await;
+        let mut known = Vec::new();
+        for _ in 0..4 {
+            let mut stream = request(address, "/sign-in").await;
+            stream.read_exact(&mut [0; 12]).await.unwrap();
+            known.push(stream);
+        }
+        let mut silent = Vec::new();
+        for _ in 0..30 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        // It waits for none of their timeouts.
+        request(address, "/fast").await.read_exact(&mut [0; 12]).await.unwrap();
+        silent.truncate(20);
+        for stream in silent {
+            assert_eq!(until_closed(stream).await, "");
+        }
+        for mut stream in known {
+            stream.write_all(b"GET /fast HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+            // Two responses: that to the first request was read in part.
+            let mut received = String::new();
+            while received.matches("done").count() < 2 {
+                received.push(char::from(stream.read_u8().await.unwrap()));
+            }
+        }
     }
 
     #[tokio::test]

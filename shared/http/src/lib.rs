@@ -3,9 +3,11 @@
 
 mod body_limit;
 mod connections;
+mod per_address;
 mod tls;
 mod write_timeout;
 
 pub use body_limit::{BodyError, BodyLimit};
 pub use connections::{Limits, serve};
+pub use per_address::ClientConnection;
 pub use tls::{Tls, TlsFiles};

@@ -270,8 +270,8 @@ pub(crate) struct Database {
 impl Commits for Database {
     async fn apply(&self, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
         let lost = || {
-            let source = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
-            Err(StoreError::Db { operation: "simulated", source })
+            let error = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+            Err(StoreError::Db { operation: "simulated", error })
         };
         self.boundary.pass("commit", self.store.apply(batch), lost).await
     }

@@ -213,14 +213,14 @@ async fn a_client_that_is_too_slow_is_cut_off() {
     let stack = stack().start().await;
     let api = patient_api(&stack).await;
     // Headers that never end, a connection without a request, and an idle keep-alive connection.
-    let received = trickle(&api, "GET /healthz HTTP/1.1\r\nhost: here\r\nx-slow: ").await;
+    let received = trickle(&api, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ").await;
     assert!(!received.contains("200 OK"), "{received}");
     assert_eq!(until_closed(&mut connect(&api).await).await, "");
     let mut idle = connect(&api).await;
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert!(until_closed(&mut idle).await.contains("200 OK"), "a response, then closed");
     // A body that never ends gets a response with the reason.
-    let beginning = "POST /api/v1/tx HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{";
+    let beginning = "POST /api/v1/tx HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n{";
     let received = trickle(&api, beginning).await;
     assert!(received.starts_with("HTTP/1.1 408") && received.contains("body_too_slow"), "{received}");
     // The control: the timeout makes the difference.
@@ -236,7 +236,7 @@ async fn a_client_that_never_reads_its_answers_is_cut_off() {
     let mut stream = connect(&api).await;
     // More responses than the system buffers for a client that does not read. At some point requests are not read
     // either.
-    let request = b"GET /openapi.yaml HTTP/1.1\r\nhost: here\r\n\r\n";
+    let request = b"GET /openapi.yaml HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let asked = async { while stream.write_all(request).await.is_ok() {} };
     timeout(LIMIT, asked).await.expect("the server gives up");
     eventually("its connection is gone", async || {
@@ -255,7 +255,7 @@ async fn who_has_no_key_is_refused_before_the_body_is_read() {
     let api = patient_api(&stack).await;
     let head = |key: &str| {
         format!(
-            "POST /api/v1/tx HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {key}\r\n\
+            "POST /api/v1/tx HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
              content-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
         )
     };
@@ -319,7 +319,7 @@ async fn the_port_of_a_worker_is_kept_by_nobody() {
     for n in 0..50 {
         let mut stream = TcpStream::connect(&address).await.unwrap();
         if n % 2 == 0 {
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: here\r\nx-slow: ").await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nx-slow: ").await.unwrap();
         }
         silent.push(stream);
     }
@@ -330,7 +330,7 @@ async fn the_port_of_a_worker_is_kept_by_nobody() {
     }
     // One response, and the connection is closed.
     let mut served = TcpStream::connect(&address).await.unwrap();
-    served.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+    served.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert!(until_closed(&mut served).await.contains("200 OK"));
     stack.finish().await;
 }
@@ -341,7 +341,8 @@ async fn headers_and_bodies_have_a_size_and_a_batch_a_length() {
     let api = stack.start_api().await;
     let client = api.client();
     let mut stream = connect(&api).await;
-    let head = format!("GET /healthz HTTP/1.1\r\nhost: here\r\nx-large: {}\r\n\r\n", "x".repeat(1 << 20));
+    let head =
+        format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-large: {}\r\n\r\n", "x".repeat(1 << 20));
     // The server responds before it has read everything, and may close while we still write.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut answer = [0; 12];
@@ -365,7 +366,7 @@ async fn who_comes_when_every_place_is_taken_waits_for_one() {
     let api = stack.api().set("api.max_connections", 2).start().await;
     let mut taken = [connect(&api).await, connect(&api).await];
     for stream in &mut taken {
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         stream.read_exact(&mut [0; 12]).await.unwrap();
     }
     let waiting = tokio::spawn({
@@ -375,7 +376,7 @@ async fn who_comes_when_every_place_is_taken_waits_for_one() {
     // Open connections are served, more than once, before the waiting one.
     for stream in &mut taken {
         for _ in 0..20 {
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+            stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
             stream.read_exact(&mut [0; 12]).await.unwrap();
         }
     }

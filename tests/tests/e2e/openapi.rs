@@ -7,7 +7,7 @@ use crate::stack;
 
 const DOCUMENT: &str = include_str!("../../../openapi.yaml");
 /// The address in the examples of the document.
-const EXAMPLE: &str = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266";
+const EXAMPLE: &str = "0x1111111111111111111111111111111111111111";
 const SCOPES: [&str; 6] = ["--scope", "tx:read", "--scope", "tx:write", "--scope", "admin"];
 
 /// A stack that requires API keys, an API of it, and a key with all permissions.

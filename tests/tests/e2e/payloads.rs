@@ -65,6 +65,21 @@ async fn what_has_no_nonce_by_its_deadline_is_cancelled_without_one() {
 const RECORDER: &str = "0x601080600b6000396000f360043560005560003560e01c60015500";
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_prints_the_address_of_a_deployed_contract() {
+    let stack = stack().up().await;
+    stack.wait_announced(&stack.client()).await;
+    let from = stack.submitter(0).text();
+    let words = ["submit", "--from", &from, "--data", RECORDER, "--request-id", "deploy", "--watch"];
+    let output = stack.cli(&words).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let found = stack.client().get(&format!("/api/v1/tx/by-request?submitter={from}&requestId=deploy")).await;
+    let contract = found.body["receipt"]["contractAddress"].as_str().unwrap();
+    let last = output.stdout.lines().last().unwrap();
+    assert!(last.starts_with("contract") && last.contains(contract), "{output:?}");
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deployed_contract_is_called_by_signature_and_by_fragment() {
     let stack = stack().up().await;
     let (client, submitter) = (stack.client(), stack.submitter(0));

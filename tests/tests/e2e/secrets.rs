@@ -116,9 +116,14 @@ async fn start_worker(stack: &Stack, keys: &Keys, database: &str) -> Service {
 async fn trouble(stack: &Stack, keys: &Keys, database: &mut TlsPostgres) -> Vec<TxId> {
     let proxy = stack.proxy();
     let quoting = format!("project {RPC_KEY} is over its limit, says {}", rpc_url("http://node"));
-    for fault in
-        [Fault::Html(format!("<p>{RPC_KEY}</p>")), Fault::error(&quoting), Fault::Close, Fault::DropAnswer]
-    {
+    let in_data = json!({ "code": -32603, "message": "Internal error", "data": quoting });
+    for fault in [
+        Fault::Html(format!("<p>{RPC_KEY}</p>")),
+        Fault::error(&quoting),
+        Fault::Body(format!("{{\"jsonrpc\":\"2.0\",\"id\":$id,\"error\":{in_data}}}")),
+        Fault::Close,
+        Fault::DropAnswer,
+    ] {
         proxy.next(1, "eth_sendRawTransaction", fault);
     }
     let mut tx_ids = Vec::new();

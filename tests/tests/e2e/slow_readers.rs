@@ -52,7 +52,7 @@ impl Readers {
         let (mut waiting, mut tasks) = (Vec::new(), JoinSet::new());
         for _ in 0..crowd.waiting {
             let mut stream = connect(api).await;
-            let request = format!("GET /api/v1/tx/{endless}?wait=1h HTTP/1.1\r\nhost: here\r\n\r\n");
+            let request = format!("GET /api/v1/tx/{endless}?wait=1h HTTP/1.1\r\nhost: localhost\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
             waiting.push(stream);
             // Each first reads its row over the few sessions: on a busy machine, all at once would be rejected.
@@ -63,7 +63,7 @@ impl Readers {
         for place in 0..crowd.listing + crowd.slow {
             let (mut from, mut to) = connect(api).await.into_split();
             tasks.spawn(async move {
-                let request = format!("GET /api/v1/tx?limit={POSTS} HTTP/1.1\r\nhost: here\r\n\r\n");
+                let request = format!("GET /api/v1/tx?limit={POSTS} HTTP/1.1\r\nhost: localhost\r\n\r\n");
                 while to.write_all(request.as_bytes()).await.is_ok() {}
             });
             if place < crowd.slow {

@@ -13,6 +13,18 @@ fn strings<'a>(items: &'a Value, key: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_root_leads_to_the_documentation() {
+    let stack = stack().start().await;
+    let api = stack.start_api().await;
+    let direct = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let answer = direct.get(api.url()).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), &answer.headers()["location"]), (303, &"/docs".parse().unwrap()));
+    assert_eq!(api.page("/").await, api.page("/docs").await);
+    assert_eq!(stack.client().get("/nothing").await.status, 404);
+    stack.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_idempotency_key_header_is_a_request_id() {
     let stack = stack().up().await;
     let (client, submitter) = (stack.client(), stack.submitter(0).text());
