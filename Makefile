@@ -10,7 +10,7 @@ RELEASE_FEATURES := gapless-worker/aws-kms,gapless-worker/gcp-kms
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes test-ecosystem chaos lint bench bench-quick bench-build clean-data
+.PHONY: help up build test test-nodes test-openapi test-ecosystem chaos lint bench bench-quick bench-build clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ up: ## start a local stack and send a test transaction (ARGS=--once: then stop)
 build: ## build the binaries into target/release
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker --features $(RELEASE_FEATURES)
 
-test: ## run all tests; they start their own PostgreSQL and anvil
+test: ## run the tests of the core; they start their own PostgreSQL and anvil
 	$(CARGO) test --workspace
 	@# What a build without cloud keys reports: the tests above are built with them.
 	$(CARGO) test -p gapless-remote-signer --lib
@@ -30,7 +30,10 @@ test: ## run all tests; they start their own PostgreSQL and anvil
 test-nodes: ## run the core scenarios also on Hardhat and geth (builds geth if Go is installed)
 	@CARGO="$(CARGO)" tools/test-nodes
 
-test-ecosystem: ## lint openapi.yaml, and generate and compile clients with other projects' tools
+test-openapi: ## lint openapi.yaml, and generate and compile clients with the tools of other projects
+	@CARGO="$(CARGO)" tools/test-openapi
+
+test-ecosystem: ## run what needs Python, Go or Java: clients, cloud keys, other nodes (CI=true: a missing part fails)
 	@CARGO="$(CARGO)" tools/test-ecosystem
 
 chaos: ## inject faults for five minutes and check the result (ARGS="--seed 7 --seconds 60"; --help lists the options)
@@ -39,7 +42,7 @@ chaos: ## inject faults for five minutes and check the result (ARGS="--seed 7 --
 
 lint: ## check formatting, lints, and licences and sources of dependencies
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --features gapless-tests/every-node -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p gapless-worker -p gapless-remote-signer -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
 	else echo "NOT CHECKED: licences and sources of dependencies; cargo-deny is not installed (cargo install cargo-deny)"; fi

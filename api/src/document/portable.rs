@@ -1,5 +1,5 @@
 //! Makes the document usable for client generators. Every rule here is for at least one of the generators in
-//! `tools/test-ecosystem`, which otherwise stops, drops an operation, or writes a client that does not compile.
+//! `tools/test-openapi`, which otherwise stops, drops an operation, or writes a client that does not compile.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What makes a client generator fail must not come back. `make test-ecosystem` runs the generators; these tests need no
+//! What makes a client generator fail must not come back. `make test-openapi` runs the generators; these tests need no
 //! tools.
 
 use std::collections::{BTreeSet, HashSet};

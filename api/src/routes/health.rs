@@ -7,7 +7,7 @@ use poem_openapi::{Object, OpenApi};
 
 use super::Tag;
 use crate::app::SharedApp;
-use crate::error::{ApiError, Failure, OnReady};
+use crate::error::{ApiError, Failure, OnHealth, OnReady};
 use crate::ready::missing;
 
 /// Health of the process.
@@ -33,8 +33,8 @@ impl Health {
     ///
     /// Responds as long as the process runs. Does not use the database.
     #[oai(path = "/healthz", method = "get", operation_id = "health")]
-    async fn health(&self) -> Json<HealthStatus> {
-        Json(HealthStatus { status: "ok".into() })
+    async fn health(&self) -> Result<Json<HealthStatus>, Failure<OnHealth>> {
+        Ok(Json(HealthStatus { status: "ok".into() }))
     }
 
     /// Readiness check
@@ -54,7 +54,7 @@ impl Health {
     ///
     /// The metrics of this process, in the text format of Prometheus.
     #[oai(path = "/metrics", method = "get", operation_id = "metrics")]
-    async fn metrics(&self, app: Data<&SharedApp>) -> PlainText<String> {
-        PlainText(app.metrics.render())
+    async fn metrics(&self, app: Data<&SharedApp>) -> Result<PlainText<String>, Failure<OnHealth>> {
+        Ok(PlainText(app.metrics.render()))
     }
 }

@@ -25,6 +25,12 @@ pub fn with_margin(estimate: U256, with_margin: U256, block_limit: U256) -> U256
     with_margin.min(cap.max(estimate))
 }
 
+/// Whether a node's gas cap for executions is a rule of the chain: the block gas limit, or exactly the EIP-7825 limit,
+/// which nodes use on chains with this rule. Any other cap below the block gas limit is a setting of the node.
+pub fn is_chain_gas_cap(cap: U256, block_limit: U256) -> bool {
+    cap >= block_limit || cap == U256::from(MAX_TX_GAS)
+}
+
 /// The smallest gas limit a chain accepts. Layer-2 chains may require more. Chains without EIP-7623 accept slightly
 /// less for large calldata; such a tight limit is refused.
 pub fn intrinsic_gas(payload: &Payload) -> U256 {
@@ -44,6 +50,15 @@ pub fn intrinsic_gas(payload: &Payload) -> U256 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cap_is_of_the_chain_or_a_setting_of_the_node() {
+        let of_chain = |cap: u64, block: u64| is_chain_gas_cap(cap.into(), block.into());
+        assert!(of_chain(30_000_000, 30_000_000) && of_chain(50_000_000, 30_000_000));
+        assert!(of_chain(MAX_TX_GAS, 60_000_000));
+        assert!(!of_chain(50_000_000, 60_000_000), "geth's default, below the block gas limit");
+        assert!(!of_chain(MAX_TX_GAS + 1, 60_000_000) && !of_chain(25_000, 30_000_000));
+    }
     use ethers_core::types::Address;
 
     #[test]

@@ -79,6 +79,7 @@ fn says_nothing_of(worker: &Service, secrets: &[&str]) {
 /// Two keys of AWS KMS, one by alias, are discovered by their public keys; every type of transaction is mined.
 /// moto verifies the signature of every request (Signature Version 4) with botocore.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn keys_of_aws_kms_are_found_and_sign_every_type() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -106,6 +107,7 @@ async fn keys_of_aws_kms_are_found_and_sign_every_type() {
 
 /// Two keys of Google Cloud KMS, with a service account key and all checksums that Google requires.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
     let stack = stack().submitters(2).start().await;
     stack.start_api().await;
@@ -127,6 +129,7 @@ async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
 /// Scenario 11, with AWS KMS unreachable: work waits without a nonce, other submitters continue, and it continues by
 /// itself.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -158,6 +161,7 @@ async fn aws_kms_out_of_reach_delays_and_burns_no_nonce() {
 /// A worker starts while a service is unreachable: configured addresses are announced and wait, addresses that must
 /// be queried come later. A key that may not be used does not keep others from being found.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
     let stack = stack().submitters(3).start().await;
     stack.start_api().await;
@@ -195,6 +199,7 @@ async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
 /// An alias that points to another key: its signatures are rejected and never sent, nothing fails, and work continues
 /// when the alias is correct again.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn a_signature_of_another_key_is_refused_and_never_sent() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -226,6 +231,7 @@ async fn a_signature_of_another_key_is_refused_and_never_sent() {
 /// Invalid responses of a service: no nonce is used, nothing is sent, nothing fails, and the intent shows the reason
 /// for waiting.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -261,6 +267,7 @@ async fn nonsense_and_refusals_of_a_service_cost_time_and_nothing_else() {
 /// A worker without permission, with wrong credentials, or with a disabled key: it waits, reports it, and continues
 /// when that is fixed. Credentials in a file are replaced while it runs.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -300,6 +307,7 @@ async fn what_aws_denies_is_waited_for_and_rotated_credentials_are_picked_up() {
 
 /// Role credentials from moto's security token service, for a pod token.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
     let stack = stack().start().await;
     stack.start_api().await;
@@ -328,6 +336,7 @@ async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
 /// Scenario 25 with a cloud key: one worker is killed after the signature, one after the commit and one after the
 /// send. Each intent has exactly one effect.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn a_worker_with_a_cloud_key_may_die_anywhere() {
     let stack = stack().short_lease().start().await;
     stack.start_api().await;
@@ -355,6 +364,7 @@ async fn a_worker_with_a_cloud_key_may_die_anywhere() {
 /// Killed and stopped during a call of the service: no database transaction is open, no nonce is used, and the next
 /// worker continues.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
 async fn a_service_that_never_answers_holds_no_database_transaction_and_no_lease() {
     let stack = stack().submitters(2).short_lease().start().await;
     stack.start_api().await;

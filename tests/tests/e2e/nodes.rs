@@ -1,8 +1,7 @@
 //! Core scenarios on other node programs than anvil: Gapless relies only on what nodes have in common.
 //!
 //! The scenarios are functions of the node program. A few of them run on Hardhat in every test run; all of them on all
-//! programs with the feature `every-node` (`make test-nodes`). `docs/nodes.md` lists the differences.
-#![cfg_attr(not(feature = "every-node"), allow(dead_code))]
+//! programs with `make test-nodes`. `docs/nodes.md` lists the differences.
 
 mod flow;
 mod losses;
@@ -13,10 +12,17 @@ use serde_json::json;
 
 use crate::stack;
 
-/// Each scenario as a test of the same name.
+/// Each scenario as a test of the same name; with `ignored` only in `make test-nodes`.
 macro_rules! on {
     ($kind:ident: $($module:ident::$scenario:ident),+ $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread")]
+        async fn $scenario() {
+            super::$module::$scenario(gapless_testkit::NodeKind::$kind).await;
+        }
+    )+};
+    ($kind:ident, ignored: $($module:ident::$scenario:ident),+ $(,)?) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        #[ignore = "make test-nodes"]
         async fn $scenario() {
             super::$module::$scenario(gapless_testkit::NodeKind::$kind).await;
         }
@@ -31,8 +37,7 @@ mod hardhat {
         losses::a_send_whose_answer_was_lost_is_recognised_as_ours,
     );
 
-    #[cfg(feature = "every-node")]
-    on!(Hardhat:
+    on!(Hardhat, ignored:
         flow::while_the_first_is_unconfirmed_the_second_has_no_nonce,
         flow::every_type_of_transaction_is_mined_as_what_it_is,
         losses::a_worker_killed_at_any_step_leaves_exactly_one_effect,
@@ -49,9 +54,8 @@ mod hardhat {
     );
 }
 
-#[cfg(feature = "every-node")]
 mod geth {
-    on!(Geth:
+    on!(Geth, ignored:
         flow::a_hundred_creates_at_once_are_a_gapless_sequence,
         flow::what_would_revert_fails_without_a_nonce_and_with_the_reason,
         flow::what_reverts_on_chain_has_failed_with_the_reason,
@@ -73,9 +77,8 @@ mod geth {
 }
 
 /// Anvil has no gas limit per transaction.
-#[cfg(feature = "every-node")]
 mod anvil {
-    on!(Anvil:
+    on!(Anvil, ignored:
         flow::a_hundred_creates_at_once_are_a_gapless_sequence,
         flow::what_would_revert_fails_without_a_nonce_and_with_the_reason,
         flow::what_reverts_on_chain_has_failed_with_the_reason,

@@ -126,10 +126,11 @@ async fn ninety_seconds_of_refused_estimates_fail_nothing() {
     );
 }
 
-/// A gas cap of the node for executions is a setting of that node. One as large as a block is not.
+/// A gas cap of the node for executions is a setting of that node. One as large as a block, or the chain's limit of one
+/// transaction (EIP-7825), is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cap_of_the_node_on_executions_is_waited_for_and_that_of_the_block_is_an_end() {
-    let stack = stack().submitters(2).proxied().up().await;
+    let stack = stack().submitters(3).proxied().up().await;
     let to = Address::repeat_byte(0x73);
     stack.proxy().always("eth_estimateGas", Fault::error("gas required exceeds allowance (25000)"));
     let capped = stack.create(stack.submitter(0), "capped", &payload(to, 1)).await;
@@ -137,10 +138,13 @@ async fn a_cap_of_the_node_on_executions_is_waited_for_and_that_of_the_block_is_
     assert_eq!(stack.get(capped).await["error"]["code"], "estimate_refused");
     stack.proxy().clear();
     stack.wait_for(capped, TxState::Confirmed).await;
-    stack.proxy().always("eth_estimateGas", Fault::error("gas required exceeds allowance (9000000000)"));
-    let too_much = stack.create(stack.submitter(1), "too-much", &payload(to, 1)).await;
-    let row = stack.wait_for(too_much, TxState::Failed).await;
-    assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("invalid")), "{row:?}");
+    for (number, cap) in [(1, 9_000_000_000_u64), (2, 1 << 24)] {
+        let refusal = format!("gas required exceeds allowance ({cap})");
+        stack.proxy().always("eth_estimateGas", Fault::error(&refusal));
+        let too_much = stack.create(stack.submitter(number), "too-much", &payload(to, 1)).await;
+        let row = stack.wait_for(too_much, TxState::Failed).await;
+        assert_eq!((row.nonce, row.sub_state.as_deref()), (None, Some("invalid")), "{row:?}");
+    }
     stack.finish().await;
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gapless_chain::fees::scale;
 use gapless_chain::{CallOutcome, RpcError};
-use gapless_domain::gas::{intrinsic_gas, with_margin};
+use gapless_domain::gas::{intrinsic_gas, is_chain_gas_cap, with_margin};
 use gapless_domain::{
     Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxId, TxState, U256, UnsignedTx,
 };
@@ -245,12 +245,11 @@ async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U2
     }
 }
 
-/// If the node's gas cap is at least the block gas limit, exceeding it is a property of the transaction. A lower cap
-/// is a setting of the node.
+/// Exceeding a gas cap of the chain is a property of the transaction, exceeding one of the node is not.
 pub(super) fn classify_gas_cap(lane: &Lane, outcome: CallOutcome<U256>) -> CallOutcome<U256> {
     match outcome {
         CallOutcome::Unwilling { gas_cap: Some(cap), message }
-            if cap >= lane.chain.watcher.block_gas_limit().into() =>
+            if is_chain_gas_cap(cap, lane.chain.watcher.block_gas_limit().into()) =>
         {
             CallOutcome::Fatal { message }
         }
