@@ -279,9 +279,9 @@ statuses! {
     OnTxAction: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnRead: [400, 401, 403, 404, 429, 500, 503];
     OnAdmin: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
-    OnReady: [403, 503];
-    /// Only the check of `Host` and `Origin`, which comes before the route.
-    OnHealth: [403];
+    OnReady: [400, 403, 503];
+    /// Only the checks that come before the route: query parameters, `Host` and `Origin`.
+    OnHealth: [400, 403];
 }
 
 /// An `ApiError` with the documented statuses of its route.

@@ -1,8 +1,8 @@
 //! Limits the connections of one client address that have not authenticated.
 //!
 //! A connection above the limit is accepted, and the oldest one of its address is closed in its place: after a moment,
-//! or at once while no slot is free. So one address cannot use up all slots with half-open connections, and its other clients still get in: they send
-//! their request at once.
+//! or at once while no slot is free. So one address cannot use up all slots with half-open connections, and its other
+//! clients still get in: they send their request at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long an excess connection stays open while slots are free. When many clients behind one address connect at the same time, each has
-/// this time to authenticate.
+/// How long an excess connection stays open while slots are free. When many clients behind one address connect at the
+/// same time, each has this time to authenticate.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The connections of each address in the order of arrival.

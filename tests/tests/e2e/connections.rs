@@ -138,11 +138,12 @@ async fn exchange(stream: &mut TcpStream, path: &str, header: &str) {
     stream.read_exact(&mut vec![0; length.parse().unwrap()]).await.unwrap();
 }
 
+/// A check on an idle API takes a few milliseconds; with the slots taken it takes until `header_timeout`.
+const LIMIT_OF_DELAY: Duration = Duration::from_secs(2);
+
 /// Half-open connections of one address do not take the slots of others, not even on the same machine.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_half_open_connections_delay_no_health_check() {
-    // A check on an idle API takes a few milliseconds; with the slots taken it took until `header_timeout`.
-    const LIMIT_OF_DELAY: Duration = Duration::from_secs(2);
     let stack = stack().start().await;
     let (key, _) = stack.api_key(&[]).await;
     let keyed = format!("authorization: Bearer {key}\r\n");
@@ -174,6 +175,22 @@ async fn a_thousand_half_open_connections_delay_no_health_check() {
         .await;
         drop(half_open);
     }
+    stack.finish().await;
+}
+
+/// The control: with a limit above the number of slots, half-open connections take all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_limit_half_open_connections_delay_a_health_check() {
+    let stack = stack().start().await;
+    let api =
+        stack.api().set("api.max_connections", 50).set("api.max_connections_per_address", 50).start().await;
+    let mut half_open = Vec::new();
+    for _ in 0..60 {
+        half_open.push(connect_from("127.0.0.1", &api).await);
+    }
+    let check = timeout(LIMIT_OF_DELAY, health_delay("127.0.0.2", &api)).await;
+    assert!(check.is_err(), "answered after {check:?}");
+    drop(half_open);
     stack.finish().await;
 }
 
