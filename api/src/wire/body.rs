@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 use crate::error::ApiError;
 
 /// The `field` of an error in the body as a whole.
-const WHOLE_BODY: &str = "body";
+const FIELD_OF_BODY: &str = "body";
 /// Longest problem, in characters: it may quote the input.
 const MAX_PROBLEM: usize = 500;
 
@@ -60,7 +60,7 @@ fn invalid(path: &str, message: &str) -> InvalidIntent {
     } else {
         (path.to_owned(), format!("is not valid: {message}{position}"))
     };
-    let field = if field.is_empty() { WHOLE_BODY.to_owned() } else { field };
+    let field = if field.is_empty() { FIELD_OF_BODY.to_owned() } else { field };
     InvalidIntent::new(field, problem.chars().take(MAX_PROBLEM).collect::<String>())
 }
 
