@@ -110,6 +110,15 @@ impl Address {
         warnings
     }
 
+    /// Host, port and database.
+    pub(super) fn place(&self) -> String {
+        let database = self.options.get_database().unwrap_or_default();
+        match self.options.get_socket() {
+            Some(path) => format!("{}/{database}", path.display()),
+            None => format!("{}:{}/{database}", self.options.get_host(), self.options.get_port()),
+        }
+    }
+
     fn is_remote(&self) -> bool {
         self.options.get_socket().is_none() && !is_loopback(self.options.get_host())
     }
@@ -205,6 +214,14 @@ mod tests {
         assert_eq!(database_warnings(&url), ["unknown parameter `sslpassword` in database.url is ignored"]);
         let read = Address::read(&url).unwrap();
         assert!(!read.url.as_str().contains("hunter2") && read.url.as_str().ends_with("?application_name=x"));
+    }
+
+    #[test]
+    fn a_database_is_named_without_user_and_password() {
+        let place = |url: &str| Address::read(&Secret::new(url)).unwrap().place();
+        assert_eq!(place("postgres://u:hunter2@db.internal:5433/d?sslmode=require"), "db.internal:5433/d");
+        assert_eq!(place("postgres://u:hunter2@[::1]/d"), "[::1]:5432/d");
+        assert!(!place("postgres://u:hunter2@/d?host=/run/pg").contains("hunter2"));
     }
 
     #[test]

@@ -104,6 +104,14 @@ impl StoreError {
         )
     }
 
+    /// PostgreSQL's code of the error (SQLSTATE), if the database returned one.
+    pub fn sql_state(&self) -> Option<String> {
+        match self {
+            StoreError::Db { error, .. } => Some(error.as_database_error()?.code()?.into_owned()),
+            _ => None,
+        }
+    }
+
     /// Whether this is a temporary problem with the database or the connection, and not with a row: retrying may
     /// help. An untrusted server ends a program at its start; a running program retries.
     pub fn is_connection(&self) -> bool {
