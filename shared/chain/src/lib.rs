@@ -8,7 +8,7 @@ pub mod fuzz_entry;
 pub mod port;
 
 pub use classify::{ErrorPatterns, SubmitClass, SubmitOutcome, classify};
-pub use evm::{EvmClient, EvmClientError};
+pub use evm::{BlockTime, EvmClient, EvmClientError, SingleNode, SyncProgress};
 pub use fees::{BySpeed, FeeHistoryPolicy, FeePolicy, FeeSource, Market};
 pub use port::{
     BlockId, BlockTag, BlockWithHashes, CallOutcome, ChainConnector, ChainIdentity, FeeHistory,

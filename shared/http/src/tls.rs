@@ -91,6 +91,22 @@ async fn reload_on_change(
 }
 
 impl TlsFiles {
+    /// Reads both files as a server does at its start, and returns the certificate chain in DER. The validity period is
+    /// not checked: a server starts with an expired certificate, and clients refuse it.
+    pub async fn certificates(&self) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+        let contents = self.read().await?;
+        self.server_config(&contents)?;
+        self.chain(&contents)
+    }
+
+    fn chain(&self, contents: &Contents) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+        let no_certificate = || format!("{}.cert contains no PEM certificate", self.section);
+        let chain = CertificateDer::pem_slice_iter(&contents.cert).collect::<Result<Vec<_>, _>>();
+        let chain = chain.with_context(no_certificate)?;
+        anyhow::ensure!(!chain.is_empty(), no_certificate());
+        Ok(chain)
+    }
+
     async fn read(&self) -> anyhow::Result<Contents> {
         let cert = self.read_one("cert", &self.cert).await?;
         let key = Zeroizing::new(self.read_one("key", &self.key).await?);
@@ -104,10 +120,7 @@ impl TlsFiles {
     /// HTTP/1.1 only, as without TLS.
     fn server_config(&self, contents: &Contents) -> anyhow::Result<ServerConfig> {
         let section = self.section;
-        let no_certificate = || format!("{section}.cert contains no PEM certificate");
-        let chain = CertificateDer::pem_slice_iter(&contents.cert).collect::<Result<Vec<_>, _>>();
-        let chain = chain.with_context(no_certificate)?;
-        anyhow::ensure!(!chain.is_empty(), no_certificate());
+        let chain = self.chain(contents)?;
         // Without the cause, which could quote the file.
         let key = PrivateKeyDer::from_pem_slice(&contents.key).ok();
         let key =

@@ -1,4 +1,4 @@
-//! Queries remote signers for their addresses until each has responded.
+//! Queries remote signers for their addresses: until each has responded, or once.
 
 use std::time::Duration;
 
@@ -11,7 +11,36 @@ use gapless_domain::Address;
 const RETRY: Duration = Duration::from_millis(500);
 const MAX_RETRY: Duration = Duration::from_secs(15);
 
+/// The answer of a remote signer that was queried once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignerAnswer {
+    /// Its configuration key.
+    pub source: String,
+    /// Its endpoint, without secrets.
+    pub endpoint: String,
+    /// Its addresses, or why there are none.
+    pub addresses: Result<Vec<Address>, String>,
+}
+
 impl RemoteSigners {
+    /// Queries every remote signer once, all at the same time. New addresses are usable at once, as with `discover`.
+    pub async fn query_once(&self, limit: Duration) -> Vec<SignerAnswer> {
+        let (found, _ignored) = mpsc::unbounded_channel();
+        let queries = self.sources.iter().map(async |source| {
+            let answer = tokio::time::timeout(limit, source.remote_signer.addresses()).await;
+            let addresses = answer.unwrap_or_else(|_| Err(format!("it did not answer within {limit:?}")));
+            if let Ok(addresses) = &addresses {
+                self.add_addresses(source, addresses.clone(), &found);
+            }
+            SignerAnswer {
+                source: source.name.clone(),
+                endpoint: source.remote_signer.shown().to_owned(),
+                addresses,
+            }
+        });
+        futures::future::join_all(queries).await
+    }
+
     /// Queries every remote signer for its addresses concurrently, each until it responds. New addresses are usable at
     /// once and are sent to `found`.
     pub async fn discover(&self, found: mpsc::UnboundedSender<Vec<Address>>) {

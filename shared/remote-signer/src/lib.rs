@@ -15,4 +15,5 @@ mod transport;
 #[cfg(test)]
 mod testing;
 
+pub use discover::SignerAnswer;
 pub use remote_signers::RemoteSigners;
