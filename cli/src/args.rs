@@ -1,4 +1,4 @@
-//! The command line: options, help texts and examples. `commands/`, `up/` and `verify/` implement the commands.
+//! The command line: options, help texts and examples. `commands/`, `doctor/`, `up/` and `verify/` implement the commands.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,10 @@ const GLOBAL_OPTIONS: &str = "Global options";
     version,
     about = "Gapless: sends transactions on EVM chains exactly once, in order and without nonce gaps",
     after_help = "Exit status: 0 success; 1 negative result (the transaction FAILED or was CANCELLED, a \
-                  simulation did not succeed, or verify found a violation); 2 error."
+                  simulation did not succeed, verify found a violation, or doctor found a problem); 2 error."
 )]
 pub struct Cli {
-    /// Configuration file; used by migrate, verify, audit and api-keys
+    /// Configuration file; used by migrate, verify, doctor, audit and api-keys
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON instead of text
@@ -112,6 +112,15 @@ pub enum Command {
                       Example:\n  gapless --config gapless.toml verify && echo sound"
     )]
     Verify(Verify),
+    /// Check a deployment from configuration to chain: what is wrong, and what to do; read-only
+    #[command(
+        after_help = "Checks the configuration, the database (connection, version, schema, rights, clock), every \
+                      node (chain, sync, lag, state, transaction lookup, fees, batches), the signers, the funds and \
+                      states of the submitters, the ports of API and worker, and the certificate. Writes nothing. \
+                      Safe while workers are running. Exit status 1 if there is a problem.\n\n\
+                      Examples:\n  gapless --config gapless.toml doctor\n  gapless --config gapless.toml --json doctor"
+    )]
+    Doctor,
     /// List policy decisions: refused transactions and amounts counted against daily limits; reads the database
     #[command(after_help = "Examples:\n  gapless --config gapless.toml audit --refused\n  \
                             gapless --config gapless.toml audit --submitter 1:0xAb… --limit 1000\n  \

@@ -5,6 +5,7 @@ mod api_address;
 pub mod args;
 mod authorities;
 pub mod commands;
+pub mod doctor;
 pub mod output;
 pub mod up;
 pub mod verify;
@@ -44,6 +45,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Release(args) => commands::admin::run(&api, "release", args, json).await,
         Command::Adopt(args) => commands::admin::adopt(&api, args, json).await,
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
+        Command::Doctor => doctor::run(cli.config.as_deref(), json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
         Command::Audit(audit) => commands::audit::run(cli.config.as_deref(), audit, json).await,
         Command::ApiKeys(keys) => commands::api_keys::run(cli.config.as_deref(), keys, json).await,

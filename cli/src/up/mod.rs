@@ -4,6 +4,7 @@
 
 mod consistency;
 mod demo;
+mod diagnosis;
 mod home;
 mod reason;
 mod settings;
@@ -24,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 use self::consistency::ConsistencyCheck;
+use self::diagnosis::Diagnosis;
 use self::home::Home;
 use self::reason::Reasons;
 use self::stack::Stack;
@@ -79,15 +81,18 @@ async fn run_stack(home: &Home, stack: &mut Stack, args: &args::Up, json: bool) 
     home.note_api(stack.api_port())?;
     let api = Api::new(&stack.api_url(), None, None)?;
     let reasons = Reasons::new(&api, &stack.worker_url())?;
-    while_running(stack, ready(&api, &submitters, &reasons)).await?;
-    let first = first_transaction(&api, &submitters, &reasons, home, &consistency);
+    let diagnosis = Diagnosis::new(home.config());
+    while_running(stack, ready(&api, &submitters, &reasons, &diagnosis)).await?;
+    diagnosis.reset();
+    let first = first_transaction(&api, &submitters, &reasons, &diagnosis, home, &consistency);
     let first = while_running(stack, first).await?;
     announce(home, stack, &submitters, &first, json);
     if args.once {
         return Ok(());
     }
     say("Press Ctrl-C to stop. The data is kept for the next run.");
-    while_running(stack, report_problems(&reasons, home, &consistency)).await
+    diagnosis.reset();
+    while_running(stack, report_problems(&reasons, &diagnosis, home, &consistency)).await
 }
 
 /// Fails with instructions if chain and database do not match.
@@ -142,7 +147,7 @@ async fn while_running<T>(stack: &mut Stack, work: impl Future<Output = Result<T
 }
 
 /// Waits until the API is ready and the worker has announced every demo submitter.
-async fn ready(api: &Api, submitters: &[String], reasons: &Reasons) -> Result<()> {
+async fn ready(api: &Api, submitters: &[String], reasons: &Reasons, diagnosis: &Diagnosis) -> Result<()> {
     let begun = Instant::now();
     let mut stall = Stall::new(begun);
     loop {
@@ -162,6 +167,7 @@ async fn ready(api: &Api, submitters: &[String], reasons: &Reasons) -> Result<()
         }
         if let Some(seconds) = stall.due(Instant::now(), &missing) {
             say(&format!("not ready after {seconds} s: {missing}"));
+            diagnosis.print_once().await;
         }
         tokio::time::sleep(POLL).await;
     }
@@ -181,6 +187,7 @@ async fn first_transaction(
     api: &Api,
     submitters: &[String],
     reasons: &Reasons,
+    diagnosis: &Diagnosis,
     home: &Home,
     consistency: &ConsistencyCheck,
 ) -> Result<Value> {
@@ -206,6 +213,7 @@ async fn first_transaction(
     let follow = watch::follow(api, tx_id, |answer| {
         say(&format!("{:7.1}s  {}", begun.elapsed().as_secs_f64(), watch::describe(answer)));
         stall.borrow_mut().moved(Instant::now());
+        diagnosis.reset();
         last = answer.clone();
     });
     let explain = async {
@@ -213,11 +221,15 @@ async fn first_transaction(
             tokio::time::sleep(POLL).await;
             if stall.borrow().lasts(Instant::now()) {
                 let reason = reasons.of_transaction(tx_id, from).await;
-                if let Some(seconds) = stall.borrow_mut().due(Instant::now(), &reason) {
+                let due = stall.borrow_mut().due(Instant::now(), &reason);
+                if let Some(seconds) = due {
                     say(&format!("no progress for {seconds} s: {reason}"));
                 }
                 must_still_match(home, consistency).await?;
                 must_not_be_protected(home, reasons, from).await?;
+                if due.is_some() {
+                    diagnosis.print_once().await;
+                }
             }
         }
     };
@@ -232,7 +244,12 @@ async fn first_transaction(
 }
 
 /// Prints the problems that the worker reports, until it stops.
-async fn report_problems(reasons: &Reasons, home: &Home, consistency: &ConsistencyCheck) -> Result<()> {
+async fn report_problems(
+    reasons: &Reasons,
+    diagnosis: &Diagnosis,
+    home: &Home,
+    consistency: &ConsistencyCheck,
+) -> Result<()> {
     let mut stall = Stall::new(Instant::now());
     let mut failing = false;
     loop {
@@ -241,6 +258,7 @@ async fn report_problems(reasons: &Reasons, home: &Home, consistency: &Consisten
         if problems.is_empty() {
             if std::mem::take(&mut failing) {
                 say("the worker is ready again");
+                diagnosis.reset();
             }
             stall.moved(Instant::now());
             continue;
@@ -250,6 +268,7 @@ async fn report_problems(reasons: &Reasons, home: &Home, consistency: &Consisten
             failing = true;
             say(&format!("the worker has reported for {seconds} s: {problems}"));
             must_still_match(home, consistency).await?;
+            diagnosis.print_once().await;
         }
     }
 }
