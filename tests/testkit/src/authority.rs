@@ -52,10 +52,23 @@ impl Authority {
 
     /// Issues a certificate for these DNS names; the common name is the first.
     pub fn issue(&self, names: &[&str]) -> Identity {
+        self.issue_with(names, |_| {})
+    }
+
+    /// Issues a certificate that expired years ago.
+    pub fn issue_expired(&self, names: &[&str]) -> Identity {
+        self.issue_with(names, |params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    fn issue_with(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names.clone()).unwrap();
         params.distinguished_name.push(DnType::CommonName, names[0].as_str());
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Identity { certificate, key: key.serialize_pem() }
     }

@@ -17,6 +17,7 @@ mod crash;
 mod database_clock;
 mod dead_ends;
 mod delegated;
+mod doctor;
 mod duties;
 mod evidence;
 mod failover;

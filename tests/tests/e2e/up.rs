@@ -364,6 +364,8 @@ fn a_start_that_stands_still_says_why_and_goes_on() {
     kill(anvil, Signal::SIGSTOP).unwrap();
     run.wait_for("no progress for");
     run.wait_for("the worker reports");
+    // Doctor says which part of the stack it is.
+    run.wait_for("gapless doctor: nodes: reachable");
     kill(anvil, Signal::SIGCONT).unwrap();
     let ended = run.end();
     assert!(ended.confirmed(), "{}", ended.output);

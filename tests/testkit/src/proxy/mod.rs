@@ -40,6 +40,8 @@ struct State {
     keeps_states: Option<u64>,
     /// Whether it supports `txpool_contentFrom`, as geth does.
     shows_pool: bool,
+    /// Answers every batch with one error.
+    refuses_batches: bool,
     calls: HashMap<String, u64>,
     sent: Vec<String>,
     /// Cache of decoded raw transactions.
@@ -193,6 +195,11 @@ impl Proxy {
         self.state().shows_pool = true;
     }
 
+    /// Whether to accept batches, as most nodes do.
+    pub fn accept_batches(&self, accept: bool) {
+        self.state().refuses_batches = !accept;
+    }
+
     /// Forwards to another node from now on.
     pub fn point_at(&self, upstream: &str) {
         self.state().upstream = upstream.to_owned();
@@ -241,6 +248,11 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
     };
     let (planned, upstream) = {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        if batch && state.refuses_batches {
+            let error = json!({ "code": -32600, "message": "batch requests are not supported" });
+            let refusal = json!({ "jsonrpc": "2.0", "id": null, "error": error });
+            return Reply::Whole(200, refusal.to_string());
+        }
         let planned: Vec<Planned> = calls.into_iter().map(|call| plan(&mut state, call)).collect();
         let upstream = Upstream::next(&mut state);
         (planned, upstream)
