@@ -56,10 +56,10 @@ async fn with_store(config: &Config, subject: &Subject, store: &Store) -> (Vec<C
             checks.push(subject.ok("connection", "reachable"));
             checks.push(subject.ok("pooler", "each connection has a session of its own"));
         }
-        Err(error @ StoreError::Pooled { .. }) => {
+        Err(StoreError::Pooled { problem }) => {
             checks.push(subject.problem(
                 "pooler",
-                error.to_string(),
+                format!("database.url points to a connection pooler that {problem}"),
                 "connect to PostgreSQL directly (docs/operations.md, Connection poolers)",
             ));
             checks.push(subject.not_checked("other checks", "answers through this pooler are not reliable"));
@@ -74,19 +74,19 @@ async fn with_store(config: &Config, subject: &Subject, store: &Store) -> (Vec<C
             checks.push(connections(subject, &facts, config));
             checks.push(durability(subject, &facts));
         }
-        Err(error) => checks.push(subject.not_checked("server", error.to_string())),
+        Err(error) => checks.push(subject.not_checked("server", error.reason())),
     }
     checks.push(match clock_offset(store).await {
         Ok(offset) => clock(subject, offset, config.lease.clock_skew),
-        Err(error) => subject.not_checked("clock", error.to_string()),
+        Err(error) => subject.not_checked("clock", error.reason()),
     });
     let schema = store.check_schema().await;
     let is_current = schema.is_ok();
     let is_denied = schema.as_ref().is_err_and(is_denied);
     checks.push(match schema {
         Ok(()) => subject.ok("schema", "as new as this program, or newer"),
-        Err(error) if is_denied => subject.not_checked("schema", error.to_string()),
-        Err(error) => subject.problem("schema", error.to_string(), schema_advice(&error)),
+        Err(error) if is_denied => subject.not_checked("schema", error.reason()),
+        Err(error) => schema_problem(subject, &error),
     });
     if !is_current && !is_denied {
         checks.push(subject.not_checked("rights", "the schema is not that of this program"));
@@ -95,7 +95,7 @@ async fn with_store(config: &Config, subject: &Subject, store: &Store) -> (Vec<C
     checks.push(
         match (store.role_facts(ProgramRole::Api).await, store.role_facts(ProgramRole::Worker).await) {
             (Ok(api), Ok(worker)) => rights(subject, &api, &worker),
-            (Err(error), _) | (_, Err(error)) => subject.not_checked("rights", error.to_string()),
+            (Err(error), _) | (_, Err(error)) => subject.not_checked("rights", error.reason()),
         },
     );
     // As workers decide it about each other.
@@ -122,7 +122,7 @@ async fn read(config: &Config, store: &Store) -> Found {
 }
 
 fn not_connected(subject: &Subject, error: &StoreError) -> Check {
-    subject.problem("connection", error.to_string(), connection_advice(error))
+    subject.problem("connection", error.reason(), connection_advice(error))
 }
 
 fn connection_advice(error: &StoreError) -> &'static str {
@@ -141,12 +141,22 @@ fn connection_advice(error: &StoreError) -> &'static str {
     }
 }
 
-fn schema_advice(error: &StoreError) -> &'static str {
-    match error {
-        StoreError::SchemaTooOld { .. } => "run `gapless migrate` as the owner of the database",
-        StoreError::SchemaUnreleased { .. } => "use an empty database, and run `gapless migrate`",
-        _ => "make sure that the database answers, and run this again",
-    }
+fn schema_problem(subject: &Subject, error: &StoreError) -> Check {
+    let (message, advice) = match error {
+        StoreError::SchemaTooOld { found: 0, .. } => {
+            ("the database has no schema".to_owned(), "run `gapless migrate` as the owner of the database")
+        }
+        StoreError::SchemaTooOld { found, needed } => (
+            format!("it has version {found}; this program needs {needed}"),
+            "run `gapless migrate` as the owner of the database",
+        ),
+        StoreError::SchemaUnreleased { version } => (
+            format!("it is of an unreleased version (migration {version} differs) and cannot be upgraded"),
+            "use an empty database, and run `gapless migrate`",
+        ),
+        other => (other.reason(), "make sure that the database answers, and run this again"),
+    };
+    subject.problem("schema", message, advice)
 }
 
 fn version(subject: &Subject, facts: &ServerFacts) -> Check {
@@ -249,7 +259,8 @@ fn clock(subject: &Subject, offset: Offset, allowed: Duration) -> Check {
             "synchronise both clocks (NTP)",
         );
     }
-    subject.ok("clock", format!("differs from this machine's by {shown} at most"))
+    let most = (by + offset.uncertainty).as_seconds_f64();
+    subject.ok("clock", format!("differs from this machine's by {most:.3} s at most"))
 }
 
 fn rights(subject: &Subject, api: &RoleFacts, worker: &RoleFacts) -> Check {
@@ -298,7 +309,7 @@ fn workers(subject: &Subject, alive: Result<u64, StoreError>, within: Duration) 
         ),
         Ok(1) => subject.ok("workers", "1 worker is running"),
         Ok(count) => subject.ok("workers", format!("{count} workers are running")),
-        Err(error) => subject.not_checked("workers", error.to_string()),
+        Err(error) => subject.not_checked("workers", error.reason()),
     }
 }
 

@@ -203,7 +203,12 @@ async fn certificate(tls: &ApiTls) -> Check {
         Ok(chain) => chain,
         Err(error) => {
             let advice = "correct the two files of api.tls; the API does not start with them";
-            return subject.problem("certificate", format!("{error:#}"), advice);
+            // The cause of an unreadable file helps; that of the TLS library does not.
+            let message = match error.root_cause().is::<std::io::Error>() {
+                true => format!("{error:#}"),
+                false => error.to_string(),
+            };
+            return subject.problem("certificate", message, advice);
         }
     };
     let now = chrono::Utc::now().timestamp();

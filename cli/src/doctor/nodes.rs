@@ -37,6 +37,10 @@ struct Seen {
 
 async fn chain_checks(chain: &ChainConfig, genesis: Option<H256>) -> Vec<Check> {
     let subject = Subject::new(Area::Nodes, format!("chain {}", chain.name));
+    if !chain.adapters.connector.is_empty() {
+        let why = format!("the worker uses its own adapter {} instead of nodes", chain.adapters.connector);
+        return vec![subject.not_checked("nodes", why)];
+    }
     if chain.urls.is_empty() {
         return vec![subject.warning(
             "nodes",
@@ -86,8 +90,7 @@ async fn usable_head(
     let found = match client.remote_chain_id().await {
         Ok(found) => found,
         Err(error) => {
-            let advice = "start the node, or correct its URL in rpc.urls";
-            checks.push(subject.problem("reachable", error.to_string(), advice));
+            checks.push(subject.problem("reachable", error.to_string(), unreachable_advice(&error)));
             checks.push(subject.not_checked("other checks", "the node does not answer"));
             return None;
         }
@@ -125,6 +128,17 @@ async fn usable_head(
             checks.push(subject.problem("head", error.to_string(), "look at the node's log"));
             None
         }
+    }
+}
+
+fn unreachable_advice(error: &RpcError) -> &'static str {
+    match error {
+        RpcError::Http { status: 401 | 403, .. } => "correct the API key in its URL in rpc.urls",
+        RpcError::Http { status: 429, .. } => "raise the rate limit of this node, or add another node",
+        RpcError::Http { .. } | RpcError::Malformed { .. } => {
+            "correct its URL in rpc.urls: what answers there is no Ethereum node"
+        }
+        _ => "start the node, or correct its URL in rpc.urls",
     }
 }
 
@@ -321,6 +335,9 @@ async fn lookup_check(seen: &Seen, height: u64) -> Check {
 async fn fee_check(chain: &ChainConfig, seen: &Seen) -> Check {
     const NAME: &str = "fees";
     let (subject, client, fees) = (&seen.subject, seen.node.client(), &chain.fees);
+    if !chain.adapters.fee_policy.is_empty() {
+        return subject.not_checked(NAME, "the worker uses a fee policy of its own");
+    }
     match fees.policy {
         FeePolicyKind::Fixed => subject.not_checked(NAME, "fees.policy is fixed: the node is not asked"),
         FeePolicyKind::GasPrice => match client.gas_price().await {

@@ -31,7 +31,9 @@ pub(super) async fn check(config: &Config, submitters: &Option<Vec<SubmitterView
         return (vec![warning], Keys::new());
     }
     let mut checks = Vec::new();
-    let set = match tokio::time::timeout(OPENING_LIMIT, SignerSet::load(settings)).await {
+    let loaded = tokio::time::timeout(OPENING_LIMIT, SignerSet::load(settings)).await;
+    let is_complete = loaded.is_ok();
+    let set = match loaded {
         Ok(set) => Arc::new(set),
         Err(_) => {
             let why = format!("opening the local keys takes longer than {OPENING_LIMIT:?}");
@@ -40,7 +42,7 @@ pub(super) async fn check(config: &Config, submitters: &Option<Vec<SubmitterView
         }
     };
     let local = set.len();
-    if settings.keystore.is_some() || !settings.raw_key_env.is_empty() {
+    if is_complete && (settings.keystore.is_some() || !settings.raw_key_env.is_empty()) {
         checks.extend(local_keys(&subject, &set, local));
     }
     let known = set.problems().len();
@@ -56,6 +58,9 @@ pub(super) async fn check(config: &Config, submitters: &Option<Vec<SubmitterView
         )
     }));
     let keys: Keys = set.addresses().into_iter().collect();
+    if !is_complete {
+        return (checks, keys);
+    }
     if keys.is_empty() {
         checks.push(subject.problem(
             "keys",
@@ -79,8 +84,8 @@ fn local_keys(subject: &Subject, set: &SignerSet, opened: usize) -> Vec<Check> {
         .problems()
         .into_iter()
         .map(|problem| {
-            let advice = advice(&problem.reason);
-            Subject::new(Area::Signers, problem.source).problem("local key", problem.reason, advice)
+            let (message, advice) = unopened(&problem.reason);
+            Subject::new(Area::Signers, problem.source).problem("local key", message, advice)
         })
         .collect();
     if opened > 0 {
@@ -95,14 +100,18 @@ fn local_keys(subject: &Subject, set: &SignerSet, opened: usize) -> Vec<Check> {
     checks
 }
 
-fn advice(reason: &str) -> &'static str {
-    if reason.to_lowercase().contains("mac mismatch") {
-        "the password is wrong: correct signer.password_file or signer.password_env"
-    } else if reason.contains("environment variable") {
-        "set the variable for this program and for the worker"
-    } else {
-        "correct the file or its permissions, or remove it from the keystore"
+/// The message and the advice for a local key that could not be opened.
+fn unopened(reason: &str) -> (String, &'static str) {
+    // What the keystore library says if the checksum of the decrypted key is wrong.
+    if reason.eq_ignore_ascii_case("mac mismatch") {
+        let message = "the password does not decrypt it".to_owned();
+        return (message, "correct signer.password_file or signer.password_env, or remove the file");
     }
+    let advice = match reason.contains("environment variable") {
+        true => "set the variable for this program and for the worker",
+        false => "correct the file or its permissions, or remove it from the keystore",
+    };
+    (reason.to_owned(), advice)
 }
 
 fn answered(answer: &SignerAnswer) -> Check {

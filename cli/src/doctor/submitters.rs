@@ -29,7 +29,8 @@ struct Balances {
 
 pub(super) async fn check(config: &Config, database: &Found, keys: &Keys) -> Vec<Check> {
     let known = database.submitters.as_deref().unwrap_or_default();
-    let with_nodes = config.chains.values().filter(|chain| !chain.urls.is_empty());
+    let with_nodes =
+        config.chains.values().filter(|chain| !chain.urls.is_empty() && chain.adapters.connector.is_empty());
     let reads = with_nodes.map(|chain| {
         let on_chain = known.iter().filter(|submitter| submitter.key.chain_id == chain.id);
         let addresses = keys.iter().copied().chain(on_chain.map(|submitter| submitter.key.address));
@@ -114,7 +115,7 @@ fn funds(one: &Balances, all: &[Balances], known: &[SubmitterView]) -> Vec<Check
     let (mut checks, mut enough) = (Vec::new(), 0);
     for (address, balance) in balances {
         let subject = Subject::new(Area::Submitters, format!("{}:{address:#x}", one.chain));
-        let idle = !is_used(address) && has_funds_elsewhere(address);
+        let idle = *balance < one.transfer && !is_used(address) && has_funds_elsewhere(address);
         match judge(*balance, one.transfer, one.low, idle) {
             Funds::Enough => enough += 1,
             Funds::Low => checks.push(subject.warning(

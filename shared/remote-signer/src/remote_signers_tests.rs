@@ -75,6 +75,27 @@ async fn an_unresponsive_signer_does_not_delay_another() {
     discovering.abort();
 }
 
+#[tokio::test]
+async fn signers_that_are_queried_once_all_have_an_answer() {
+    let (silent, closed) = (FakeSigner::start(|_| Act::Hang).await, FakeSigner::start(|_| Act::Reset).await);
+    let address = Address::repeat_byte(5);
+    let fake = FakeSigner::start(move |_| {
+        Act::Answer(200, serde_json::json!({ "addresses": [address] }).to_string())
+    })
+    .await;
+    let at = |fake: &FakeSigner| config::RemoteSigner::at(&fake.url);
+    let config =
+        config::Signer { http: vec![at(&silent), at(&closed), at(&fake)], ..config::Signer::default() };
+    let set = Arc::new(SignerSet::default());
+    let answers = RemoteSigners::load(&config, set.clone()).query_once(Duration::from_millis(300)).await;
+    let names: Vec<&str> = answers.iter().map(|answer| answer.source.as_str()).collect();
+    assert_eq!(names, ["signer.http.0", "signer.http.1", "signer.http.2"]);
+    assert!(answers[0].addresses.as_ref().unwrap_err().contains("did not answer"), "{answers:?}");
+    assert!(answers[1].addresses.is_err());
+    assert_eq!(answers[2].addresses, Ok(vec![address]));
+    assert_eq!(set.addresses(), vec![address]);
+}
+
 /// The problems of a configuration with keys of both cloud services.
 #[cfg(not(all(feature = "aws-kms", feature = "gcp-kms")))]
 fn problems_with_cloud_keys() -> Vec<gapless_signer::SignerProblem> {

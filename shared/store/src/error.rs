@@ -104,6 +104,17 @@ impl StoreError {
         )
     }
 
+    /// The message for operators, without the name of the operation.
+    pub fn reason(&self) -> String {
+        match self {
+            StoreError::Db { error, .. } => cause(error),
+            StoreError::Untrusted { problem, .. } => {
+                format!("the database server is not trusted: {problem}{}", remedy(problem))
+            }
+            other => other.to_string(),
+        }
+    }
+
     /// PostgreSQL's code of the error (SQLSTATE), if the database returned one.
     pub fn sql_state(&self) -> Option<String> {
         match self {
@@ -158,6 +169,7 @@ mod tests {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = StoreError::db("check_session")(sqlx::Error::Io(refused));
         assert_eq!(error.to_string(), "check_session: no connection to the database: connection refused");
+        assert_eq!(error.reason(), "no connection to the database: connection refused");
         assert!(error.source().is_none());
     }
 }

@@ -351,8 +351,8 @@ async fn faults_of_signers_and_submitters_are_named() {
     deployment.doctor_with(&keys).await.is_sound();
     std::fs::write(&password, SECRET).unwrap();
     let found = deployment.doctor_with(&keys).await;
-    let advice = found.names_only("signers", "local key", &keystore)["advice"].to_string();
-    assert!(advice.contains("password"), "{advice}");
+    let problem = found.names_only("signers", "local key", &keystore);
+    assert_eq!(problem["message"], "the password does not decrypt it");
     let found =
         deployment.doctor_with(&[("GAPLESS__SIGNER__RAW_KEY_ENV", "[\"GAPLESS_TEST_NO_KEY\"]")]).await;
     found.names("signers", "local key", "GAPLESS_TEST_NO_KEY");

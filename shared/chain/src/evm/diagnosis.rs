@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::answer::{malformed, parse};
 use super::client::{EvmClient, tag_text};
 use super::decode::Count;
-use super::exchange::BatchLimit;
 use super::http::{Endpoint, EvmClientError};
 use super::wire::Call;
 use crate::port::{BlockTag, RpcError};
@@ -121,21 +120,21 @@ impl SingleNode {
 
     /// The largest batch that the node accepts when a rejected one is halved, as in normal use. 1: none.
     pub async fn accepted_batch(&self, calls: usize) -> Result<usize, RpcError> {
-        let limit = BatchLimit::new(calls);
         let call = Call::new(CHAIN_ID, json!([]));
-        let results = self.client.shared.exchange.request(self.endpoint(), &vec![&call; calls], &limit).await;
-        for result in results {
-            if let Err(error) = result? {
-                return Err(self.client.shared.refusal(CHAIN_ID, self.shown(), &error));
+        let mut size = calls;
+        while size > 1 {
+            if self.client.shared.exchange.accepts(self.endpoint(), &vec![&call; size]).await? {
+                return Ok(size);
             }
+            size /= 2;
         }
-        Ok(limit.now())
+        Ok(1)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Act, Node, answer, config};
+    use super::super::testing::{Act, Node, answer, config, replies};
     use super::*;
 
     fn single(node: &Node) -> SingleNode {
@@ -176,9 +175,16 @@ mod tests {
         for (most, found) in [(100, 16), (16, 16), (5, 4), (0, 1)] {
             let node = Node::start(up_to(most)).await;
             assert_eq!(single(&node).accepted_batch(16).await.unwrap(), found, "{most}");
+            assert!(node.batches().len() <= 4, "one request for each size: {:?}", node.batches());
         }
         let node =
             Node::start(|body| answer(body, |_| Err(json!({ "code": -32000, "message": "no" })))).await;
+        assert!(single(&node).accepted_batch(16).await.is_err());
+        // Only the first call is answered.
+        let node = Node::start(|body| {
+            Act::Answer(200, json!([replies(&body[0], |_| Ok(json!("0x1")))]).to_string())
+        })
+        .await;
         assert!(single(&node).accepted_batch(16).await.is_err());
     }
 }

@@ -147,6 +147,29 @@ impl Exchange {
             .collect()
     }
 
+    /// Whether the node accepts these calls as one batch, found out with one request.
+    pub(super) async fn accepts(&self, endpoint: &Endpoint, calls: &[&Call]) -> Result<bool, RpcError> {
+        let method = calls.first().map_or("batch", |call| call.method);
+        match self.send(endpoint, calls).await {
+            Err(NoReplies::BatchTooLarge) => Ok(false),
+            Err(failure) => Err(failure.for_call(method, endpoint)),
+            Ok(outcomes) if outcomes.iter().any(|outcome| matches!(outcome, Outcome::BatchTooLarge)) => {
+                Ok(false)
+            }
+            Ok(outcomes) => {
+                for outcome in outcomes {
+                    let failure = match outcome {
+                        Outcome::Replied(Err(error)) => NoReplies::Refused(error),
+                        Outcome::Unanswered(reason) => NoReplies::Malformed(reason.into()),
+                        Outcome::Replied(Ok(_)) | Outcome::BatchTooLarge => continue,
+                    };
+                    return Err(failure.for_call(method, endpoint));
+                }
+                Ok(true)
+            }
+        }
+    }
+
     /// One request. `BatchTooLarge` is only returned for more than one call, so splitting terminates.
     async fn send(&self, endpoint: &Endpoint, calls: &[&Call]) -> Result<Vec<Outcome>, NoReplies> {
         metrics::histogram!(RPC_BATCH_SIZE).record(calls.len() as f64);
