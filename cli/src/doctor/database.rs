@@ -16,7 +16,7 @@ use super::REQUEST_LIMIT;
 use super::report::{Area, Check, Subject};
 
 /// More than anyone reads, and quick to load.
-const MAX_SUBMITTERS: u32 = 5_000;
+pub(super) const MAX_SUBMITTERS: u32 = 5_000;
 /// Times the clock is read; the shortest round trip counts.
 const CLOCK_READS: usize = 3;
 /// The connections that an API process opens in addition to `database.max_connections`, and a worker in addition to
@@ -31,6 +31,8 @@ pub(super) struct Found {
     pub(super) submitters: Option<Vec<SubmitterView>>,
     /// Stored hashes of block 0.
     pub(super) genesis: HashMap<ChainId, H256>,
+    /// Whether an API key was ever created. `None`: unknown.
+    pub(super) has_api_keys: Option<bool>,
 }
 
 pub(super) async fn check(config: &Config) -> (Vec<Check>, Found) {
@@ -111,6 +113,7 @@ fn is_denied(error: &StoreError) -> bool {
 async fn read(config: &Config, store: &Store) -> Found {
     let mut found = Found {
         submitters: store.list_submitters(None, None, None, MAX_SUBMITTERS).await.ok(),
+        has_api_keys: store.has_api_keys().await.ok(),
         ..Found::default()
     };
     for chain in config.chains.values() {
@@ -187,14 +190,14 @@ fn connections(subject: &Subject, facts: &ServerFacts, config: &Config) -> Check
     let of_worker = i64::try_from(config.worker.writers).unwrap_or(i64::MAX) + OTHER_CONNECTIONS_OF_WORKER;
     let needed = of_api + of_worker;
     let available = facts.max_connections - facts.reserved_connections;
-    let left = available - facts.foreign_connections;
+    let left = available - facts.other_connections;
     let need = format!("one API and one worker open up to {needed} connections");
     let advice = "raise max_connections of the server, or lower database.max_connections";
     if needed > available {
         return subject.problem("connections", format!("{need}, and the server has {available}"), advice);
     }
     if needed > left {
-        let others = facts.foreign_connections;
+        let others = facts.other_connections;
         let message = format!("{need}; other programs use {others} of {available}");
         return subject.warning("connections", message, advice);
     }
@@ -329,7 +332,7 @@ mod tests {
             now: Utc::now(),
             max_connections: 100,
             reserved_connections: 3,
-            foreign_connections: 10,
+            other_connections: 10,
             fsync: true,
             synchronous_commit: "on".into(),
             is_standby: false,
@@ -371,7 +374,7 @@ mod tests {
         let config = Config::load(Some(&path)).unwrap();
         let outcome = |facts: ServerFacts| connections(&subject(), &facts, &config).outcome;
         assert_eq!(outcome(facts()), Outcome::Ok);
-        assert_eq!(outcome(ServerFacts { foreign_connections: 80, ..facts() }), Outcome::Warning);
+        assert_eq!(outcome(ServerFacts { other_connections: 80, ..facts() }), Outcome::Warning);
         assert_eq!(outcome(ServerFacts { max_connections: 20, ..facts() }), Outcome::Problem);
     }
 

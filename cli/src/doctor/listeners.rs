@@ -1,4 +1,4 @@
-//! The listeners of API and worker: who answers on their ports, and the certificate of the API.
+//! The listeners of API and worker: who answers on their ports, who may use the API, and its certificate.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,7 @@ use super::report::{Area, Check, Subject};
 const EXPIRES_SOON_DAYS: i64 = 14;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
-pub(super) async fn check(config: &Config) -> Vec<Check> {
+pub(super) async fn check(config: &Config, has_api_keys: Option<bool>) -> Vec<Check> {
     let scheme = if config.api.tls.is_some() { "https" } else { "http" };
     let api = port("api.bind", config.api.bind, scheme, api_answer);
     let worker = async {
@@ -35,7 +35,23 @@ pub(super) async fn check(config: &Config) -> Vec<Check> {
         }
     };
     let (api, worker, certificate) = tokio::join!(api, worker, certificate);
-    [Some(api), Some(worker), certificate].into_iter().flatten().collect()
+    let keys = api_keys(config.api.bind, has_api_keys);
+    [Some(api), keys, Some(worker), certificate].into_iter().flatten().collect()
+}
+
+/// On an address other than loopback the API does not start without a key. `None` for loopback.
+fn api_keys(bind: SocketAddr, exist: Option<bool>) -> Option<Check> {
+    const NAME: &str = "api keys";
+    let subject = Subject::new(Area::Listeners, format!("api.bind ({bind})"));
+    (!bind.ip().is_loopback()).then(|| match exist {
+        Some(true) => subject.ok(NAME, "clients need a key"),
+        Some(false) => subject.problem(
+            NAME,
+            "other machines can connect and no API key exists: the API does not start",
+            "create a key with `gapless api-keys create --name NAME`, or listen on 127.0.0.1",
+        ),
+        None => subject.not_checked(NAME, "the keys could not be read from the database"),
+    })
 }
 
 /// What a program said on its port.
@@ -285,6 +301,15 @@ mod tests {
         let without_key = json!({ "ready": true, "missing": [], "signerProblems": ["k: no"] });
         assert_eq!(worker_answer(ok, &without_key), Answer::NotReady("k: no".into()));
         assert_eq!(worker_answer(ok, &json!({ "status": "ok" })), Answer::Stranger);
+    }
+
+    #[test]
+    fn an_api_that_other_machines_reach_needs_a_key() {
+        let outcome = |bind: &str, exist| api_keys(bind.parse().unwrap(), exist).map(|check| check.outcome);
+        assert_eq!(outcome("127.0.0.1:80", Some(false)), None);
+        assert_eq!(outcome("0.0.0.0:80", Some(false)), Some(Outcome::Problem));
+        assert_eq!(outcome("0.0.0.0:80", Some(true)), Some(Outcome::Ok));
+        assert_eq!(outcome("[::]:80", None), Some(Outcome::NotChecked));
     }
 
     #[test]

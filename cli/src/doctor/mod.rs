@@ -40,7 +40,9 @@ async fn examine(path: Option<&Path>) -> Report {
     let (mut checks, config) = configuration::check(path);
     let Some(config) = config else {
         let others = Area::ALL.into_iter().filter(|area| *area != Area::Configuration);
-        checks.extend(others.map(|area| whole(area).not_checked("all", "there is no valid configuration")));
+        checks.extend(
+            others.map(|area| subject_of(area).not_checked("all", "there is no valid configuration")),
+        );
         return Report { checks };
     };
     let (found, database) = limited(Area::Database, database::check(&config)).await;
@@ -48,7 +50,7 @@ async fn examine(path: Option<&Path>) -> Report {
     let (of_nodes, (of_signers, keys), of_listeners) = tokio::join!(
         limited(Area::Nodes, async { (nodes::check(&config, &database.genesis).await, ()) }),
         limited(Area::Signers, signers::check(&config, &database.submitters)),
-        limited(Area::Listeners, async { (listeners::check(&config).await, ()) }),
+        limited(Area::Listeners, async { (listeners::check(&config, database.has_api_keys).await, ()) }),
     );
     checks.extend(of_nodes.0.into_iter().chain(of_signers).chain(of_listeners.0));
     let balances = async { (submitters::check(&config, &database, &keys).await, ()) };
@@ -57,7 +59,7 @@ async fn examine(path: Option<&Path>) -> Report {
 }
 
 /// An area as the subject of a check.
-fn whole(area: Area) -> Subject {
+fn subject_of(area: Area) -> Subject {
     Subject::new(area, area.as_str())
 }
 
@@ -67,7 +69,7 @@ async fn limited<T: Default>(area: Area, work: impl Future<Output = (Vec<Check>,
         Ok(done) => done,
         Err(_) => {
             let message = format!("not finished after {AREA_LIMIT:?}");
-            let slow = whole(area).problem("all", message, "find out which part of it does not answer");
+            let slow = subject_of(area).problem("all", message, "find out which part of it does not answer");
             (vec![slow], T::default())
         }
     }

@@ -261,21 +261,23 @@ async fn final_block_checks(chain: &ChainConfig, seen: &Seen, head: BlockTime) -
     let (subject, node) = (&seen.subject, &seen.node);
     let height = match final_height(chain, node, head).await {
         Ok(height) => height,
-        Err(why) => {
-            let needs_tag = chain.confirmations.required.blocks().is_none();
-            let first = match needs_tag {
-                true => subject.problem(
-                    "finality",
-                    format!("confirmations.required needs a final block: {why}"),
-                    "use a node that reports it, or set confirmations.required to a number of blocks",
-                ),
-                false => subject.not_checked("state", why.clone()),
-            };
-            return vec![first, subject.not_checked("transaction lookup", why)];
-        }
+        Err(why) => return without_final_block(subject, chain.confirmations.required, why),
     };
     let (state, lookup) = tokio::join!(state_check(seen, head, height), lookup_check(seen, height));
     vec![state, lookup]
+}
+
+/// A chain that is shorter than the required depth is not at fault; a node without the required tag is.
+fn without_final_block(subject: &Subject, required: Finality, why: String) -> Vec<Check> {
+    let first = match required.blocks() {
+        Some(_) => subject.not_checked("state", why.clone()),
+        None => subject.problem(
+            "finality",
+            format!("confirmations.required needs a final block: {why}"),
+            "use a node that reports it, or set confirmations.required to a number of blocks",
+        ),
+    };
+    vec![first, subject.not_checked("transaction lookup", why)]
 }
 
 /// The worker reads transaction counts at the newest final block.
@@ -461,6 +463,14 @@ mod tests {
         assert_eq!(outcome(None, 90_000), Outcome::Ok, "nothing to compare with");
         assert_eq!(outcome(Some(12), 9_990), Outcome::Ok);
         assert_eq!(outcome(Some(12), 9_980), Outcome::Warning, "in the future");
+    }
+
+    #[test]
+    fn a_node_without_the_required_final_block_is_a_problem_and_a_short_chain_is_not() {
+        let first = |required| without_final_block(&subject(), required, "why".into())[0].outcome;
+        assert_eq!(first(Finality::Blocks(20)), Outcome::NotChecked);
+        assert_eq!(first(Finality::Finalized), Outcome::Problem);
+        assert_eq!(first(Finality::Safe), Outcome::Problem);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use gapless_config::{ChainConfig, Config};
 use gapless_domain::ChainId;
 use gapless_store::{SubmitterStatus, SubmitterView};
 
-use super::database::Found;
+use super::database::{Found, MAX_SUBMITTERS};
 use super::impatient;
 use super::report::{Area, Check, Subject};
 use super::signers::Keys;
@@ -39,7 +39,14 @@ pub(super) async fn check(config: &Config, database: &Found, keys: &Keys) -> Vec
     let balances = join_all(reads).await;
     let mut checks: Vec<Check> = balances.iter().flat_map(|one| funds(one, &balances, known)).collect();
     match &database.submitters {
-        Some(submitters) => checks.extend(states(submitters)),
+        Some(submitters) => {
+            checks.extend(states(submitters));
+            if submitters.len() >= MAX_SUBMITTERS as usize {
+                let subject = Subject::new(Area::Submitters, "submitters");
+                let why = format!("only the first {MAX_SUBMITTERS} were read");
+                checks.push(subject.not_checked("others", why));
+            }
+        }
         None => {
             let subject = Subject::new(Area::Submitters, "submitters");
             checks.push(subject.not_checked("state", "the database could not be read"));

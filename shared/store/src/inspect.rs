@@ -26,7 +26,7 @@ pub struct ServerFacts {
     /// Connections that only superusers get.
     pub reserved_connections: i64,
     /// Client connections of other programs.
-    pub foreign_connections: i64,
+    pub other_connections: i64,
     pub fsync: bool,
     pub synchronous_commit: String,
     /// A standby, which accepts no writes.
@@ -40,7 +40,7 @@ row::row_struct! {
         now: DateTime<Utc>,
         max_connections: i64,
         reserved_connections: i64,
-        foreign_connections: i64,
+        other_connections: i64,
         fsync: bool,
         synchronous_commit: String,
         is_standby: bool,
@@ -128,7 +128,7 @@ impl Store {
                    current_setting('max_connections')::BIGINT AS max_connections,
                    current_setting('superuser_reserved_connections')::BIGINT AS reserved_connections,
                    (SELECT count(*) FROM pg_stat_activity
-                    WHERE datname IS NOT NULL AND application_name NOT LIKE 'gapless%') AS foreign_connections,
+                    WHERE datname IS NOT NULL AND application_name NOT LIKE 'gapless%') AS other_connections,
                    current_setting('fsync')::BOOLEAN AS fsync,
                    current_setting('synchronous_commit') AS synchronous_commit,
                    pg_is_in_recovery() AS is_standby",
@@ -142,7 +142,7 @@ impl Store {
             now: row.now,
             max_connections: row.max_connections,
             reserved_connections: row.reserved_connections,
-            foreign_connections: row.foreign_connections,
+            other_connections: row.other_connections,
             fsync: row.fsync,
             synchronous_commit: row.synchronous_commit,
             is_standby: row.is_standby,

@@ -127,6 +127,7 @@ fn of_node(index: usize) -> String {
     format!("chain c0 node {index}")
 }
 
+/// Scenario 99: the control.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_working_deployment_is_sound_and_the_text_says_so() {
     let deployment = Deployment::start(stack()).await;
@@ -149,6 +150,7 @@ async fn a_working_deployment_is_sound_and_the_text_says_so() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_the_configuration_and_the_database_are_named() {
     let deployment = Deployment::start(stack()).await;
@@ -177,6 +179,7 @@ async fn faults_of_the_configuration_and_the_database_are_named() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_rights_of_the_database_user_are_named() {
     let deployment = Deployment::start(stack()).await;
@@ -237,6 +240,7 @@ async fn the_checked_rights_are_those_that_migrations_grant() {
     stack.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_of_the_database_that_is_off_is_named() {
     let database = ClockedPostgres::start().await;
@@ -253,6 +257,7 @@ async fn a_clock_of_the_database_that_is_off_is_named() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_nodes_are_named() {
     let deployment = Deployment::start(stack().proxied()).await;
@@ -293,6 +298,7 @@ async fn faults_of_nodes_are_named() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_lag_forget_or_disagree_are_named() {
     let deployment = Deployment::start(stack().proxied()).await;
@@ -333,6 +339,7 @@ async fn nodes_that_lag_forget_or_disagree_are_named() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_signers_and_submitters_are_named() {
     let deployment = Deployment::start(stack()).await;
@@ -393,6 +400,7 @@ async fn faults_of_signers_and_submitters_are_named() {
     deployment.finish().await;
 }
 
+/// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_listeners_and_certificates_are_named() {
     let deployment = Deployment::start(stack()).await;
@@ -404,8 +412,15 @@ async fn faults_of_listeners_and_certificates_are_named() {
     found.names_only("listeners", "port", "api.bind");
     let found = deployment.doctor_with(&[("GAPLESS__WORKER__METRICS_BIND", &taken)]).await;
     found.names_only("listeners", "port", "worker.metrics_bind");
-    let foreign = [("GAPLESS__API__BIND", "192.0.2.1:8080")];
-    deployment.doctor_with(&foreign).await.names_only("listeners", "port", "api.bind");
+    // Other machines can connect, first without and then with an API key.
+    let open = deployment.env[0].1.replace("127.0.0.1", "0.0.0.0");
+    let open = [("GAPLESS__API__BIND", open.as_str())];
+    deployment.doctor_with(&open).await.names_only("listeners", "api keys", "api.bind");
+    deployment.stack.api_key(&[]).await;
+    deployment.doctor_with(&open).await.is_sound();
+    // Not an address of this machine.
+    let elsewhere = [("GAPLESS__API__BIND", "192.0.2.1:8080")];
+    deployment.doctor_with(&elsewhere).await.names_only("listeners", "port", "api.bind");
 
     // An API with a certificate of its own.
     let (cert, key) = authority.issue(&["localhost"]).write(dir.path(), "valid");
