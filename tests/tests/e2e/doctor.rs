@@ -150,6 +150,37 @@ async fn a_working_deployment_is_sound_and_the_text_says_so() {
     deployment.finish().await;
 }
 
+/// Scenario 99: nothing is written, neither to the database nor to a chain.
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_only_reads() {
+    let deployment = Deployment::start(stack().proxied()).await;
+    let proxy = deployment.stack.proxy();
+    let read_only = format!("{}?options[default_transaction_read_only]=on", deployment.stack.database_url());
+    // The control: this URL refuses writes.
+    let pool = sqlx::PgPool::connect(&read_only).await.unwrap();
+    assert!(sqlx::query("DELETE FROM worker").execute(&pool).await.is_err());
+    pool.close().await;
+    let found = deployment.doctor_on(&[proxy.url()], &[("DATABASE_URL", &read_only)]).await;
+    found.is_sound();
+    assert!(found.with_result("not_checked").is_empty(), "{:#}", found.report);
+    // Every call is one of these.
+    let reads = [
+        "eth_blockNumber",
+        "eth_chainId",
+        "eth_feeHistory",
+        "eth_gasPrice",
+        "eth_getBalance",
+        "eth_getBlockByNumber",
+        "eth_getTransactionCount",
+        "eth_getTransactionReceipt",
+        "eth_syncing",
+    ];
+    let counted: u64 = reads.into_iter().map(|method| proxy.calls(method)).sum();
+    assert!(counted > 0);
+    assert_eq!(counted, proxy.all_calls());
+    deployment.finish().await;
+}
+
 /// Scenario 99.
 #[tokio::test(flavor = "multi_thread")]
 async fn faults_of_the_configuration_and_the_database_are_named() {
@@ -364,6 +395,8 @@ async fn faults_of_signers_and_submitters_are_named() {
         deployment.doctor_with(&[("GAPLESS__SIGNER__RAW_KEY_ENV", "[\"GAPLESS_TEST_NO_KEY\"]")]).await;
     found.names("signers", "local key", "GAPLESS_TEST_NO_KEY");
     found.names("signers", "keys", "signer");
+    let lost = |check: &&Value| check["area"] == "signers" && check["name"] == "submitters";
+    assert!(found.with_result("warning").iter().any(lost), "its submitter is known: {:#}", found.report);
     let closed = format!("[{{url=\"http://127.0.0.1:1/{SECRET}\"}}]");
     let found = deployment.doctor_with(&[("GAPLESS__SIGNER__HTTP", &closed)]).await;
     found.names_only("signers", "remote signer", "signer.http.0 (http://127.0.0.1:1)");
