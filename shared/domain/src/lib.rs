@@ -24,6 +24,7 @@ pub mod state;
 pub mod stuck;
 pub mod tx_error;
 pub mod unsigned;
+pub mod waiting;
 
 pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
 pub use blocked::BlockedReason;
@@ -40,5 +41,6 @@ pub use revert::{Failure, Revert, RevertData, RevertKind};
 pub use state::{Ending, TxState};
 pub use tx_error::{ErrorCode, TxError};
 pub use unsigned::{Fees, SignedDraft, UnsignedTx};
+pub use waiting::{WaitReason, Waiting};
 
 pub use ethers_core::types::{Address, Bytes, H256, U256};
