@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::intake::Intake;
 use crate::long_poll::LongPolls;
 use crate::nodes::Nodes;
+use crate::ready::Readiness;
 
 pub(crate) type SharedApp = Arc<App>;
 
@@ -34,6 +35,7 @@ pub(crate) struct App {
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
     pub(crate) authenticator: Authenticator,
+    pub(crate) readiness: Readiness,
     pub(crate) metrics: MetricsHandle,
     pub(crate) max_batch: usize,
     pub(crate) max_wait: Duration,

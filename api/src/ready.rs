@@ -1,14 +1,25 @@
 //! Readiness: checks of the database and its schema.
 
-use gapless_store::{Store, StoreError};
+use std::sync::{Mutex, PoisonError};
 
-/// Empty when ready; otherwise one line per problem.
-pub(crate) async fn missing(store: &Store) -> Vec<String> {
-    match store.check_schema().await {
-        Ok(()) => Vec::new(),
-        Err(error @ (StoreError::SchemaTooOld { .. } | StoreError::SchemaUnreleased { .. })) => {
-            vec![format!("schema: {error}")]
+use gapless_store::Store;
+
+/// The last error, which was logged.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness(Mutex<Option<String>>);
+
+impl Readiness {
+    /// Empty when ready; otherwise `database` or `schema`. The response needs no key, so the details are in the log only:
+    /// once for each error, not for each request.
+    pub(crate) async fn missing(&self, store: &Store) -> Vec<String> {
+        let error = store.check_schema().await.err();
+        let reason = error.as_ref().map(|error| if error.is_schema() { "schema" } else { "database" });
+        let error = error.map(|error| error.to_string());
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = error.as_ref().filter(|error| logged.as_ref() != Some(error)) {
+            tracing::info!(error, "not ready");
         }
-        Err(error) => vec![format!("database: unavailable ({error})")],
+        *logged = error;
+        reason.into_iter().map(str::to_owned).collect()
     }
 }

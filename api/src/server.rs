@@ -154,6 +154,7 @@ fn app(
         policies: Policies::new(config),
         nodes: Nodes::new(config),
         authenticator,
+        readiness: Default::default(),
         metrics,
         max_batch: config.api.max_batch,
         max_wait: config.api.max_wait,

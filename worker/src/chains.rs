@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::ChainPorts;
+use crate::health::UnreadyReason;
 use crate::receipts::Receipts;
 use crate::watcher::{WatchTask, Watcher};
 
@@ -34,9 +35,18 @@ pub(crate) struct Chain {
     /// Set if `mempool.diagnose` is enabled.
     pub(crate) inspector: Option<Arc<dyn MempoolInspector>>,
     /// Why nothing may be sent. Initially set: lanes wait for the first identity check.
-    halted: watch::Sender<Option<String>>,
+    halted: watch::Sender<Option<Halt>>,
     /// Error of the last identity check, for `/readyz`. Lanes get the same errors from their own requests.
     unreachable: Mutex<Option<String>>,
+}
+
+/// Why nothing may be sent to a chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Halt {
+    /// No node has answered since the start.
+    NotChecked,
+    /// The nodes serve another chain.
+    WrongChain(String),
 }
 
 impl Chain {
@@ -69,7 +79,7 @@ impl Chain {
             gas_bump,
             stuck,
             inspector,
-            halted: watch::Sender::new(Some("chain identity not checked yet".to_owned())),
+            halted: watch::Sender::new(Some(Halt::NotChecked)),
             unreachable: Mutex::new(None),
         })
     }
@@ -87,12 +97,34 @@ impl Chain {
 
     /// Why nothing may be sent to this chain; `None` if it is usable.
     pub(crate) fn halted(&self) -> Option<String> {
-        self.halted.borrow().clone()
+        match self.halted.borrow().clone()? {
+            Halt::WrongChain(problem) => Some(problem),
+            Halt::NotChecked => Some(match self.unreachable() {
+                Some(error) => format!("chain identity not checked yet: {error}"),
+                None => "chain identity not checked yet".to_owned(),
+            }),
+        }
     }
 
-    /// Why this chain is not ready: it is halted, or its nodes are unreachable.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.halted().or_else(|| self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    /// Why the chain is halted for a reason that its nodes gave: they serve another chain. For the heartbeat.
+    pub(crate) fn wrong_chain(&self) -> Option<String> {
+        match self.halted.borrow().clone()? {
+            Halt::WrongChain(problem) => Some(problem),
+            Halt::NotChecked => None,
+        }
+    }
+
+    /// Why this chain is not ready, if it is not.
+    pub(crate) fn unready(&self) -> Option<UnreadyReason> {
+        match &*self.halted.borrow() {
+            Some(Halt::WrongChain(_)) => Some(UnreadyReason::ChainHalted),
+            Some(Halt::NotChecked) => Some(UnreadyReason::Node),
+            None => self.unreachable().map(|_| UnreadyReason::Node),
+        }
+    }
+
+    fn unreachable(&self) -> Option<String> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn note_unreachable(&self, problem: Option<String>) {
@@ -128,7 +160,7 @@ async fn monitor_identity(chain: Arc<Chain>, store: Store, stop: CancellationTok
             Ok(problem) => {
                 backoff = Duration::from_millis(200);
                 let wait = if problem.is_none() { IDENTITY_EVERY } else { IDENTITY_EVERY_HALTED };
-                set_halted(&chain, problem);
+                set_halted(&chain, problem.map(Halt::WrongChain));
                 chain.note_unreachable(None);
                 wait
             }
@@ -174,15 +206,17 @@ async fn check_identity(chain: &Chain, store: &Store) -> Result<Option<String>, 
     }
 }
 
-fn set_halted(chain: &Chain, problem: Option<String>) {
+fn set_halted(chain: &Chain, problem: Option<Halt>) {
     chain.halted.send_if_modified(|current| {
         if *current == problem {
             return false;
         }
         match &problem {
-            Some(problem) => {
+            Some(Halt::WrongChain(problem)) => {
                 tracing::error!(chain.id = chain.config.id.0, problem, "chain halted: nothing is sent")
             }
+            // Only the initial value.
+            Some(Halt::NotChecked) => {}
             None => {
                 tracing::info!(chain.id = chain.config.id.0, name = chain.config.name, "chain checked");
                 chain.watcher.note_recovery();

@@ -156,9 +156,10 @@ impl Fleet {
         metrics::gauge!(m::LANES).set(lanes as f64);
         let max_leases = self.config.worker.max_leases;
         let (serves, settings) = (self.serves(), &self.config.lease);
+        let chains: Vec<ChainId> = self.chains.keys().copied().collect();
         // Concurrently: clients wait for the work query.
         let ((), peers, work) = tokio::try_join!(
-            self.heartbeat.beat(&serves, lanes),
+            self.heartbeat.beat(&serves, &chains, lanes, self.halts()),
             self.heartbeat.peers(&serves, lanes),
             self.store.find_work(settings)
         )?;
@@ -285,6 +286,14 @@ impl Fleet {
         let mut ids: Vec<u64> = self.chains.keys().map(|id| id.0).collect();
         ids.sort_unstable();
         format!("{}:{ids:?}", self.signers.fingerprint())
+    }
+
+    /// The chains to which nothing is sent, and why.
+    fn halts(&self) -> Vec<(ChainId, String)> {
+        let halted = self.chains.iter().filter_map(|(id, chain)| Some((*id, chain.wrong_chain()?)));
+        let mut halts: Vec<(ChainId, String)> = halted.collect();
+        halts.sort_unstable();
+        halts
     }
 
     /// Claims leases and starts their lanes. Only for submitters without a lane in this process.

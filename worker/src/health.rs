@@ -1,5 +1,6 @@
 //! /healthz, /readyz and /metrics of the worker.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,6 +37,33 @@ const LIMITS: Limits = Limits {
     shutdown_grace: Duration::from_secs(1),
 };
 
+/// Why a worker is not ready, or has a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum UnreadyReason {
+    Database,
+    Schema,
+    ChainHalted,
+    /// No node of a chain answers.
+    Node,
+    /// The submitters are not announced yet.
+    NotAnnounced,
+    /// A key cannot be read, or a remote signer does not answer. The worker is ready: it serves the other keys.
+    Signer,
+}
+
+impl UnreadyReason {
+    fn as_str(self) -> &'static str {
+        match self {
+            UnreadyReason::Database => "database",
+            UnreadyReason::Schema => "schema",
+            UnreadyReason::ChainHalted => "chain_halted",
+            UnreadyReason::Node => "node",
+            UnreadyReason::NotAnnounced => "not_announced",
+            UnreadyReason::Signer => "signer",
+        }
+    }
+}
+
 /// Readiness of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
@@ -51,6 +79,8 @@ struct State {
     chains: Vec<Arc<Chain>>,
     /// The API answers 404 for submitters that are not announced.
     announced: bool,
+    /// The last error of the database check, which was logged.
+    database_error: Option<String>,
 }
 
 impl Health {
@@ -76,20 +106,36 @@ impl Health {
         self.with(|state| state.announced = true);
     }
 
-    async fn missing(&self) -> Vec<String> {
-        let mut missing = Vec::new();
-        if let Err(error) = self.store.check_schema().await {
-            missing.push(format!("database: unavailable ({error})"));
-        }
-        for chain in self.with(|state| state.chains.clone()) {
-            if let Some(problem) = chain.problem() {
-                missing.push(format!("chain {}: {problem}", chain.config.name));
+    /// How often each reason applies. Counts only: the page needs no authentication, so it names no submitter, node, key
+    /// or file. The log has the details.
+    async fn reasons(&self) -> BTreeMap<UnreadyReason, usize> {
+        let mut reasons = BTreeMap::new();
+        let mut add = |reason, count: usize| {
+            if count > 0 {
+                *reasons.entry(reason).or_default() += count;
             }
+        };
+        let database = self.store.check_schema().await.err();
+        if let Some(error) = &database {
+            add(if error.is_schema() { UnreadyReason::Schema } else { UnreadyReason::Database }, 1);
         }
-        if !self.with(|state| state.announced) {
-            missing.push("submitters: not announced yet".to_owned());
+        self.log_database(database.map(|error| error.to_string()));
+        let (chains, signers, announced) =
+            self.with(|state| (state.chains.clone(), state.signers.clone(), state.announced));
+        for reason in chains.iter().filter_map(|chain| chain.unready()) {
+            add(reason, 1);
         }
-        missing
+        add(UnreadyReason::NotAnnounced, usize::from(!announced));
+        add(UnreadyReason::Signer, signers.problems().len());
+        reasons
+    }
+
+    /// Once for each error, not for each request.
+    fn log_database(&self, error: Option<String>) {
+        let is_new = self.with(|state| std::mem::replace(&mut state.database_error, error.clone()) != error);
+        if let Some(error) = error.filter(|_| is_new) {
+            tracing::info!(error, "not ready");
+        }
     }
 
     /// Serves until `stop`; returns immediately if no address is configured.
@@ -118,13 +164,12 @@ fn healthz() -> &'static str {
 
 #[handler]
 async fn readyz(Data(health): Data<&Health>) -> (StatusCode, Json<serde_json::Value>) {
-    let missing = health.missing().await;
-    let signers = health.with(|state| state.signers.clone());
-    let signer_problems: Vec<String> =
-        signers.problems().iter().map(|problem| format!("{}: {}", problem.source, problem.reason)).collect();
-    let status = if missing.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = serde_json::json!({ "ready": missing.is_empty(), "missing": missing, "signerProblems": signer_problems });
-    (status, Json(body))
+    let reasons = health.reasons().await;
+    let ready = reasons.keys().all(|reason| *reason == UnreadyReason::Signer);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let counts: BTreeMap<&str, usize> =
+        reasons.iter().map(|(reason, count)| (reason.as_str(), *count)).collect();
+    (status, Json(serde_json::json!({ "ready": ready, "reasons": counts })))
 }
 
 #[handler]

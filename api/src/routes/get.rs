@@ -62,7 +62,7 @@ fn parse_after(text: Option<&str>) -> Result<Option<H256>, ApiError> {
     .transpose()
 }
 
-/// The transaction with its confirming blocks.
+/// The transaction with its confirming blocks and what it waits for.
 pub(super) async fn tx_with_confirmations(
     app: &App,
     view: gapless_store::TxView,
@@ -70,6 +70,7 @@ pub(super) async fn tx_with_confirmations(
 ) -> Result<Tx, ApiError> {
     let (chain_id, head) = (view.submitter.chain_id, view.head);
     let mined_in = view.block_number.zip(view.block_hash);
+    let waiting = if view.state.is_terminal() { None } else { app.store.waiting(view.tx_id).await? };
     // The confirming blocks of a final transaction are stored with it.
     let stored = match (&view.counted, mined_in) {
         (Some(counted), _) => {
@@ -85,7 +86,11 @@ pub(super) async fn tx_with_confirmations(
             None => ConfirmingBlocks::NotStored,
         },
     };
-    Ok(tx_response(app, view).with_confirmations(&stored, after))
+    let tx = tx_response(app, view).with_confirmations(&stored, after);
+    Ok(match waiting {
+        Some(waiting) => tx.with_waiting(waiting),
+        None => tx,
+    })
 }
 
 pub(super) fn tx_response(app: &App, view: gapless_store::TxView) -> Tx {

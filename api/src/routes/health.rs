@@ -8,7 +8,6 @@ use poem_openapi::{Object, OpenApi};
 use super::Tag;
 use crate::app::SharedApp;
 use crate::error::{ApiError, Failure, OnHealth, OnReady};
-use crate::ready::missing;
 
 /// Health of the process.
 #[derive(Clone, Debug, Object)]
@@ -39,10 +38,10 @@ impl Health {
 
     /// Readiness check
     ///
-    /// Responds 503 if requests cannot be served; `missing` names the cause: the database or its schema.
+    /// Responds 503 if requests cannot be served; `missing` is the cause: `database` or `schema`. The log has the details.
     #[oai(path = "/readyz", method = "get", operation_id = "ready")]
     async fn ready(&self, app: Data<&SharedApp>) -> Result<Json<HealthStatus>, Failure<OnReady>> {
-        let missing = missing(&app.store).await;
+        let missing = app.readiness.missing(&app.store).await;
         if missing.is_empty() {
             Ok(Json(HealthStatus { status: "ok".into() }))
         } else {

@@ -12,6 +12,7 @@ mod submitter;
 mod tx;
 mod tx_actions;
 mod tx_error;
+mod waiting;
 
 pub(crate) use body::Body;
 #[cfg(feature = "fuzz")]

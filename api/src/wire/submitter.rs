@@ -7,6 +7,7 @@ use poem_openapi::{Enum, Object};
 
 use super::redact_nonces;
 use super::tx::{EXAMPLE_SUBMITTER, example_time};
+use super::waiting::{WaitReason, Waiting};
 
 /// Whether a submitter accepts new transactions and sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]
@@ -14,6 +15,10 @@ use super::tx::{EXAMPLE_SUBMITTER, example_time};
 pub(crate) enum SubmitterState {
     /// Accepts and sends transactions.
     Active,
+    /// No running worker serves its chain, or none has taken it. Accepts new transactions; `waiting` has the reason.
+    Unserved,
+    /// Its chain is halted: the nodes serve another one. Accepts new transactions but sends none; `waiting` has the reason.
+    Halted,
     /// Accepts new transactions. The first in its queue cannot be sent: it waits for funds, fee, node or signer.
     Blocked,
     /// Accepts new transactions but sends none until it is resumed.
@@ -31,7 +36,12 @@ pub(crate) struct Submitter {
     pub(crate) chain_id: u64,
     /// Lower case.
     pub(crate) address: String,
+    /// The first that applies of `PROTECT`, `SUSPECT`, `PAUSED`, `UNSERVED`, `HALTED`, `BLOCKED`, `ACTIVE`. `UNSERVED`
+    /// and `HALTED` are states of their own, because a client that reads `ACTIVE` expects progress.
     pub(crate) state: SubmitterState,
+    /// What the head of its queue waits for, or what stops the submitter. Absent if it has nothing to do and nothing
+    /// stops it.
+    pub(crate) waiting: Option<Waiting>,
     /// Why it is paused.
     pub(crate) paused_reason: Option<String>,
     /// Why it is in PROTECT.
@@ -86,6 +96,8 @@ impl Submitter {
             (Some(_), _, _) => SubmitterState::Protect,
             (None, Some(_), _) => SubmitterState::Suspect,
             (None, None, SubmitterStatus::Paused) => SubmitterState::Paused,
+            (None, None, SubmitterStatus::Active) if view.facts.is_unserved() => SubmitterState::Unserved,
+            (None, None, SubmitterStatus::Active) if view.facts.halted.is_some() => SubmitterState::Halted,
             (None, None, SubmitterStatus::Active) if view.blocked.is_some() => SubmitterState::Blocked,
             (None, None, SubmitterStatus::Active) => SubmitterState::Active,
         };
@@ -93,6 +105,7 @@ impl Submitter {
             chain_id: view.key.chain_id.0,
             address: view.key.address_text(),
             state,
+            waiting: view.facts.head_waiting().map(|waiting| Waiting::new(waiting, for_admin)),
             paused_reason: view.status_reason,
             protect_reason: view.protect_reason.map(shown),
             suspect_reason: view.suspect_reason.map(shown),
@@ -122,6 +135,11 @@ impl Example for Submitter {
             chain_id: 31337,
             address: EXAMPLE_SUBMITTER.into(),
             state: SubmitterState::Active,
+            waiting: Some(Waiting {
+                reason: WaitReason::NextStep,
+                since: example_time(0),
+                message: "A worker takes it next.".into(),
+            }),
             paused_reason: None,
             protect_reason: None,
             suspect_reason: None,
@@ -153,13 +171,34 @@ impl Example for SubmitterPage {
 
 #[cfg(test)]
 mod tests {
+    use gapless_domain::waiting::{Condition, SubmitterFacts, Workers};
     use gapless_domain::{Address, ChainId, Nonce, SubmitterKey};
     use poem_openapi::types::ToJSON;
 
     use super::*;
 
+    fn facts(protect: Option<&str>) -> SubmitterFacts {
+        let since = DateTime::UNIX_EPOCH;
+        SubmitterFacts {
+            chain_id: ChainId(1),
+            protect: protect.map(|text| Condition { since, text: Some(text.into()) }),
+            paused: None,
+            suspect: None,
+            workers: Workers::Serve,
+            halted: None,
+            untaken: false,
+            served_at: since,
+            in_flight: 0,
+            window_full: false,
+            head: None,
+            oldest_open: None,
+            next_start: None,
+        }
+    }
+
     #[test]
     fn only_admins_see_nonces() {
+        let facts = facts(Some("nonce 41 was used elsewhere"));
         let view = SubmitterView {
             key: SubmitterKey { chain_id: ChainId(1), address: Address::zero() },
             signer: "keystore".into(),
@@ -169,6 +208,7 @@ mod tests {
             suspect_reason: Some("nonce 41 is not explained".into()),
             suspect_since: None,
             blocked: None,
+            facts,
             queue_depth: 0,
             oldest_queued_age_seconds: None,
             in_flight: 0,

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use gapless_domain::{self as domain, Confirmation, Finality, H256};
-use gapless_store::{ConfirmingBlocks, TxView};
+use gapless_store::{ConfirmingBlocks, TxView, TxWaiting};
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use super::problem::Problem;
 use super::redact_nonces;
 use super::request::TxPayload;
 use super::tx_error::TxError;
+use super::waiting::{PendingRequest, Waiting};
 
 /// An accepted request.
 #[derive(Clone, Copy, Debug, Object)]
@@ -56,6 +57,10 @@ pub(crate) struct Tx {
     pub(crate) state: TxState,
     /// Why it waits, for example `waiting_funds`.
     pub(crate) sub_state: Option<String>,
+    /// What it waits for, and since when. Absent in lists, and if it is final.
+    pub(crate) waiting: Option<Waiting>,
+    /// Accepted requests about it that are not executed yet. Absent in lists, and if there are none.
+    pub(crate) pending_requests: Option<Vec<PendingRequest>>,
     /// Transaction hash. May change until the transaction is mined.
     pub(crate) tx_hash: Option<String>,
     /// Hash of the mined transaction, if it is not the first attempt.
@@ -177,6 +182,8 @@ impl Tx {
             payload: Some(view.payload.into()),
             request_id: view.request_id,
             sub_state: view.sub_state,
+            waiting: None,
+            pending_requests: None,
             submit_attempts: view.submit_attempts,
             last_submit_at: view.last_submit_at,
             created_at: view.created_at,
@@ -209,6 +216,16 @@ impl Tx {
             confirmations: self.confirmations.map(|count| count.max(blocks.len() as u64)),
             confirmation_blocks: Some(new.iter().map(block).collect()),
             new_fork: Some(known.is_none()),
+            ..self
+        }
+    }
+
+    /// Adds what it waits for.
+    pub(crate) fn with_waiting(self, found: TxWaiting) -> Tx {
+        let pending: Vec<PendingRequest> = found.pending.into_iter().map(PendingRequest::from).collect();
+        Tx {
+            waiting: Some(Waiting::new(found.waiting, false)),
+            pending_requests: Some(pending).filter(|pending| !pending.is_empty()),
             ..self
         }
     }
@@ -294,6 +311,8 @@ impl Example for Tx {
             request_id: "invoice-1042".into(),
             state: TxState::Tracking,
             sub_state: None,
+            waiting: Some(Waiting::example()),
+            pending_requests: None,
             tx_hash: Some(example_hash("4e")),
             replaced_by_hash: None,
             confirmations: Some(3),
@@ -327,7 +346,8 @@ impl Example for Tx {
 
 impl Example for TxPage {
     fn example() -> Self {
-        TxPage { items: vec![Tx::example()], next_cursor: Some(EXAMPLE_ID.simple().to_string()) }
+        let item = Tx { waiting: None, ..Tx::example() };
+        TxPage { items: vec![item], next_cursor: Some(EXAMPLE_ID.simple().to_string()) }
     }
 }
 

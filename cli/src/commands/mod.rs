@@ -10,4 +10,5 @@ pub mod status;
 pub mod submit;
 pub mod submitters;
 pub mod tx_actions;
+pub mod waiting;
 pub mod watch;

@@ -3,15 +3,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
+use chrono::Utc;
+use serde_json::{Map, Value};
 
+use super::waiting;
 use crate::api::Api;
 use crate::args::Status;
 use crate::output;
 
 /// State, why it waits or failed, hash, block and confirmations, identifiers, times, payload.
-const FIELD_ORDER: [&str; 24] = [
+const FIELD_ORDER: [&str; 26] = [
     "state",
+    "waiting",
+    "pendingRequests",
     "subState",
     "error",
     "lastError",
@@ -67,9 +71,20 @@ pub async fn run(api: &Api, args: &Status, json: bool) -> Result<ExitCode> {
 
 fn show(answer: &Value) {
     match answer.as_object() {
-        Some(fields) => output::fields(&FIELD_ORDER, fields),
+        Some(fields) => output::fields(&FIELD_ORDER, &readable(fields)),
         None => output::json(answer),
     }
+}
+
+/// With the reason to wait, and pending requests, as one line each.
+fn readable(fields: &Map<String, Value>) -> Map<String, Value> {
+    let mut fields = fields.clone();
+    let lines = [
+        ("waiting", fields.get("waiting").and_then(|waiting| waiting::line(waiting, Utc::now()))),
+        ("pendingRequests", fields.get("pendingRequests").and_then(waiting::pending)),
+    ];
+    fields.extend(lines.into_iter().filter_map(|(name, line)| Some((name.to_owned(), line?.into()))));
+    fields
 }
 
 fn show_history(history: &Value) {

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use chrono::Utc;
 use serde_json::{Value, json};
 
+use super::waiting;
 use crate::api::Api;
 use crate::args::Submitters;
 use crate::output::{self, cell};
@@ -24,7 +26,7 @@ pub async fn run(api: &Api, args: &Submitters, json: bool) -> Result<ExitCode> {
     }
     // The API returns nonces only to admins.
     let with_nonce = items.iter().any(|item| !item["nextNonce"].is_null());
-    let mut head = vec!["CHAIN", "ADDRESS", "STATE", "QUEUED", "OLDEST", "IN FLIGHT", "REASON"];
+    let mut head = vec!["CHAIN", "ADDRESS", "STATE", "QUEUED", "OLDEST", "IN FLIGHT", "WAITING", "REASON"];
     if with_nonce {
         head.push("NEXT NONCE");
     }
@@ -43,7 +45,8 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
         cell(&item["queueDepth"]),
         oldest,
         cell(&item["inFlight"]),
-        cell(reason(item)),
+        waiting::short(&item["waiting"], Utc::now()).unwrap_or_else(|| "-".to_owned()),
+        reason(item),
     ];
     if with_nonce {
         row.push(cell(&item["nextNonce"]));
@@ -52,7 +55,11 @@ fn row(item: &Value, with_nonce: bool) -> Vec<String> {
 }
 
 /// The most severe reason that prevents it from sending.
-fn reason(item: &Value) -> &Value {
+fn reason(item: &Value) -> String {
     let reasons = ["protectReason", "suspectReason", "pausedReason", "blockedReason"].map(|name| &item[name]);
-    reasons.into_iter().find(|reason| !reason.is_null()).unwrap_or(&Value::Null)
+    match reasons.into_iter().find(|reason| !reason.is_null()) {
+        Some(reason) => cell(reason),
+        None => waiting::problem(&item["waiting"])
+            .map_or_else(|| "-".to_owned(), |_| cell(&item["waiting"]["message"])),
+    }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use gapless_domain::TxState;
 use serde_json::Value;
 
-use super::revert;
+use super::{revert, waiting};
 use crate::api::{Api, Problem};
 use crate::output;
 
@@ -73,7 +73,7 @@ fn is_refusal(error: &anyhow::Error) -> bool {
         .is_some_and(|problem| (400..500).contains(&problem.status) && problem.status != 429)
 }
 
-/// `TRACKING  2/3 confirmations  0xhash`
+/// `TRACKING  2/3 confirmations  0xhash`, and the reason if it waits for something that is not the normal course.
 pub fn describe(answer: &Value) -> String {
     let mut parts = vec![output::cell(&answer["state"])];
     if let Some(sub_state) = answer["subState"].as_str() {
@@ -85,9 +85,14 @@ pub fn describe(answer: &Value) -> String {
         (Some(have), None) => parts.push(format!("{have} confirmations")),
         (None, _) => {}
     }
-    for field in ["txHash", "lastError"] {
-        parts.extend(answer[field].as_str().map(str::to_owned));
-    }
+    parts.extend(answer["txHash"].as_str().map(str::to_owned));
+    let problem = waiting::problem(&answer["waiting"]);
+    // The problem usually contains the error.
+    let error = answer["lastError"].as_str();
+    let error = error.filter(|error| !problem.as_ref().is_some_and(|problem| problem.contains(error)));
+    parts.extend(error.map(str::to_owned));
+    parts.extend(problem.map(|problem| format!("waiting: {problem}")));
+    parts.extend(waiting::pending(&answer["pendingRequests"]).map(|pending| format!("pending: {pending}")));
     parts.join("  ")
 }
 
@@ -107,6 +112,16 @@ mod tests {
         assert_eq!(describe(&answer), "TRACKING  2 confirmations  0xab");
         let answer = json!({ "state": "QUEUED", "subState": "waiting_funds", "txHash": null });
         assert_eq!(describe(&answer), "QUEUED  (waiting_funds)");
+        let waiting =
+            json!({ "reason": "paused", "since": "t", "message": "The submitter is paused (audit)." });
+        let answer = json!({ "state": "QUEUED", "waiting": waiting, "lastError": "audit",
+            "pendingRequests": [{ "kind": "cancel", "since": "t1" }] });
+        assert_eq!(
+            describe(&answer),
+            "QUEUED  waiting: paused: The submitter is paused (audit).  pending: cancel since t1"
+        );
+        let waiting = json!({ "reason": "block", "since": "t", "message": "It was sent." });
+        assert_eq!(describe(&json!({ "state": "SUBMITTED", "waiting": waiting })), "SUBMITTED");
     }
 
     #[test]

@@ -80,7 +80,7 @@ async fn run_stack(home: &Home, stack: &mut Stack, args: &args::Up, json: bool) 
     stack.start_services(home).await?;
     home.note_api(stack.api_port())?;
     let api = Api::new(&stack.api_url(), None, None)?;
-    let reasons = Reasons::new(&api, &stack.worker_url())?;
+    let reasons = Reasons::new(&api, &stack.worker_url(), home.logs().join("gapless-worker.log"))?;
     let diagnosis = Diagnosis::new(home.config());
     while_running(stack, ready(&api, &submitters, &reasons, &diagnosis)).await?;
     diagnosis.reset();
@@ -220,7 +220,7 @@ async fn first_transaction(
         loop {
             tokio::time::sleep(POLL).await;
             if stall.borrow().lasts(Instant::now()) {
-                let reason = reasons.of_transaction(tx_id, from).await;
+                let reason = reasons.of_transaction(tx_id).await;
                 let due = stall.borrow_mut().due(Instant::now(), &reason);
                 if let Some(seconds) = due {
                     say(&format!("no progress for {seconds} s: {reason}"));
@@ -243,7 +243,7 @@ async fn first_transaction(
     }
 }
 
-/// Prints the problems that the worker reports, until it stops.
+/// Prints the problems that the worker and the API report, until it stops.
 async fn report_problems(
     reasons: &Reasons,
     diagnosis: &Diagnosis,
@@ -254,10 +254,10 @@ async fn report_problems(
     let mut failing = false;
     loop {
         tokio::time::sleep(PROBLEMS_EVERY).await;
-        let problems = reasons.worker_problems().await;
+        let problems = reasons.all_problems().await;
         if problems.is_empty() {
             if std::mem::take(&mut failing) {
-                say("the worker is ready again");
+                say("there are no problems any more");
                 diagnosis.reset();
             }
             stall.moved(Instant::now());
@@ -266,7 +266,7 @@ async fn report_problems(
         let problems = problems.join(", ");
         if let Some(seconds) = stall.due(Instant::now(), &problems) {
             failing = true;
-            say(&format!("the worker has reported for {seconds} s: {problems}"));
+            say(&format!("problems for {seconds} s: {problems}"));
             must_still_match(home, consistency).await?;
             diagnosis.print_once().await;
         }

@@ -1,5 +1,6 @@
 //! Collects reasons why a transaction makes no progress, from the API and the worker.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use super::stall::Stall;
 use crate::api::Api;
+use crate::commands::waiting;
 use crate::output::{cell, say};
 
 /// A process that does not respond within this time is reported as the reason.
@@ -18,21 +20,34 @@ const POLL: Duration = Duration::from_millis(500);
 pub(super) struct Reasons {
     http: reqwest::Client,
     worker: String,
+    /// The worker's log, for the details of what it reports.
+    log: PathBuf,
     api: Api,
 }
 
 impl Reasons {
-    pub(super) fn new(api: &Api, worker_url: &str) -> Result<Reasons> {
+    pub(super) fn new(api: &Api, worker_url: &str, log: PathBuf) -> Result<Reasons> {
         let http = client_builder().timeout(TIMEOUT).build()?;
-        Ok(Reasons { http, worker: worker_url.to_owned(), api: api.clone() })
+        Ok(Reasons { http, worker: worker_url.to_owned(), log, api: api.clone() })
     }
 
     /// Problems from the worker's `/readyz`; empty if it is ready.
     pub(super) async fn worker_problems(&self) -> Vec<String> {
         match self.readyz().await {
-            Ok(answer) => problems(&answer),
+            Ok(answer) => problems(&answer, &self.log),
             Err(error) => vec![format!("the worker does not respond ({})", error.without_url())],
         }
+    }
+
+    /// The same, and what stops the submitters according to the API.
+    pub(super) async fn all_problems(&self) -> Vec<String> {
+        let mut problems = self.worker_problems().await;
+        let submitters = tokio::time::timeout(TIMEOUT, self.api.submitters()).await;
+        for item in submitters.ok().and_then(Result::ok).unwrap_or_default() {
+            let problem = waiting::problem(&item["waiting"]);
+            problems.extend(problem.filter(|problem| !problems.contains(problem)));
+        }
+        problems
     }
 
     async fn readyz(&self) -> reqwest::Result<Value> {
@@ -52,14 +67,21 @@ impl Reasons {
     }
 
     /// One line about a transaction without progress.
-    pub(super) async fn of_transaction(&self, tx_id: &str, submitter: &str) -> String {
+    pub(super) async fn of_transaction(&self, tx_id: &str) -> String {
         let mut parts = Vec::new();
         match tokio::time::timeout(TIMEOUT, self.api.transaction(tx_id)).await {
-            Ok(Ok(answer)) => parts.push(format!("the transaction is {}", state_of(&answer))),
+            Ok(Ok(answer)) => {
+                parts.push(format!("the transaction is {}", state_of(&answer)));
+                // Without the age: it would make every line a new one.
+                let waiting = &answer["waiting"];
+                let reason = waiting["reason"].as_str();
+                parts.extend(
+                    reason.map(|reason| format!("it waits for {reason}: {}", cell(&waiting["message"]))),
+                );
+            }
             Ok(Err(error)) => parts.push(format!("{error:#}")),
             Err(_) => parts.push("the API does not respond".to_owned()),
         }
-        parts.extend(self.submitter(submitter).await.as_ref().and_then(submitter_reason));
         let problems = self.worker_problems().await;
         match problems.is_empty() {
             true => parts.push("the worker reports no problem".to_owned()),
@@ -69,38 +91,23 @@ impl Reasons {
     }
 }
 
-/// The problem lists of the worker's `/readyz`.
-fn problems(answer: &Value) -> Vec<String> {
-    let lists = ["missing", "signerProblems"].into_iter().filter_map(|name| answer[name].as_array());
-    lists.flatten().map(cell).collect()
+/// The reasons in the worker's `/readyz`, which has counts only: `node (1), signer (2), see …/worker.log`.
+fn problems(answer: &Value, log: &Path) -> Vec<String> {
+    let reasons = answer["reasons"].as_object().into_iter().flatten();
+    let mut problems: Vec<String> = reasons.map(|(reason, count)| format!("{reason} ({count})")).collect();
+    if let Some(last) = problems.last_mut() {
+        last.push_str(&format!(", see {}", log.display()));
+    }
+    problems
 }
 
-/// `QUEUED (waiting_node), node_unreachable: connection refused`
+/// `QUEUED (waiting_node)`
 fn state_of(answer: &Value) -> String {
     let mut text = cell(&answer["state"]);
     if let Some(sub_state) = answer["subState"].as_str() {
         text += &format!(" ({sub_state})");
     }
-    let code = answer["error"]["code"].as_str();
-    match (code, answer["lastError"].as_str()) {
-        (Some(code), Some(message)) => text += &format!(", {code}: {message}"),
-        (None, Some(only)) | (Some(only), None) => text += &format!(", {only}"),
-        (None, None) => {}
-    }
     text
-}
-
-/// Why the submitter may delay the transaction.
-fn submitter_reason(item: &Value) -> Option<String> {
-    let state = cell(&item["state"]);
-    if state != "ACTIVE" {
-        let fields = ["protectReason", "suspectReason", "blockedReason", "pausedReason"];
-        let why = fields.into_iter().find_map(|field| item[field].as_str());
-        return Some(format!("its submitter is {state}: {}", why.unwrap_or("no reason recorded")));
-    }
-    let (queued, in_flight) = (item["queueDepth"].as_u64()?, item["inFlight"].as_u64()?);
-    (queued + in_flight > 1)
-        .then(|| format!("its submitter has {queued} transactions queued and {in_flight} in flight"))
 }
 
 /// Runs `work` and prints a message if it takes long.
@@ -127,26 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_shows_state_and_error() {
+    fn a_transaction_shows_its_state() {
         assert_eq!(state_of(&json!({ "state": "QUEUED", "subState": null })), "QUEUED");
-        let answer = json!({ "state": "QUEUED", "subState": "waiting_node", "lastError": "refused",
-            "error": { "code": "node_unreachable", "message": "refused" } });
-        assert_eq!(state_of(&answer), "QUEUED (waiting_node), node_unreachable: refused");
+        assert_eq!(
+            state_of(&json!({ "state": "QUEUED", "subState": "waiting_node" })),
+            "QUEUED (waiting_node)"
+        );
     }
 
     #[test]
-    fn a_submitter_is_named_only_when_it_is_the_reason() {
-        let item = |state: &str, queued: u64| json!({ "state": state, "queueDepth": queued, "inFlight": 1, "protectReason": "used" });
-        assert_eq!(submitter_reason(&item("ACTIVE", 0)), None);
-        assert!(submitter_reason(&item("ACTIVE", 2)).unwrap().contains("2 transactions queued and 1 in"));
-        assert_eq!(submitter_reason(&item("PROTECT", 0)).unwrap(), "its submitter is PROTECT: used");
-    }
-
-    #[test]
-    fn both_lists_of_the_worker_are_reported() {
-        let answer =
-            json!({ "ready": false, "missing": ["chain local: reset"], "signerProblems": ["keys: closed"] });
-        assert_eq!(problems(&answer), ["chain local: reset", "keys: closed"]);
-        assert!(problems(&json!({ "ready": true, "missing": [], "signerProblems": [] })).is_empty());
+    fn the_counts_of_the_worker_are_reported_with_its_log() {
+        let log = Path::new("logs/worker.log");
+        let answer = json!({ "ready": false, "reasons": { "chain_halted": 1, "signer": 2 } });
+        assert_eq!(problems(&answer, log), ["chain_halted (1)", "signer (2), see logs/worker.log"]);
+        assert!(problems(&json!({ "ready": true, "reasons": {} }), log).is_empty());
     }
 }

@@ -30,9 +30,10 @@ pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Re
             "-- create_cursors
             INSERT INTO submitter_nonce_cursor
                 (chain_id, submitter, fencing_token, start_nonce, next_nonce, in_flight_tx_id, in_flight_nonce,
-                 in_flight_state, protect_reason, max_in_flight, delegated, open_from)
+                 in_flight_state, protect_reason, max_in_flight, delegated, open_from, protect_since)
             SELECT u.chain_id, u.submitter, u.token, u.start_nonce, u.next_nonce, u.tx_id, u.nonce,
-                   u.state, u.reason, u.max_in_flight, u.delegated, u.open_from
+                   u.state, u.reason, u.max_in_flight, u.delegated, u.open_from,
+                   CASE WHEN u.reason IS NOT NULL THEN clock_timestamp() END
             FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[], $4::BIGINT[], $5::BIGINT[], $6::BIGINT[],
                         $7::UUID[], $8::BIGINT[], $9::TEXT[], $10::TEXT[], $11::INT[], $12::BOOLEAN[],
                         $13::BOOLEAN[], $14::BIGINT[])

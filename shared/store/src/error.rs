@@ -83,6 +83,16 @@ fn tls_problem(source: &sqlx::Error) -> Option<String> {
 }
 
 impl StoreError {
+    /// Whether the database answers, with a schema that this program cannot use.
+    pub fn is_schema(&self) -> bool {
+        matches!(
+            self,
+            StoreError::SchemaTooOld { .. }
+                | StoreError::SchemaUnreleased { .. }
+                | StoreError::SchemaTooNew { .. }
+        )
+    }
+
     pub(crate) fn db(operation: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
         move |error| match tls_problem(&error) {
             Some(problem) => StoreError::Untrusted { operation, problem },

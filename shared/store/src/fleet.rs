@@ -7,7 +7,7 @@ use super::load::seconds;
 use super::pool::Store;
 use super::row::{self, StoredAddress};
 use gapless_config as config;
-use gapless_domain::{SubmitterKey, WorkerId};
+use gapless_domain::{ChainId, SubmitterKey, WorkerId};
 
 /// A submitter that has work.
 #[derive(Clone, Debug)]
@@ -42,6 +42,18 @@ pub struct Peer {
     pub max_leases: u32,
     /// Time until it counts as gone without another heartbeat.
     pub lapses_in: Duration,
+}
+
+/// What a heartbeat states.
+#[derive(Clone, Copy, Debug)]
+pub struct Beat<'a> {
+    /// Identifies the chains and addresses it serves.
+    pub signer_set: &'a str,
+    pub chains: &'a [ChainId],
+    pub lanes: usize,
+    pub max_leases: usize,
+    /// It counts as gone after this time without another heartbeat.
+    pub alive_for: Duration,
 }
 
 impl Store {
@@ -145,30 +157,60 @@ impl Store {
     }
 
     /// Writes this worker's heartbeat.
-    pub async fn heartbeat(
-        &self,
-        worker_id: &WorkerId,
-        signer_set: &str,
-        lanes: usize,
-        max_leases: usize,
-    ) -> Result<(), StoreError> {
+    pub async fn heartbeat(&self, worker_id: &WorkerId, beat: &Beat<'_>) -> Result<(), StoreError> {
         sqlx::query(
             // Asynchronous commit: a heartbeat lost in a crash is followed by another.
             "-- heartbeat
             WITH lightly AS (SELECT set_config('synchronous_commit', 'off', TRUE))
-            INSERT INTO worker (worker_id, signer_set, lanes, max_leases)
-            SELECT $1, $2, $3, $4 FROM lightly
+            INSERT INTO worker (worker_id, signer_set, lanes, max_leases, chains, expires_at)
+            SELECT $1, $2, $3, $4, $5, clock_timestamp() + make_interval(secs => $6) FROM lightly
             ON CONFLICT (worker_id) DO UPDATE
             SET signer_set = EXCLUDED.signer_set, lanes = EXCLUDED.lanes, max_leases = EXCLUDED.max_leases,
-                seen_at = clock_timestamp()",
+                chains = EXCLUDED.chains, seen_at = clock_timestamp(),
+                expires_at = clock_timestamp() + make_interval(secs => $6)",
         )
         .bind(&worker_id.0)
-        .bind(signer_set)
-        .bind(i32::try_from(lanes).unwrap_or(i32::MAX))
-        .bind(i32::try_from(max_leases).unwrap_or(i32::MAX))
+        .bind(beat.signer_set)
+        .bind(i32::try_from(beat.lanes).unwrap_or(i32::MAX))
+        .bind(i32::try_from(beat.max_leases).unwrap_or(i32::MAX))
+        .bind(beat.chains.iter().map(|chain_id| chain_id.as_i64()).collect::<Vec<_>>())
+        .bind(beat.alive_for.as_secs_f64())
         .execute(&self.pool)
         .await
         .map_err(StoreError::db("heartbeat"))?;
+        Ok(())
+    }
+
+    /// Replaces this worker's halted chains. A halt that other live workers have found before began with theirs.
+    pub async fn note_halts(
+        &self,
+        worker_id: &WorkerId,
+        halts: &[(ChainId, String)],
+    ) -> Result<(), StoreError> {
+        let (chains, reasons): (Vec<i64>, Vec<&str>) =
+            halts.iter().map(|(chain_id, reason)| (chain_id.as_i64(), reason.as_str())).unzip();
+        sqlx::query(
+            "-- note_halts
+            WITH over AS (
+                DELETE FROM chain_halt WHERE worker_id = $1 AND chain_id <> ALL ($2::BIGINT[])
+            )
+            INSERT INTO chain_halt (chain_id, worker_id, reason, since)
+            SELECT u.chain_id, $1, u.reason, coalesce((
+                       SELECT min(h.since)
+                       FROM chain_halt h
+                       JOIN worker w ON w.worker_id = h.worker_id
+                       WHERE h.chain_id = u.chain_id AND w.expires_at > clock_timestamp()), clock_timestamp())
+            FROM unnest($2::BIGINT[], $3::TEXT[]) AS u (chain_id, reason)
+            ON CONFLICT (chain_id, worker_id) DO UPDATE
+            SET reason = EXCLUDED.reason
+            WHERE chain_halt.reason <> EXCLUDED.reason",
+        )
+        .bind(&worker_id.0)
+        .bind(chains)
+        .bind(reasons)
+        .execute(&self.pool)
+        .await
+        .map_err(StoreError::db("note_halts"))?;
         Ok(())
     }
 
@@ -197,12 +239,16 @@ impl Store {
         Ok(rows.into_iter().map(peer).collect())
     }
 
-    /// Removes this worker's heartbeat row, and rows without a heartbeat for a day.
+    /// Removes this worker's heartbeat row, and rows without a heartbeat for a day, with their halted chains.
     pub async fn deregister(&self, worker_id: &WorkerId) -> Result<(), StoreError> {
         sqlx::query(
             "-- deregister
-            DELETE FROM worker
-            WHERE worker_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'",
+            WITH gone AS (
+                DELETE FROM worker
+                WHERE worker_id = $1 OR seen_at < clock_timestamp() - INTERVAL '1 day'
+                RETURNING worker_id
+            )
+            DELETE FROM chain_halt WHERE worker_id IN (SELECT worker_id FROM gone)",
         )
         .bind(&worker_id.0)
         .execute(&self.pool)

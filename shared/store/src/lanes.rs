@@ -39,6 +39,8 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                 in_flight_nonce = u.nonce,
                 in_flight_state = u.state,
                 protect_reason = u.reason,
+                protect_since = CASE WHEN u.reason IS NOT NULL
+                    THEN CASE WHEN u.expect_protected THEN coalesce(c.protect_since, c.updated_at) ELSE clock_timestamp() END END,
                 max_in_flight = u.max_in_flight,
                 delegated = u.delegated,
                 open_from = u.open_from,

@@ -44,6 +44,7 @@ mod timeout_pool;
 mod tx_request;
 mod upkeep;
 mod verify;
+mod waiting;
 mod wake;
 
 pub use address::database_warnings;
@@ -55,7 +56,7 @@ pub use error::StoreError;
 pub use evidence::Evidence;
 pub use external_nonce::{ExternalCause, ExternalNonces};
 pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, MinedSend, Move, SentNote};
-pub use fleet::{Peer, Work};
+pub use fleet::{Beat, Peer, Work};
 pub use history::{AttemptView, StateChange, TxHistory};
 pub use inspect::{OLDEST_SERVER, ProgramRole, RoleFacts, ServerFacts, database_place};
 pub use intake::{IntakeOutcome, NewIntent};
@@ -78,3 +79,6 @@ pub use upkeep::{Backlog, IdleSequence, Open};
 pub use verify::{
     AuditedAttempt, AuditedCount, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter,
 };
+#[doc(hidden)]
+pub use waiting::WAITING;
+pub use waiting::{PendingRequestView, TxWaiting};

@@ -8,6 +8,8 @@ use super::lease::columns;
 use super::operator::SubmitterStatus;
 use super::pool::Store;
 use super::row::{self, Cell, StoredAddress};
+use super::waiting::{FactsRow, LaterStart, waiting_columns, waiting_joins};
+use gapless_domain::waiting::SubmitterFacts;
 use gapless_domain::{BlockedReason, ChainId, Nonce, SubmitterKey, TxId};
 
 /// Queues are counted up to this limit: an exact count of a long queue costs as much as reading it.
@@ -26,6 +28,8 @@ pub struct SubmitterView {
     pub suspect_since: Option<DateTime<Utc>>,
     /// Set while the first eligible intent of the queue waits for funds, a fee, a node or a signer.
     pub blocked: Option<BlockedView>,
+    /// Why the head of its queue waits, with everything that stops the submitter.
+    pub facts: SubmitterFacts,
     /// At most `QUEUE_DEPTH_CAP`, which means "this many or more".
     pub queue_depth: u64,
     pub oldest_queued_age_seconds: Option<f64>,
@@ -76,8 +80,10 @@ row::row_struct! {
         next_nonce: Option<i64>,
         queue_depth: i64,
         oldest_age: Option<f64>,
+        oldest_created_at: Option<DateTime<Utc>>,
+        oldest_not_before: Option<DateTime<Utc>>,
         in_flight: i64,
-    }
+    } + { facts: FactsRow }
 }
 
 macro_rules! select_submitter {
@@ -90,10 +96,14 @@ macro_rules! select_submitter {
                    s.created_at, s.updated_at, coalesce(c.delegated, FALSE) AS delegated, c.protect_reason, c.next_nonce,
                    c.suspect_reason, c.suspect_since,
                    b.tx_id AS blocked_tx, b.sub_state AS blocked_sub_state, b.last_error AS blocked_error, b.blocked_since,
-                   q.queue_depth, h.oldest_age, f.in_flight
+                   q.queue_depth, h.oldest_age, h.oldest_created_at, h.oldest_not_before, f.in_flight, ",
+            waiting_columns!(),
+            "
             FROM submitter s
             LEFT JOIN submitter_nonce_cursor c ON c.chain_id = s.chain_id AND c.submitter = s.submitter
-            CROSS JOIN LATERAL (
+            ",
+            waiting_joins!(),
+            "CROSS JOIN LATERAL (
                 SELECT count(*) AS queue_depth
                 FROM (
                     SELECT
@@ -101,7 +111,9 @@ macro_rules! select_submitter {
                     WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued
                     LIMIT $1) capped) q
             LEFT JOIN LATERAL (
-                SELECT extract(epoch FROM clock_timestamp() - t.created_at)::FLOAT8 AS oldest_age
+                SELECT extract(epoch FROM clock_timestamp() - t.created_at)::FLOAT8 AS oldest_age,
+                       t.created_at AS oldest_created_at,
+                       CASE WHEN t.not_before > clock_timestamp() THEN t.not_before END AS oldest_not_before
                 FROM managed_tx t
                 WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued
                 ORDER BY t.seq
@@ -112,15 +124,6 @@ macro_rules! select_submitter {
                 WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.queued AND t.blocked_since IS NOT NULL
                 ORDER BY t.seq
                 LIMIT 1) b ON TRUE
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS in_flight
-                FROM (
-                    SELECT
-                    FROM managed_tx t
-                    WHERE t.chain_id = s.chain_id AND t.submitter = s.submitter AND t.nonce >= c.open_from
-                        AND t.finished_at IS NULL
-                    ORDER BY t.nonce
-                    LIMIT c.next_nonce - c.open_from) t) f
             ",
             $rest
         )
@@ -192,7 +195,10 @@ impl TryFrom<SubmitterRow> for SubmitterView {
         let cell = |column| Cell { table: "submitter", column, id: &row.submitter };
         let window =
             row.max_in_flight.map(|window| u32::try_from(window).map_err(|e| cell("max_in_flight").bad(e)));
+        let later = row.oldest_created_at.zip(row.oldest_not_before);
+        let later = later.map(|(created_at, not_before)| LaterStart { created_at, not_before });
         Ok(SubmitterView {
+            facts: row.facts.read(later)?,
             key: row::key("submitter", row.chain_id, row.submitter)?,
             status: cell("status").parse(&row.status)?,
             queue_depth: cell("queue_depth").unsigned(row.queue_depth)?,

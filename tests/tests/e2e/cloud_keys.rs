@@ -182,13 +182,18 @@ async fn a_worker_starts_without_its_cloud_and_finds_each_key_by_itself() {
     wait_known(&stack, asked).await;
     let by_asked = stack.create(asked, "asked", &payload(to, 1)).await;
     stack.wait_confirmed(&[by_listed, by_asked]).await;
-    eventually("one key is reported, and why", async || {
+    eventually("one key is counted", async || {
         let (status, body) = worker.readiness().await;
         assert_eq!(status, 200, "{body}");
-        let problems = body["signerProblems"].as_array().cloned().unwrap_or_default();
-        let text = body["signerProblems"].to_string();
-        let named = text.contains("signer.gcp_kms.0.keys.2") && text.contains("PERMISSION_DENIED");
-        if problems.len() == 1 && named { Ok(()) } else { Err(body) }
+        if body["reasons"]["signer"] == 1 { Ok(()) } else { Err(body) }
+    })
+    .await;
+    // The log says which, and why.
+    eventually("the log names it", async || {
+        let log = worker.log();
+        let named =
+            |line: &str| line.contains("signer.gcp_kms.0.keys.2") && line.contains("PERMISSION_DENIED");
+        if log.lines().any(named) { Ok(()) } else { Err(log) }
     })
     .await;
     kms.set_behaviour(&GoogleBehaviour::Honest);

@@ -12,7 +12,7 @@ use crate::stack;
 
 /// A worker crashes right after a send, and the transaction is mined. The next worker's node counts the nonce, and
 /// shows neither receipt nor transaction nor block.
-async fn mined_and_hidden() -> (Stack, TxId) {
+pub(crate) async fn mined_and_hidden() -> (Stack, TxId) {
     let stack = stack().proxied().set("resubmit.interval", "500ms").set("events.mode", "log").start().await;
     stack.start_api().await;
     let doomed = stack.worker().failpoint("sent").start().await;

@@ -6,7 +6,7 @@ mod plan;
 use gapless_testkit::{Address, Service, Stack, TxState, eventually_within, payload};
 use sqlx::AssertSqlSafe;
 
-use self::plan::{touched, touched_by};
+use self::plan::{touched, touched_by, touched_with};
 use crate::stack;
 
 /// Far more than a poll may touch for a few busy submitters, far less than the existing rows.
@@ -91,6 +91,14 @@ async fn a_hundred_thousand_queued_behind_a_blocked_submitter_do_not_slow_the_ot
         let touched = touched(&stack, name, &args).await;
         assert!(touched.rows < FEW && touched.whole == 0, "{name}: {touched:?}");
     }
+    // The last of the long queue is asked why it waits: its position is counted up to a limit.
+    let last: String =
+        sqlx::query_scalar("SELECT tx_id::TEXT FROM managed_tx WHERE request_id = 'many-100000'")
+            .fetch_one(stack.db())
+            .await
+            .unwrap();
+    let touched = touched_with(&stack, gapless_store::WAITING, &format!("'{last}', 100")).await;
+    assert!(touched.rows < FEW && touched.whole == 0, "waiting: {touched:?}");
     // The control: a statement that reads the whole queue is detected.
     let plain = "SELECT DISTINCT chain_id, submitter FROM managed_tx WHERE state = 'QUEUED'";
     assert!(touched_by(&stack, plain).await.rows >= QUEUED);

@@ -66,6 +66,7 @@ mod trouble;
 mod unaffordable;
 mod up;
 mod urls;
+mod waiting;
 mod with_nonce;
 
 use gapless_testkit::StackBuilder;

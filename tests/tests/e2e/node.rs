@@ -267,13 +267,12 @@ async fn a_node_that_restarts_with_an_empty_mempool_gets_the_same_bytes_again() 
     stack.finish().await;
 }
 
-/// Waits until `/readyz` of the worker fails with `problem`.
-async fn wait_unready(stack: &Stack, problem: &str) {
+/// Waits until `/readyz` of the worker fails with `reason`.
+async fn wait_unready(stack: &Stack, reason: &str) {
     let worker = stack.workers().remove(0);
-    eventually(&format!("/readyz names `{problem}`"), async || {
+    eventually(&format!("/readyz counts `{reason}`"), async || {
         let (status, body) = worker.readiness().await;
-        let named = body["missing"].to_string().contains(problem);
-        if status == 503 && named { Ok(()) } else { Err((status, body)) }
+        if status == 503 && body["reasons"][reason] == 1 { Ok(()) } else { Err((status, body)) }
     })
     .await;
 }
@@ -290,7 +289,7 @@ async fn wait_ready(stack: &Stack) {
 /// A halted chain: requests are accepted, nothing is sent, and it continues when the right chain is back.
 async fn halts_and_goes_on(stack: &Stack, problem: &str, mend: impl AsyncFnOnce()) {
     let (submitter, to) = (stack.submitter(0), Address::repeat_byte(0x9b));
-    wait_unready(stack, problem).await;
+    wait_unready(stack, "chain_halted").await;
     let line = stack.workers()[0].wait_for_log("chain halted: nothing is sent").await;
     assert!(line.contains(problem), "{line}");
     let sent = stack.proxy().sent().len();
@@ -350,7 +349,7 @@ async fn a_worker_waits_for_its_node_and_says_so() {
     stack.proxy().always("*", Fault::Close);
     stack.start_api().await;
     stack.start_worker().await;
-    wait_unready(&stack, "chain c0").await;
+    wait_unready(&stack, "node").await;
     let to = Address::repeat_byte(0x9c);
     let tx_id = stack.create(stack.submitter(0), "early", &payload(to, 1)).await;
     stack.wait_owned(stack.submitter(0), None).await;

@@ -141,8 +141,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     eventually("both signers are reported", async || {
         let (status, body) = worker.readiness().await;
         assert_eq!(status, 200, "{body}");
-        let problems = body["signerProblems"].as_array().map_or(0, Vec::len);
-        if problems == 2 { Ok(()) } else { Err(body) }
+        if body["reasons"]["signer"] == 2 { Ok(()) } else { Err(body) }
     })
     .await;
 
@@ -153,7 +152,7 @@ async fn a_worker_starts_without_its_remote_signers_and_finds_them_later() {
     let by_asked = stack.create(asked, "asked", &payload(to, 1)).await;
     stack.wait_confirmed(&[by_listed, by_asked]).await;
     eventually("no signer is reported any more", async || match worker.readiness().await.1 {
-        body if body["signerProblems"] == json!([]) => Ok(()),
+        body if body["reasons"] == json!({}) => Ok(()),
         body => Err(body),
     })
     .await;

@@ -35,9 +35,14 @@ pub(super) struct Touched {
 /// Runs a statement of the store and rolls it back. `args` are SQL literals. Twice: with a custom plan, and with the
 /// generic plan that a session uses after a few runs. Returns the worse.
 pub(super) async fn touched(stack: &Stack, name: &str, args: &str) -> Touched {
+    touched_with(stack, statement(name), args).await
+}
+
+/// The same for the text of a statement.
+pub(super) async fn touched_with(stack: &Stack, sql: &str, args: &str) -> Touched {
     let mut worst = Touched::default();
     for mode in ["force_custom_plan", "force_generic_plan"] {
-        let found = explained(stack, statement(name), args, mode).await;
+        let found = explained(stack, sql, args, mode).await;
         worst = Touched {
             rows: worst.rows.max(found.rows),
             whole: worst.whole.max(found.whole),
