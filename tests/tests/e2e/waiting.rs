@@ -120,7 +120,8 @@ async fn protect_is_the_reason_until_an_operator_adopts() {
     let waiting = wait_reason(&stack, tx_id, "protect").await;
     says(&waiting, "adopt");
     assert!(!waiting["message"].as_str().unwrap().contains(|c: char| c.is_ascii_digit()), "{waiting}");
-    // The next owner writes its cursor, and the time stays.
+    // Another owner, and another write of the cursor: the time stays.
+    stack.sql("UPDATE submitter_nonce_cursor SET updated_at = clock_timestamp()").await;
     stack.workers()[0].kill9();
     stack.start_worker().await;
     stack.wait_owned(submitter, None).await;
@@ -223,6 +224,15 @@ async fn a_halted_chain_is_the_reason_until_the_right_one_is_back() {
     successor.wait_for_log("chain halted").await;
     worker.kill9();
     stack.wait_owned(submitter, stack.lease(submitter).await.unwrap().owner.as_deref()).await;
+    eventually("the first worker counts as gone", async || {
+        let live: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM worker WHERE expires_at > clock_timestamp()")
+                .fetch_one(stack.db())
+                .await
+                .unwrap();
+        if live == 1 { Ok(()) } else { Err(live) }
+    })
+    .await;
     assert_eq!(wait_state(&stack, submitter, "HALTED").await["waiting"]["since"], idle["waiting"]["since"]);
 
     stack.proxy().point_at(stack.anvil().url());
