@@ -151,9 +151,11 @@ fn innermost(error: &dyn std::error::Error) -> String {
 fn answered(subject: &Subject, key: &str, answer: Answer) -> Check {
     match answer {
         Answer::Ready => subject.ok("port", "the program answers and is ready"),
-        Answer::NotReady(why) => {
-            subject.problem("port", format!("the program is not ready: {why}"), "correct what is missing")
-        }
+        Answer::NotReady(why) => subject.problem(
+            "port",
+            format!("the program is not ready: {why}"),
+            "correct what the other areas report; the program's log has the details",
+        ),
         Answer::Stranger => taken(subject, key, "its answer is not one of Gapless"),
     }
 }
@@ -203,8 +205,10 @@ fn api_answer(status: StatusCode, body: &Value) -> Answer {
     }
 }
 
+/// The worker counts its reasons; other areas of the report, and its log, have the details.
 fn worker_answer(_: StatusCode, body: &Value) -> Answer {
-    let problems = [texts(&body["missing"]), texts(&body["signerProblems"])].concat();
+    let reasons = body["reasons"].as_object().into_iter().flatten();
+    let problems: Vec<String> = reasons.map(|(reason, count)| format!("{reason} ({count})")).collect();
     match body["ready"].as_bool() {
         Some(true) if problems.is_empty() => Answer::Ready,
         Some(_) => Answer::NotReady(problems.join(", ")),
@@ -292,14 +296,14 @@ mod tests {
     fn programs_are_told_apart_by_their_answers() {
         let (ok, busy) = (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(api_answer(ok, &json!({ "status": "ok" })), Answer::Ready);
-        let problem = json!({ "type": "urn:gapless:problem:not_ready", "missing": ["schema: old"] });
-        assert_eq!(api_answer(busy, &problem), Answer::NotReady("schema: old".into()));
+        let problem = json!({ "type": "urn:gapless:problem:not_ready", "missing": ["schema"] });
+        assert_eq!(api_answer(busy, &problem), Answer::NotReady("schema".into()));
         assert_eq!(api_answer(ok, &json!({ "ready": true })), Answer::Stranger, "a worker is not the API");
         assert_eq!(api_answer(busy, &Value::Null), Answer::Stranger);
-        let ready = json!({ "ready": true, "missing": [], "signerProblems": [] });
+        let ready = json!({ "ready": true, "reasons": {} });
         assert_eq!(worker_answer(ok, &ready), Answer::Ready);
-        let without_key = json!({ "ready": true, "missing": [], "signerProblems": ["k: no"] });
-        assert_eq!(worker_answer(ok, &without_key), Answer::NotReady("k: no".into()));
+        let without_key = json!({ "ready": true, "reasons": { "signer": 1 } });
+        assert_eq!(worker_answer(ok, &without_key), Answer::NotReady("signer (1)".into()));
         assert_eq!(worker_answer(ok, &json!({ "status": "ok" })), Answer::Stranger);
     }
 
