@@ -4,7 +4,7 @@
 //! renews, so that a slow claim never costs a lease. Leases of ended lanes are released in batches.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::chains::Chain;
 use crate::heartbeat::Heartbeat;
-use crate::lane::{Ended, Lane, LaneCommand, WorkerContext};
+use crate::lane::{Ended, Lane, LaneCommand, LaneStatus, WorkerContext};
 use crate::lease_balance::{Decision, Facts, decide, fair_share};
 use crate::watcher::{LaneEvent, Mailbox};
 
@@ -34,10 +34,8 @@ struct LaneHandle {
     shared: Option<bool>,
     /// Had work at the last poll: counts towards the share.
     busy: bool,
-    /// Set by the lane: it has nothing to do.
-    idle: Arc<AtomicBool>,
-    /// Set by the lane: the head of its queue is blocked and no nonce is open.
-    blocked: Arc<AtomicBool>,
+    /// Set by the lane.
+    status: Arc<LaneStatus>,
 }
 
 #[derive(Debug)]
@@ -210,7 +208,7 @@ impl Fleet {
     /// queues, and a poll finds the rest.
     pub(crate) fn work_announced(&self) {
         let lanes = self.lanes();
-        let idle = || lanes.values().filter(|lane| lane.idle.load(Ordering::Relaxed));
+        let idle = || lanes.values().filter(|lane| lane.status.idle.load(Ordering::Relaxed));
         if idle().take(FEW + 1).count() <= FEW {
             idle().for_each(|lane| lane.mailbox.post(LaneEvent::MaybeWork));
         }
@@ -325,12 +323,12 @@ impl Fleet {
             fencing_token = lease.token().0, how = lease.acquired().as_str(), "lease acquired");
         let tag = lease.tag();
         let (lane, mailbox) = Lane::new(lease, self.context.clone(), chain.clone(), signer);
-        let (idle, blocked) = (lane.idle.clone(), lane.blocked.clone());
+        let status = lane.status.clone();
         let (commands, command_receiver) = watch::channel(LaneCommand::Run);
         let (ended, lease_tag) = (self.ended.clone(), tag.clone());
         self.lanes().insert(
             key,
-            LaneHandle { tag, mailbox, commands, paused: false, shared: None, busy: true, idle, blocked },
+            LaneHandle { tag, mailbox, commands, paused: false, shared: None, busy: true, status },
         );
         let running = tokio::spawn(lane.run(command_receiver));
         tokio::spawn(async move {
@@ -359,7 +357,7 @@ impl Fleet {
     /// Makes blocked lanes release their slots to other submitters; they become claimable again after a pause.
     fn free_slots(&self, wanted: usize) {
         let lanes = self.lanes();
-        let blocked = lanes.values().filter(|lane| lane.blocked.load(Ordering::Relaxed));
+        let blocked = lanes.values().filter(|lane| lane.status.blocked.load(Ordering::Relaxed));
         for lane in blocked.take(wanted) {
             lane.commands.send_replace(LaneCommand::ReleaseBlocked);
         }

@@ -20,7 +20,7 @@ impl Lane {
         if !self.evidence_changed() {
             return;
         }
-        match (&self.stored_evidence.suspicion, self.key.evidence.suspicion.clone()) {
+        match (&self.rows.stored_evidence.suspicion, self.key.evidence.suspicion.clone()) {
             (None, Some(reason)) => self.emit_event(None, EventKind::Suspect { reason }),
             (Some(_), None) => {
                 let reason = "every consumed nonce is explained".to_owned();
@@ -34,10 +34,10 @@ impl Lane {
         let waits = self.first_waiting_for_node();
         let now = waits.map(|tx| tx.intent.tx_id);
         let reason = waits.and_then(|tx| tx.intent.last_error.as_ref()).map(|error| error.message.clone());
-        if now == self.reported_waiting {
+        if now == self.progress.reported_waiting {
             return;
         }
-        if let Some(over) = self.reported_waiting {
+        if let Some(over) = self.progress.reported_waiting {
             let reason = "no longer waiting for a node".to_owned();
             self.emit_event(Some(over), EventKind::Unblocked { reason });
         }
@@ -46,17 +46,17 @@ impl Lane {
             let reason = reason.unwrap_or_default();
             self.emit_event(Some(tx_id), EventKind::Blocked { waits_for: "node", code, reason });
         }
-        self.reported_waiting = now;
+        self.progress.reported_waiting = now;
     }
 
     /// After loading: derives from the rows what was already reported.
     pub(super) fn restore_alarms(&mut self) {
-        self.reported_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
+        self.progress.reported_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
     }
 
     fn first_waiting_for_node(&self) -> Option<&OpenTx> {
         let waits = |tx: &&OpenTx| tx.intent.sub_state.as_deref() == Some(WAITING_NODE);
-        self.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
+        self.rows.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
     }
 
     /// A step failed before the rows were loaded: stores the wait reason of the oldest open intent and of the queue
@@ -79,9 +79,9 @@ impl Lane {
 
     async fn show_oldest_waiting(&mut self, open: Vec<OpenIntent>, cause: &str) -> Result<(), StepError> {
         let now = Instant::now();
-        self.open = open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
+        self.rows.open = open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         self.restore_alarms();
-        let oldest = self.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_reserved());
+        let oldest = self.rows.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_reserved());
         if let Some(oldest) = oldest.filter(|tx| tx.intent.sub_state.is_none()) {
             oldest.set_wait_reason(Some(WAITING_NODE), Some(TxError::new(ErrorCode::NodeUnavailable, cause)));
             self.flush().await?;

@@ -18,20 +18,21 @@ impl Lane {
         steps::replace::refuse_obsolete_requests(self);
         self.report_alarms();
         let write = self.to_write();
-        self.lazy_since = None;
+        self.pending.lazy_since = None;
         if write.is_empty() {
             self.publish();
             return Ok(());
         }
-        let states: Vec<TxState> = self.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state).collect();
+        let states: Vec<TxState> =
+            self.rows.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state).collect();
         if states.iter().any(|state| state.is_terminal()) {
             failpoint::hit("final");
         } else if states.contains(&TxState::Tracking) {
             failpoint::hit("included");
         }
-        let drafted = self.open.iter().any(|tx| tx.draft().is_some());
+        let drafted = self.rows.open.iter().any(|tx| tx.draft().is_some());
         let reservations: Vec<ReservationChange> =
-            self.open.iter().filter_map(OpenTx::reservation_change).collect();
+            self.rows.open.iter().filter_map(OpenTx::reservation_change).collect();
         let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
         let mut attempts = self.context.writer.commit(write).await?;
         if critical {
@@ -39,20 +40,16 @@ impl Lane {
         }
         self.count_ended();
         self.log_policy_refusals(token);
-        for tx in self.open.iter_mut().filter(|tx| tx.is_dirty()) {
+        for tx in self.rows.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
             attempts = others;
             let own: Vec<_> = own;
             tx.committed(own.into_iter());
         }
-        self.open.iter_mut().for_each(OpenTx::diagnosis_written);
-        self.stored_sequence = self.sequence.clone();
-        self.stored_evidence = self.key.evidence.clone();
-        self.queued_moves.clear();
-        self.sent_notes.clear();
-        self.done_actions.clear();
-        self.seen_requests.clear();
-        self.sharing.found.clear();
+        self.rows.open.iter_mut().for_each(OpenTx::diagnosis_written);
+        self.rows.stored_sequence = self.rows.sequence.clone();
+        self.rows.stored_evidence = self.key.evidence.clone();
+        self.pending.written();
         self.publish();
         self.drop_finished();
         if reservations.iter().any(|change| matches!(change, ReservationChange::Reserve(_))) {
@@ -72,17 +69,15 @@ impl Lane {
 
     /// Commits if there are urgent changes, or if lazy ones have waited for `LAZY`.
     pub(super) async fn flush_if_due(&mut self) -> Result<(), StepError> {
-        let urgent = self.open.iter().any(OpenTx::is_urgent)
-            || !self.queued_moves.is_empty()
-            || !self.done_actions.is_empty()
-            || !self.policy_notes.is_empty()
+        let urgent = self.rows.open.iter().any(OpenTx::is_urgent)
+            || self.pending.is_urgent()
             || self.sequence_changed()
             || self.evidence_changed();
         if urgent {
             return self.flush().await;
         }
-        if self.open.iter().any(OpenTx::has_changes) || !self.events.is_empty() {
-            let since = *self.lazy_since.get_or_insert_with(Instant::now);
+        if self.rows.open.iter().any(OpenTx::has_changes) || !self.pending.events.is_empty() {
+            let since = *self.pending.lazy_since.get_or_insert_with(Instant::now);
             if since.elapsed() >= LAZY {
                 return self.flush().await;
             }
@@ -91,56 +86,63 @@ impl Lane {
     }
 
     fn publish(&mut self) {
-        for event in self.events.drain(..) {
+        for event in self.pending.events.drain(..) {
             self.context.events.publish(&event);
         }
     }
 
     fn sequence_changed(&mut self) -> bool {
         self.update_in_flight();
-        self.sequence != self.stored_sequence
+        self.rows.sequence != self.rows.stored_sequence
     }
 
     /// A bound that follows from this submitter's final transactions is derived from their rows and needs no write.
     pub(super) fn evidence_changed(&self) -> bool {
-        let (now, stored) = (&self.key.evidence, &self.stored_evidence);
+        let (now, stored) = (&self.key.evidence, &self.rows.stored_evidence);
         let counted = now.bounds.below != stored.bounds.below
             && now.bounds.below.is_some_and(|below| below.hash.is_some());
         let changed = now.suspicion != stored.suspicion || now.bounds.above != stored.bounds.above || counted;
-        changed && self.sequence.is_some()
+        changed && self.rows.sequence.is_some()
     }
 
     fn to_write(&self) -> FencedWrite {
         let mut write = FencedWrite::new(&self.lease);
-        for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
+        for tx in self.rows.open.iter().filter(|tx| tx.is_dirty()) {
             write.change(Move { mined_send: self.mined_send(tx), ..tx.to_move() });
             record(&mut write, tx);
             if tx.state() == TxState::Queued {
                 write.displace(tx.intent.tx_id);
             }
         }
-        for tx in &self.open {
+        for tx in &self.rows.open {
             if let Some(diagnosis) = tx.unwritten_diagnosis() {
                 write.diagnosed(tx.intent.tx_id, diagnosis.clone());
             }
         }
-        self.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
-        let covered = |note: &&SentNote| self.open.iter().any(|tx| goes_with_move(tx, note));
-        self.sent_notes.iter().filter(|note| !covered(note)).for_each(|note| write.sent(note.clone()));
-        self.done_actions.iter().for_each(|action| write.action_done(action.clone()));
-        self.seen_requests.iter().for_each(|number| write.request_seen(*number));
-        self.sharing.found.iter().for_each(|range| write.external(*range));
-        self.policy_notes.iter().for_each(|note| write.policy(note.clone()));
+        self.pending.queued_moves.iter().for_each(|queued| write.change(queued.change.clone()));
+        let covered = |note: &&SentNote| self.rows.open.iter().any(|tx| goes_with_move(tx, note));
+        self.pending
+            .sent_notes
+            .iter()
+            .filter(|note| !covered(note))
+            .for_each(|note| write.sent(note.clone()));
+        self.pending.done_actions.iter().for_each(|action| write.action_done(action.clone()));
+        self.pending.seen_requests.iter().for_each(|number| write.request_seen(*number));
+        self.pending.external.iter().for_each(|range| write.external(*range));
+        self.pending.policy_notes.iter().for_each(|note| write.policy(note.clone()));
         if self.evidence_changed() {
             write.evidence(self.key.evidence.clone());
         }
         if self.context.events.wants_outbox() {
-            self.events.iter().for_each(|event| write.event(event.clone()));
+            self.pending.events.iter().for_each(|event| write.event(event.clone()));
         }
-        if let Some(sequence) = self.sequence.as_ref().filter(|_| self.sequence != self.stored_sequence) {
+        if let Some(sequence) =
+            self.rows.sequence.as_ref().filter(|_| self.rows.sequence != self.rows.stored_sequence)
+        {
             write.cursor(CursorWrite {
-                expect_next: self.stored_sequence.as_ref().map(|stored| stored.next),
+                expect_next: self.rows.stored_sequence.as_ref().map(|stored| stored.next),
                 expect_protected: self
+                    .rows
                     .stored_sequence
                     .as_ref()
                     .is_some_and(|stored| stored.protect.is_some()),
@@ -158,14 +160,14 @@ impl Lane {
 
     /// The unrecorded send of the bytes that were mined: stored with the final move, without a row of its own.
     fn mined_send(&self, tx: &OpenTx) -> Option<MinedSend> {
-        let note = self.sent_notes.iter().find(|note| goes_with_move(tx, note))?;
+        let note = self.pending.sent_notes.iter().find(|note| goes_with_move(tx, note))?;
         note.outcome.map(|class| MinedSend { class, at: note.at })
     }
 
     /// Drops finished intents and displaced ones that are back in the queue.
     fn drop_finished(&mut self) {
-        let (watcher, mailbox) = (&self.chain.watcher, &self.mailbox);
-        self.open.retain(|tx| {
+        let (watcher, mailbox) = (&self.chain.watcher, &self.signals.mailbox);
+        self.rows.open.retain(|tx| {
             let done = tx.state().is_terminal() || tx.state() == TxState::Queued;
             if done {
                 watcher.forget(&tx.hashes(), mailbox);
@@ -176,7 +178,9 @@ impl Lane {
 
     /// Logs and counts policy refusals once they are stored.
     fn log_policy_refusals(&mut self, token: FencingToken) {
-        for note in self.policy_notes.drain(..).filter(|note| note.decision == PolicyDecision::Refused) {
+        for note in
+            self.pending.policy_notes.drain(..).filter(|note| note.decision == PolicyDecision::Refused)
+        {
             metrics::counter!(m::POLICY_REFUSED_TOTAL, "rule" => note.rule.as_str()).increment(1);
             tracing::warn!(
                 chain.id = self.chain.config.id.0,
@@ -194,8 +198,8 @@ impl Lane {
 
     /// Counts final states once they are stored.
     fn count_ended(&self) {
-        let open = self.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state);
-        let queued = self.queued_moves.iter().map(|queued| queued.change.to);
+        let open = self.rows.open.iter().filter(|tx| tx.is_dirty()).map(OpenTx::state);
+        let queued = self.pending.queued_moves.iter().map(|queued| queued.change.to);
         for state in open.chain(queued) {
             let result = match state {
                 TxState::Confirmed => "confirmed",
@@ -211,11 +215,12 @@ impl Lane {
     fn log_write(&self, token: FencingToken, operation: &'static str) {
         let protection =
             |sequence: &Option<Sequence>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
-        let protected = protection(&self.sequence);
-        let about_intents = self.queued_moves.len() + self.open.iter().filter(|tx| tx.is_dirty()).count();
-        if about_intents == 0 || protected != protection(&self.stored_sequence) {
+        let protected = protection(&self.rows.sequence);
+        let about_intents =
+            self.pending.queued_moves.len() + self.rows.open.iter().filter(|tx| tx.is_dirty()).count();
+        if about_intents == 0 || protected != protection(&self.rows.stored_sequence) {
             let oldest =
-                self.sequence.as_ref().and_then(|sequence| sequence.in_flight).map(|(tx_id, _)| tx_id);
+                self.rows.sequence.as_ref().and_then(|sequence| sequence.in_flight).map(|(tx_id, _)| tx_id);
             let state = match (protected, &self.key.evidence.suspicion) {
                 (true, _) => "PROTECT",
                 (false, Some(_)) => "SUSPECT",
@@ -232,7 +237,7 @@ impl Lane {
                 "committed"
             );
         }
-        for tx in self.open.iter().filter(|tx| tx.is_dirty()) {
+        for tx in self.rows.open.iter().filter(|tx| tx.is_dirty()) {
             tracing::info!(
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),
@@ -247,7 +252,7 @@ impl Lane {
                 "committed"
             );
         }
-        for QueuedMove { change, trace } in &self.queued_moves {
+        for QueuedMove { change, trace } in &self.pending.queued_moves {
             tracing::info!(
                 chain.id = self.chain.config.id.0,
                 submitter = %self.lease.key().address_text(),

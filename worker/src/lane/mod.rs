@@ -8,21 +8,18 @@ mod error;
 mod flush;
 mod open;
 mod parts;
+mod pending;
+mod rows;
 mod schedule;
 mod window;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use gapless_config::Profile;
-use gapless_domain::{Address, Event, EventKind, Policy, TxId};
+use gapless_domain::{Address, EventKind, TxId};
 use gapless_signer::{PolicySigner, Signer};
-use gapless_store::{
-    DoneAction, Evidence, FencedWrite, Lease, PendingAction, PendingTxRequest, PolicyNote, QueuedIntent,
-    SentNote,
-};
+use gapless_store::{FencedWrite, Lease};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -30,86 +27,36 @@ use crate::chains::Chain;
 use crate::failpoint;
 use crate::steps;
 use crate::steps::protect::Allowed;
-use crate::watcher::{Inbox, LaneEvent, Mailbox};
+use crate::watcher::{LaneEvent, Mailbox};
 use schedule::NextStep;
 
 pub(crate) use error::StepError;
 pub(crate) use open::{NOT_REPLACED, OpenTx};
-pub(crate) use parts::{Ended, Funds, LaneCommand, QueuedMove, Sequence, Sharing, WorkerContext};
+pub(crate) use parts::{Ended, LaneCommand, LaneStatus, Sequence, Sharing, WorkerContext};
+pub(crate) use pending::QueuedMove;
+
+use parts::{Progress, Signals, Signing};
+use pending::PendingWrite;
+use rows::Rows;
 
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) lease: Lease,
     pub(crate) context: Arc<WorkerContext>,
     pub(crate) chain: Arc<Chain>,
-    /// Wrapped in a `PolicySigner` if the submitter has a policy.
-    pub(crate) signer: Arc<dyn Signer>,
-    /// Signing policy of the submitter. `None`: no restrictions.
-    pub(crate) policy: Option<Arc<Policy>>,
-    pub(crate) mailbox: Mailbox,
-    inbox: Inbox,
-    /// In nonce order.
-    pub(crate) open: VecDeque<OpenTx>,
-    /// First intents of the queue, read ahead.
-    pub(crate) queue: VecDeque<QueuedIntent>,
-    /// Blocked heads that later intents may pass.
-    pub(crate) passed: steps::prepare::Passed,
-    /// Whether the database may have more eligible intents than `queue`.
-    pub(crate) more_queued: bool,
-    pub(crate) sequence: Option<Sequence>,
-    /// `sequence` as stored.
-    stored_sequence: Option<Sequence>,
-    pub(crate) paused: bool,
-    own_window: Option<u32>,
+    pub(crate) signing: Signing,
+    pub(crate) signals: Signals,
+    pub(crate) status: Arc<LaneStatus>,
+    /// Replaced by a reload.
+    pub(crate) rows: Rows,
+    pub(crate) pending: PendingWrite,
+    pub(crate) prepare: steps::prepare::Preparation,
+    pub(crate) track: steps::track::Tracking,
     pub(crate) sharing: Sharing,
-    /// When the account's code was last read.
-    pub(crate) code_seen: Option<Instant>,
-    pub(crate) actions: Vec<PendingAction>,
-    pub(crate) tx_requests: Vec<PendingTxRequest>,
-    /// Changes of intents that have no nonce.
-    pub(crate) queued_moves: Vec<QueuedMove>,
-    pub(crate) sent_notes: Vec<SentNote>,
-    pub(crate) done_actions: Vec<DoneAction>,
-    /// Requests that were read and take longer than one commit.
-    pub(crate) seen_requests: Vec<i64>,
-    /// Policy decisions since the last commit.
-    pub(crate) policy_notes: Vec<PolicyNote>,
-    events: Vec<Event>,
-    pub(crate) funds: Option<Funds>,
-    /// Nothing is prepared before this: funds, signer or node are unavailable.
-    pub(crate) hold_until: Option<Instant>,
-    /// The intent at the head of the queue whose reserving client is inactive, and since when.
-    pub(crate) client_silent: Option<(TxId, Instant)>,
-    /// Intents that would revert, and the block at which that was found.
-    pub(crate) reverts: steps::prepare::Reverts,
-    /// Changes when a node recovered.
-    recovered: watch::Receiver<u64>,
-    pub(crate) recovery: steps::recover::Recovery,
     pub(crate) key: steps::protect::KeyState,
-    /// The evidence in `key` as stored.
-    stored_evidence: Evidence,
+    pub(crate) recovery: steps::recover::Recovery,
     pub(crate) inspections: steps::diagnose::Inspections,
-    /// The receipt lookup after loading failed: when it is retried, and the pause before that.
-    pub(crate) receipt_retry: Option<(Instant, Duration)>,
-    /// An intent changed state during the step: another step may advance it further.
-    pub(crate) moved: bool,
-    /// Pause before the rows are reloaded after an error; grows while errors last.
-    retry_pause: Duration,
-    lazy_since: Option<Instant>,
-    idle_since: Option<Instant>,
-    /// The lane has nothing to do. Read by the fleet, which only uses it to post work notifications early.
-    pub(crate) idle: Arc<AtomicBool>,
-    /// The head of its queue is blocked, and no nonce is open.
-    pub(crate) blocked: Arc<AtomicBool>,
-    /// The open intent last reported as waiting for a node.
-    reported_waiting: Option<TxId>,
-    /// Since when the chain is halted.
-    halted_since: Option<Instant>,
-    reload: bool,
-    /// Events were dropped: after the reload, the blocks of all receipts are checked.
-    missed_events: bool,
-    /// The outcome of the last commit is unknown.
-    commit_unknown: bool,
+    progress: Progress,
 }
 
 /// What a lane does after a step.
@@ -148,54 +95,23 @@ impl Lane {
             Some(policy) => Arc::new(PolicySigner::new(signer, policy.clone())),
             None => signer,
         };
-        let recovered = chain.watcher.recovered();
+        let signals = Signals { mailbox: mailbox.clone(), inbox, recovered: chain.watcher.recovered() };
         let lane = Lane {
             lease,
             context,
             chain,
-            signer,
-            policy,
-            mailbox: mailbox.clone(),
-            inbox,
-            open: VecDeque::new(),
-            queue: VecDeque::new(),
-            passed: Default::default(),
-            more_queued: true,
-            sequence: None,
-            stored_sequence: None,
-            paused: false,
-            own_window: None,
+            signing: Signing { signer, policy },
+            signals,
+            status: Arc::default(),
+            rows: Rows::default(),
+            pending: PendingWrite::default(),
+            prepare: Default::default(),
+            track: Default::default(),
             sharing: Sharing::default(),
-            code_seen: None,
-            actions: Vec::new(),
-            tx_requests: Vec::new(),
-            queued_moves: Vec::new(),
-            sent_notes: Vec::new(),
-            done_actions: Vec::new(),
-            seen_requests: Vec::new(),
-            policy_notes: Vec::new(),
-            events: Vec::new(),
-            funds: None,
-            hold_until: None,
-            client_silent: None,
-            reverts: Default::default(),
-            recovered,
-            recovery: Default::default(),
             key: Default::default(),
-            stored_evidence: Evidence::default(),
+            recovery: Default::default(),
             inspections: Default::default(),
-            receipt_retry: None,
-            moved: false,
-            retry_pause: Duration::ZERO,
-            lazy_since: None,
-            idle_since: None,
-            idle: Arc::default(),
-            blocked: Arc::default(),
-            reported_waiting: None,
-            halted_since: None,
-            reload: true,
-            missed_events: false,
-            commit_unknown: false,
+            progress: Progress { reload: true, ..Progress::default() },
         };
         (lane, mailbox)
     }
@@ -247,7 +163,7 @@ impl Lane {
             result = Err(second);
         }
         if result.is_ok() {
-            self.retry_pause = Duration::ZERO;
+            self.progress.retry_pause = Duration::ZERO;
         }
         match result {
             Ok(NextStep::Again) => Next::Again,
@@ -273,7 +189,7 @@ impl Lane {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     fencing_token = self.lease.token().0, cause,
                     "outcome of a commit unknown; lane reloads its rows");
-                self.commit_unknown = true;
+                self.progress.commit_unknown = true;
                 self.start_over(error::RETRY_AFTER)
             }
             Err(StepError::Park { after, cause }) => {
@@ -287,10 +203,10 @@ impl Lane {
     /// A node request failed before anything could be prepared: stores that as the wait reason. Clears the state in
     /// memory first, because it may be wrong.
     async fn show_waiting_for_node(&mut self, cause: &str) -> Result<(), StepError> {
-        let (window_has_room, stopped) = (self.window_has_room(), self.paused || self.is_protected());
+        let (window_has_room, stopped) = (self.window_has_room(), self.rows.paused || self.is_protected());
         self.clear_state();
         match (window_has_room, stopped) {
-            _ if self.reload => self.show_unread_waiting(cause).await,
+            _ if self.progress.reload => self.show_unread_waiting(cause).await,
             (true, false) => steps::prepare::show_waiting_for_node(self, cause).await,
             (false, false) => self.show_open_waiting(cause).await,
             (_, true) => Ok(()),
@@ -300,67 +216,57 @@ impl Lane {
     /// Clears the state in memory, which may be wrong and must not be written, and schedules a reload.
     fn start_over(&mut self, after: Duration) -> Next {
         self.clear_state();
-        self.reload = true;
-        let pause = after.max(self.retry_pause);
-        self.retry_pause = (pause * 2).min(LONGEST_RETRY);
+        self.progress.reload = true;
+        let pause = after.max(self.progress.retry_pause);
+        self.progress.retry_pause = (pause * 2).min(LONGEST_RETRY);
         Next::Pause(pause)
     }
 
     fn clear_state(&mut self) {
-        let hashes: Vec<_> = self.open.iter().flat_map(OpenTx::hashes).collect();
-        self.chain.watcher.leave(&hashes, &self.mailbox);
-        self.open.clear();
-        self.queue.clear();
-        self.passed = Default::default();
-        self.queued_moves.clear();
-        self.sent_notes.clear();
-        self.done_actions.clear();
-        self.seen_requests.clear();
-        self.policy_notes.clear();
-        self.events.clear();
-        self.sharing.found.clear();
-        self.sequence = None;
-        self.stored_sequence = None;
-        self.lazy_since = None;
-        self.receipt_retry = None;
-        self.reported_waiting = None;
+        let hashes: Vec<_> = self.rows.open.iter().flat_map(OpenTx::hashes).collect();
+        self.chain.watcher.leave(&hashes, &self.signals.mailbox);
+        self.rows = Rows::default();
+        self.pending = PendingWrite::default();
+        self.prepare.reload();
+        self.track = Default::default();
+        self.progress.reported_waiting = None;
     }
 
     /// One pass over all intents that could advance. Order matters: open intents before queued ones.
     async fn advance(&mut self) -> Result<NextStep, StepError> {
         self.drain_inbox();
         // An error would mean that the watcher was dropped, but the chain owns it.
-        if self.recovered.has_changed().unwrap_or(false) {
-            self.recovered.mark_unchanged();
+        if self.signals.recovered.has_changed().unwrap_or(false) {
+            self.signals.recovered.mark_unchanged();
             steps::recover::schedule(self);
         }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
-            let shown_at = *self.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
+            let shown_at = *self.progress.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
             if Instant::now() < shown_at {
                 return Ok(NextStep::Wait(Some(shown_at)));
             }
             // The first identity check takes a moment at every start. A longer halt is shown like any node error.
             return Err(StepError::Node { cause: problem });
         }
-        self.halted_since = None;
-        if self.commit_unknown {
+        self.progress.halted_since = None;
+        if self.progress.commit_unknown {
             // An undecided transaction holds the lock on the lease row: once this fence has passed, its outcome is
             // decided.
             self.context.writer.commit(FencedWrite::new(&self.lease)).await?;
-            self.commit_unknown = false;
+            self.progress.commit_unknown = false;
         }
-        if self.reload {
+        if self.progress.reload {
             self.flush().await?;
             self.load().await?;
         }
         if steps::operator::carry_out(self).await? {
             // Requests about intents are decided by the reloaded rows.
-            self.reload = true;
+            self.progress.reload = true;
             return Ok(NextStep::Again);
         }
         steps::request::carry_out(self).await?;
-        self.moved = false;
+        self.progress.moved = false;
         steps::track::advance(self).await?;
         let allowed = steps::protect::allowed(self).await?;
         if allowed != Allowed::Nothing {
@@ -380,7 +286,7 @@ impl Lane {
         steps::diagnose::begin(self);
         steps::recover::show_node_outage(self);
         self.flush_if_due().await?;
-        if self.moved {
+        if self.progress.moved {
             return Ok(NextStep::Again);
         }
         Ok(self.next_step(allowed))
@@ -389,63 +295,40 @@ impl Lane {
     /// Loads the submitter's rows. State that was only in memory is dropped.
     async fn load(&mut self) -> Result<(), StepError> {
         let rows = self.context.reader.lane(self.lease.key()).await?;
-        let now = Instant::now();
         self.clear_state();
-        self.more_queued = true;
-        self.paused = rows.paused;
-        self.own_window = rows.max_in_flight;
-        self.sharing = Sharing { enabled: rows.shared, known: rows.external, ..Sharing::default() };
-        self.code_seen = None;
-        self.actions = rows.actions;
-        self.tx_requests = rows.tx_requests;
-        self.open = rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
-        // The stored time schedules the send, but a clock that was set back must not delay it beyond the interval.
-        let interval = self.chain.config.resubmit.interval;
-        self.open.iter_mut().for_each(|tx| tx.due = tx.due.min(now + interval));
+        self.sharing = Sharing { enabled: rows.shared, known: rows.external.clone(), ..Sharing::default() };
+        self.rows = Rows::loaded(rows, self.chain.config.resubmit.interval, Instant::now());
         self.restore_alarms();
         steps::stuck::resume(self);
-        self.open.iter_mut().for_each(OpenTx::note_answer);
-        let open_from = rows.cursor.as_ref().map(|cursor| cursor.open_from);
-        self.stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
-        self.key = std::mem::take(&mut self.key).read_again(self.stored_evidence.clone());
+        self.key = std::mem::take(&mut self.key).read_again(self.rows.stored_evidence.clone());
         // A used nonce makes only an unshared key SUSPECT: external use of a shared key is expected.
         let used = |tx: &OpenTx| tx.intent.sub_state.as_deref() == Some(steps::submit::NONCE_USED);
-        if !self.sharing.enabled && self.open.iter().any(used) {
+        if !self.sharing.enabled && self.rows.open.iter().any(used) {
             self.key.doubted_before();
         }
-        self.sequence = rows.cursor.map(|cursor| Sequence {
-            start: cursor.start,
-            next: cursor.next,
-            protect: cursor.protect,
-            max_in_flight: cursor.max_in_flight,
-            in_flight: None,
-            open_from: cursor.open_from,
-            delegated: cursor.delegated,
-        });
+        let open_from = self.rows.sequence.as_ref().map(|sequence| sequence.open_from);
         self.update_in_flight();
-        self.stored_sequence = self.sequence.clone();
+        self.rows.stored_sequence = self.rows.sequence.clone();
         // A stored bound that lags is corrected by the next write: it would report work that does not exist.
-        if let (Some(stored), Some(on_disk)) = (&mut self.stored_sequence, open_from) {
+        if let (Some(stored), Some(on_disk)) = (&mut self.rows.stored_sequence, open_from) {
             stored.open_from = on_disk;
         }
-        self.funds = None;
-        self.hold_until = None;
-        self.reload = false;
+        self.progress.reload = false;
         // Watch before the lookup, so that no block is missed in between.
-        for tx in &self.open {
+        for tx in &self.rows.open {
             for hash in tx.hashes() {
-                self.chain.watcher.watch(hash, &self.mailbox);
+                self.chain.watcher.watch(hash, &self.signals.mailbox);
             }
         }
         steps::track::look_up_all(self).await;
-        if std::mem::take(&mut self.missed_events) {
+        if std::mem::take(&mut self.progress.missed_events) {
             self.handle_event(LaneEvent::Reorged { from: 0 });
         }
         Ok(())
     }
 
     fn drain_inbox(&mut self) {
-        while let Some(event) = self.inbox.try_recv() {
+        while let Some(event) = self.signals.inbox.try_recv() {
             self.handle_event(event);
         }
     }
@@ -454,22 +337,22 @@ impl Lane {
         match event {
             // Posted only for submitters that are not paused.
             LaneEvent::Work => {
-                self.more_queued = true;
-                self.paused = false;
+                self.rows.more_queued = true;
+                self.rows.paused = false;
             }
-            LaneEvent::MaybeWork => self.more_queued = true,
-            LaneEvent::Reload => self.reload = true,
-            LaneEvent::Paused(paused) => self.paused = paused,
-            LaneEvent::Shared(shared) => self.reload |= shared != self.sharing.enabled,
+            LaneEvent::MaybeWork => self.rows.more_queued = true,
+            LaneEvent::Reload => self.progress.reload = true,
+            LaneEvent::Paused(paused) => self.rows.paused = paused,
+            LaneEvent::Shared(shared) => self.progress.reload |= shared != self.sharing.enabled,
             LaneEvent::Included(receipt) => steps::track::included(self, receipt),
             LaneEvent::HeightReached => {
-                if self.reverts.is_checking() {
+                if self.prepare.reverts.is_checking() {
                     // It is checked again at the new head.
-                    self.hold_until = None;
+                    self.prepare.hold_until = None;
                 }
             }
             LaneEvent::Reorged { from } => {
-                self.reverts.replaced_from(from);
+                self.prepare.reverts.replaced_from(from);
                 steps::track::reorged(self, from);
             }
             LaneEvent::Diagnosed(found) => steps::diagnose::apply(self, found),
@@ -479,8 +362,8 @@ impl Lane {
                 tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
                     worker.id = %self.context.worker_id, fencing_token = self.lease.token().0,
                     "lane mailbox overflowed; lane reloads its rows");
-                self.reload = true;
-                self.missed_events = true;
+                self.progress.reload = true;
+                self.progress.missed_events = true;
                 self.inspections = Default::default();
             }
         }
@@ -490,10 +373,15 @@ impl Lane {
         self.lease.key().address
     }
 
+    /// An intent changed state: another step may advance it further.
+    pub(crate) fn step_again(&mut self) {
+        self.progress.moved = true;
+    }
+
     /// Reloads the rows before the next step: they may be newer than memory.
     pub(crate) fn request_reload(&mut self) {
-        self.reload = true;
-        self.moved = true;
+        self.progress.reload = true;
+        self.progress.moved = true;
     }
 
     /// Whether the profile allows replacing the transaction of an assigned nonce.
@@ -502,16 +390,12 @@ impl Lane {
     }
 
     pub(crate) fn is_protected(&self) -> bool {
-        self.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some())
+        self.rows.sequence.as_ref().is_some_and(|sequence| sequence.protect.is_some())
     }
 
     /// Adds a domain event; it is published after the commit.
     pub(crate) fn emit_event(&mut self, tx_id: Option<TxId>, kind: EventKind) {
-        let last = self.events.iter_mut().rev().find(|event| event.tx_id == tx_id);
-        if last.is_some_and(|event| event.kind.absorb(&kind)) {
-            return;
-        }
-        self.events.push(Event { submitter: self.lease.key(), tx_id, kind });
+        self.pending.event(self.lease.key(), tx_id, kind);
     }
 }
 

@@ -1,14 +1,18 @@
 //! Types of a lane: its shared context, its commands and result, and its state.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use gapless_domain::{Nonce, TxId, U256, WorkerId};
+use gapless_domain::{Nonce, Policy, TxId, WorkerId};
 use gapless_events::EventPublisher;
-use gapless_store::{ExternalNonces, Lease, LeaseTag, Move};
+use gapless_signer::Signer;
+use gapless_store::{Cursor, ExternalNonces, Lease, LeaseTag};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::reader::Reader;
+use crate::watcher::{Inbox, Mailbox};
 use crate::writer::Writer;
 
 /// What all lanes of a process share.
@@ -60,6 +64,20 @@ pub(crate) struct Sequence {
     pub(crate) delegated: bool,
 }
 
+impl Sequence {
+    pub(super) fn loaded(cursor: Cursor) -> Sequence {
+        Sequence {
+            start: cursor.start,
+            next: cursor.next,
+            protect: cursor.protect,
+            max_in_flight: cursor.max_in_flight,
+            in_flight: None,
+            open_from: cursor.open_from,
+            delegated: cursor.delegated,
+        }
+    }
+}
+
 /// State of the lane of a shared key about its other users.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
@@ -67,8 +85,6 @@ pub(crate) struct Sharing {
     pub(crate) enabled: bool,
     /// External nonces: the newest stored ones, and those found since.
     pub(crate) known: Vec<ExternalNonces>,
-    /// Found and not stored yet.
-    pub(crate) found: Vec<ExternalNonces>,
     /// When the chain's transaction counts were last read and accepted before a nonce was assigned.
     pub(crate) counted_at: Option<Instant>,
     /// A count far beyond the sequence, and when it was first seen.
@@ -86,16 +102,50 @@ pub(crate) struct Sharing {
     pub(crate) lost_check_pause: Duration,
 }
 
-/// A change of an intent that has no nonce, and the trace it belongs to.
-#[derive(Clone, Debug)]
-pub(crate) struct QueuedMove {
-    pub(crate) change: Move,
-    pub(crate) trace: Option<String>,
+/// What signs for the submitter.
+#[derive(Debug)]
+pub(crate) struct Signing {
+    /// Wrapped in a `PolicySigner` if the submitter has a policy.
+    pub(crate) signer: Arc<dyn Signer>,
+    /// `None`: no restrictions.
+    pub(crate) policy: Option<Arc<Policy>>,
 }
 
-/// Balance of the sender as last read, minus the cost of attempts since.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Funds {
-    pub(crate) left: U256,
-    pub(crate) read_at: Instant,
+/// How a lane learns of changes.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    /// Given to the watcher.
+    pub(crate) mailbox: Mailbox,
+    pub(super) inbox: Inbox,
+    /// Changes when a node recovered.
+    pub(super) recovered: watch::Receiver<u64>,
+}
+
+/// What the fleet sees of a running lane.
+#[derive(Debug, Default)]
+pub(crate) struct LaneStatus {
+    /// The lane has nothing to do. The fleet only uses it to post work notifications early.
+    pub(crate) idle: AtomicBool,
+    /// The head of its queue is blocked, and no nonce is open.
+    pub(crate) blocked: AtomicBool,
+}
+
+/// State of the lane's loop.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// An intent changed state during the step: another step may advance it further.
+    pub(super) moved: bool,
+    /// The rows are read again before the next step.
+    pub(super) reload: bool,
+    /// Events were dropped: after the reload, the blocks of all receipts are checked.
+    pub(super) missed_events: bool,
+    /// The outcome of the last commit is unknown.
+    pub(super) commit_unknown: bool,
+    /// Pause before the rows are reloaded after an error; grows while errors last.
+    pub(super) retry_pause: Duration,
+    pub(super) idle_since: Option<Instant>,
+    /// Since when the chain is halted.
+    pub(super) halted_since: Option<Instant>,
+    /// The open intent last reported as waiting for a node.
+    pub(super) reported_waiting: Option<TxId>,
 }

@@ -21,11 +21,11 @@ impl Lane {
     pub(super) async fn wait(&mut self, until: Option<Instant>) {
         let halted = self.chain.halted().is_some();
         tokio::select! {
-            event = self.inbox.recv() => if let Some(event) = event { self.handle_event(event) },
+            event = self.signals.inbox.recv() => if let Some(event) = event { self.handle_event(event) },
             () = sleep_until(until) => {}
             () = self.chain.usable(), if halted => {}
             // The sender lives as long as the chain.
-            _ = self.recovered.changed() => steps::recover::schedule(self),
+            _ = self.signals.recovered.changed() => steps::recover::schedule(self),
         }
     }
 
@@ -33,9 +33,9 @@ impl Lane {
     pub(super) async fn pause(&mut self, pause: Duration) {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = self.recovered.changed() => {
+            _ = self.signals.recovered.changed() => {
                 steps::recover::schedule(self);
-                self.retry_pause = Duration::ZERO;
+                self.progress.retry_pause = Duration::ZERO;
             }
         }
     }
@@ -44,31 +44,34 @@ impl Lane {
     pub(super) fn next_step(&mut self, allowed: Allowed) -> NextStep {
         let now = Instant::now();
         let free = allowed != Allowed::Nothing;
-        let lazy = self.lazy_since.map(|since| since + LAZY);
+        let lazy = self.pending.lazy_since.map(|since| since + LAZY);
         let due = steps::submit::next_due(self).filter(|_| free);
         let replace = steps::replace::next_time(self).filter(|_| free);
         let alarm = steps::stuck::next_time(self).filter(|_| free);
         let reserved = steps::reserve::next_time(self).filter(|_| free);
         let stale = steps::track::next_stale(self);
         let may_assign = allowed == Allowed::Everything;
-        let hold = self.hold_until.filter(|_| may_assign && !self.paused && !self.queue.is_empty());
-        let passed = self.passed.next_time().filter(|_| may_assign && !self.paused);
+        let hold = self
+            .prepare
+            .hold_until
+            .filter(|_| may_assign && !self.rows.paused && !self.rows.queue.is_empty());
+        let passed = self.prepare.passed.next_time().filter(|_| may_assign && !self.rows.paused);
         let others = steps::shared_key::next_time(self);
         let diagnose = steps::diagnose::next_time(self);
-        let retry = self.receipt_retry.map(|(at, _)| at);
+        let retry = self.track.receipt_retry.map(|(at, _)| at);
         let recover = steps::recover::next_time(self).filter(|_| free);
         let key = self.key.recheck_at();
         let next =
             [lazy, due, replace, alarm, reserved, stale, hold, passed, others, diagnose, retry, recover, key];
         let next = next.into_iter().flatten().min();
         let idle = self.is_idle();
-        self.idle.store(idle, Ordering::Relaxed);
-        self.blocked.store(self.is_blocked(), Ordering::Relaxed);
+        self.status.idle.store(idle, Ordering::Relaxed);
+        self.status.blocked.store(self.is_blocked(), Ordering::Relaxed);
         if !idle {
-            self.idle_since = None;
+            self.progress.idle_since = None;
             return NextStep::Wait(next);
         }
-        let idle_until = *self.idle_since.get_or_insert(now) + self.context.linger;
+        let idle_until = *self.progress.idle_since.get_or_insert(now) + self.context.linger;
         if now >= idle_until {
             NextStep::Done
         } else {
@@ -78,18 +81,22 @@ impl Lane {
 
     /// Nothing is open, and the head of the queue is blocked.
     fn is_blocked(&self) -> bool {
-        let head = self.queue.front();
-        let blocked = head.map_or(!self.passed.is_empty(), |head| head.blocked.is_some());
-        let alone = self.open.is_empty() && self.queued_moves.is_empty();
-        alone && blocked && !self.paused && !self.is_protected() && !self.key.is_doubted()
+        let head = self.rows.queue.front();
+        let blocked = head.map_or(!self.prepare.passed.is_empty(), |head| head.blocked.is_some());
+        let alone = self.rows.open.is_empty() && !self.pending.moves_queued();
+        alone && blocked && !self.rows.paused && !self.is_protected() && !self.key.is_doubted()
     }
 
     /// Nothing is open, queued, protected or in doubt.
     fn is_idle(&self) -> bool {
-        let queued = !self.queue.is_empty() || !self.passed.is_empty();
-        let waiting = queued && !self.paused;
+        let queued = !self.rows.queue.is_empty() || !self.prepare.passed.is_empty();
+        let waiting = queued && !self.rows.paused;
         let protected = self.is_protected();
-        self.open.is_empty() && !waiting && !protected && !self.key.is_doubted() && self.lazy_since.is_none()
+        self.rows.open.is_empty()
+            && !waiting
+            && !protected
+            && !self.key.is_doubted()
+            && self.pending.lazy_since.is_none()
     }
 }
 

@@ -61,7 +61,7 @@ impl BlockSearch {
 }
 
 pub(super) async fn find_consumer(lane: &mut Lane, index: usize) -> Consumer {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let (nonce, hashes) = (tx.intent.nonce, tx.hashes());
     if let Some(receipt) = receipt(lane, &hashes, None).await {
         return Consumer::Ours(receipt);

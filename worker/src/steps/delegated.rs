@@ -17,12 +17,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Reads the account's code after each load and then every `CHECK_INTERVAL`, only if the configured window is above
 /// one. If the request fails, the last known value stays.
 pub(crate) async fn check(lane: &mut Lane) {
-    let fresh = lane.code_seen.is_some_and(|at| at.elapsed() < CHECK_INTERVAL);
-    let known = lane.sequence.as_ref().is_some_and(|sequence| sequence.delegated);
+    let fresh = lane.prepare.code_seen.is_some_and(|at| at.elapsed() < CHECK_INTERVAL);
+    let known = lane.rows.sequence.as_ref().is_some_and(|sequence| sequence.delegated);
     if fresh || (lane.configured_window() <= 1 && !known) {
         return;
     }
-    lane.code_seen = Some(Instant::now());
+    lane.prepare.code_seen = Some(Instant::now());
     match lane.chain.connector.delegation(lane.address()).await {
         Ok(delegate) => set_delegated(lane, delegate.is_some()),
         Err(error) => {
@@ -35,17 +35,17 @@ pub(crate) async fn check(lane: &mut Lane) {
 /// A node refused a second pending transaction of this account, or misses a lower nonce. That is enough for a window
 /// of one until the code is read again: the delegation may still be pending.
 pub(crate) fn refused(lane: &mut Lane, index: usize) {
-    lane.code_seen = Some(Instant::now());
+    lane.prepare.code_seen = Some(Instant::now());
     set_delegated(lane, true);
     resend_lower(lane, index);
 }
 
 /// An intent that was refused because of an earlier one is sent when it becomes the oldest, before its backoff ends.
 pub(crate) fn advance(lane: &mut Lane) {
-    if !lane.sequence.as_ref().is_some_and(|sequence| sequence.delegated) {
+    if !lane.rows.sequence.as_ref().is_some_and(|sequence| sequence.delegated) {
         return;
     }
-    let Some(oldest) = lane.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
+    let Some(oldest) = lane.rows.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
     if oldest.intent.sub_state.as_deref() == Some(LIMIT) && !oldest.is_accepted && !oldest.was_first {
         oldest.was_first = true;
         oldest.due = Instant::now();
@@ -53,7 +53,8 @@ pub(crate) fn advance(lane: &mut Lane) {
 }
 
 fn set_delegated(lane: &mut Lane, delegated: bool) {
-    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| sequence.delegated != delegated) else {
+    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| sequence.delegated != delegated)
+    else {
         return;
     };
     sequence.delegated = delegated;

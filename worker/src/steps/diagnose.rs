@@ -41,13 +41,13 @@ pub(crate) fn begin(lane: &mut Lane) {
         return;
     }
     let interval = lane.chain.config.mempool.diagnose.interval;
-    let due = lane.open.iter().filter(|tx| tx.is_pending() && tx.unmined_since + interval <= now);
+    let due = lane.rows.open.iter().filter(|tx| tx.is_pending() && tx.unmined_since + interval <= now);
     let targets: Vec<Target> = due
         .take(MAX_INTENTS)
         .map(|tx| Target { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
         .collect();
     lane.inspections = Inspections { running: true, last: Some(now) };
-    let (sender, mailbox) = (lane.address(), lane.mailbox.clone());
+    let (sender, mailbox) = (lane.address(), lane.signals.mailbox.clone());
     tokio::spawn(async move {
         let hashes: Vec<H256> = targets.iter().flat_map(|one| one.hashes.iter().copied()).collect();
         let survey = inspector.inspect(sender, &hashes).await;
@@ -59,7 +59,7 @@ pub(crate) fn begin(lane: &mut Lane) {
 /// When the next inspection is due; `None` while one is running, or if diagnosis is off.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     lane.chain.inspector.as_ref().filter(|_| !lane.inspections.running)?;
-    let since = lane.open.iter().filter(|tx| tx.is_pending()).map(|tx| tx.unmined_since).min()?;
+    let since = lane.rows.open.iter().filter(|tx| tx.is_pending()).map(|tx| tx.unmined_since).min()?;
     Some(since.max(lane.inspections.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
 }
 
@@ -69,9 +69,9 @@ pub(crate) fn apply(lane: &mut Lane, diagnoses: Vec<(TxId, Diagnosis)>) {
     for (tx_id, diagnosis) in diagnoses {
         metrics::counter!(m::MEMPOOL_DIAGNOSES_TOTAL, "verdict" => diagnosis.verdict.as_str()).increment(1);
         let is_target = |tx: &OpenTx| tx.is_unmined() && tx.intent.tx_id == tx_id;
-        let Some(index) = lane.open.iter().position(is_target) else { continue };
+        let Some(index) = lane.rows.open.iter().position(is_target) else { continue };
         act(lane, index, diagnosis.verdict);
-        let tx = &mut lane.open[index];
+        let tx = &mut lane.rows.open[index];
         if tx.diagnosed(diagnosis.clone()) {
             tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                 tx.id = %tx_id, tx.hash = ?tx.intent.tx_hash, verdict = diagnosis.verdict.as_str(),
@@ -82,7 +82,7 @@ pub(crate) fn apply(lane: &mut Lane, diagnoses: Vec<(TxId, Diagnosis)>) {
 
 /// Acts on a diagnosis, if enabled. Nodes may be wrong or malicious: each action is harmless if the verdict is wrong.
 fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
-    if !lane.chain.config.mempool.diagnose.act || !lane.open[index].is_pending() {
+    if !lane.chain.config.mempool.diagnose.act || !lane.rows.open[index].is_pending() {
         return;
     }
     let action = match verdict {
@@ -90,12 +90,12 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
         Verdict::InMempool | Verdict::ProbablyLost
             if may_raise(lane, index) && is_below_base_fee(lane, index) =>
         {
-            lane.open[index].speed_up = true;
+            lane.rows.open[index].speed_up = true;
             "bump"
         }
         // Resends the same bytes before the timer does.
         Verdict::ProbablyLost => {
-            lane.open[index].send_all_now(Instant::now());
+            lane.rows.open[index].send_all_now(Instant::now());
             "resend"
         }
         // Only triggers the key check; transaction counts and blocks decide. Shared keys are checked regularly anyway.
@@ -107,17 +107,17 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
     };
     metrics::counter!(m::MEMPOOL_ACTIONS_TOTAL, "action" => action).increment(1);
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, tx.id = %lane.open[index].intent.tx_id, verdict = verdict.as_str(), action,
+        fencing_token = lane.lease.token().0, tx.id = %lane.rows.open[index].intent.tx_id, verdict = verdict.as_str(), action,
         "mempool diagnosis acted on");
 }
 
 fn may_raise(lane: &Lane, index: usize) -> bool {
-    lane.may_replace() && lane.open[index].intent.ending.is_none() && replace::may_bump(lane, index)
+    lane.may_replace() && lane.rows.open[index].intent.ending.is_none() && replace::may_bump(lane, index)
 }
 
 /// Whether the highest fee cap offered so far is below the base fee of the head.
 fn is_below_base_fee(lane: &Lane, index: usize) -> bool {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let offered = tx.intent.attempts.iter().map(|attempt| attempt.fees().cap()).max();
     let base_fee = lane.chain.watcher.pricing_head().base_fee;
     tx.underpriced || offered.zip(base_fee).is_some_and(|(offered, base_fee)| offered < base_fee)

@@ -3,7 +3,7 @@
 
 use gapless_chain::{BlockId, BlockTag, MinedTx};
 use gapless_domain::{EventKind, Nonce, TxState};
-use gapless_store::{AskedBy, DoneAction, OperatorAction, TakenBy};
+use gapless_store::{AskedBy, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
 use super::{attribution, protect, shared_key, track};
@@ -14,8 +14,8 @@ type Outcome = Result<String, String>;
 
 /// Returns whether there was any request.
 pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
-    let any = !lane.actions.is_empty();
-    while let Some(action) = lane.actions.first().cloned() {
+    let any = !lane.rows.actions.is_empty();
+    while let Some(action) = lane.rows.actions.first().cloned() {
         let outcome = match action.action {
             OperatorAction::Release => release(lane),
             OperatorAction::Adopt => adopt(lane, action.taken_by).await?,
@@ -26,23 +26,23 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, action = ?action.action, reason = action.reason, outcome = ?outcome,
             "operator request executed");
-        lane.done_actions.push(DoneAction { asked_by: AskedBy::Audit(action.audit_id), outcome });
-        lane.actions.remove(0);
+        lane.pending.finish_request(AskedBy::Audit(action.audit_id), outcome);
+        lane.rows.actions.remove(0);
         lane.flush().await?;
-        lane.more_queued = true;
+        lane.rows.more_queued = true;
     }
     Ok(any)
 }
 
 /// Continues with the sequence unchanged. If the key really was used externally, the next check enters PROTECT again.
 fn release(lane: &mut Lane) -> Outcome {
-    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| sequence.protect.is_some()) else {
+    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| sequence.protect.is_some()) else {
         return Err("not in PROTECT: nothing to release".to_owned());
     };
     sequence.protect = None;
     let next = sequence.next;
     let now = Instant::now();
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
+    for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Submitted);
         tx.suspected = None;
         tx.start_waiting(now);
@@ -56,7 +56,7 @@ fn release(lane: &mut Lane) -> Outcome {
 /// back to the head of the queue: their bytes can never be mined, so a new nonce executes them only once. Refused
 /// while any consumed nonce is unexplained: that intent may have been executed already.
 async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, StepError> {
-    if lane.sequence.is_some() {
+    if lane.rows.sequence.is_some() {
         if !lane.is_protected() && !lane.key.is_doubted() {
             return Ok(Err("neither in PROTECT nor SUSPECT: nothing to adopt".to_owned()));
         }
@@ -91,12 +91,12 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
         open_from: Nonce(latest),
         delegated: false,
     };
-    let sequence = lane.sequence.get_or_insert(start);
+    let sequence = lane.rows.sequence.get_or_insert(start);
     sequence.start = Nonce(latest);
     sequence.next = Nonce(sequence.next.0.max(latest));
     sequence.protect = None;
     let next = sequence.next;
-    lane.queue.clear();
+    lane.rows.queue.clear();
     lane.key.evidence.suspicion = None;
     lane.key.reset_check();
     Ok(Ok(format!("adopted; the sequence continues at {next}, {displaced} intents went back to the queue")))
@@ -123,7 +123,7 @@ async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
     if !found.proved.iter().any(|tx| is_it(&tx)) {
         return Err(format!("block {number} contains no transaction {tx_hash:#x} of this submitter"));
     }
-    if lane.open.iter().any(|tx| tx.hashes().contains(&tx_hash)) {
+    if lane.rows.open.iter().any(|tx| tx.hashes().contains(&tx_hash)) {
         lane.key.search.add(found.proved, found.unproved);
         return Err(format!("{tx_hash:#x} is our own transaction and is being tracked"));
     }
@@ -136,14 +136,14 @@ async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
 
 /// The chain's count, if no external transaction is pending and a reorg can no longer lower it.
 async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepError> {
-    let next = lane.sequence.as_ref().map(|sequence| sequence.next);
+    let next = lane.rows.sequence.as_ref().map(|sequence| sequence.next);
     let Some(at) = protect::count_at_head(lane, next.unwrap_or(Nonce(0))).await else {
         return Ok(Err("no node returned the transaction count at the head; retry later".to_owned()));
     };
     let pending = lane.chain.connector.transaction_count(lane.address(), BlockTag::Pending).await?;
     let in_pool =
         |tx: &&OpenTx| tx.state() != TxState::Protect && tx.intent.receipt.is_none() && !tx.is_reserved();
-    let ours = lane.open.iter().filter(in_pool).count() as u64;
+    let ours = lane.rows.open.iter().filter(in_pool).count() as u64;
     if pending > at.count + ours {
         let external = pending - at.count - ours;
         return Ok(Err(format!(
@@ -159,15 +159,15 @@ async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepErr
 
 /// The oldest open intent, if the window does not reach from its nonce to the next nonce after adoption.
 fn oldest_outside_window(lane: &Lane, latest: u64) -> Option<&OpenTx> {
-    let next = lane.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
-    let oldest = lane.open.iter().find(|tx| tx.state() != TxState::Protect)?;
+    let next = lane.rows.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
+    let oldest = lane.rows.open.iter().find(|tx| tx.state() != TxState::Protect)?;
     let distance = latest.saturating_sub(oldest.intent.nonce.0);
     (latest > next && distance > u64::from(lane.window())).then_some(oldest)
 }
 
 fn displace(lane: &mut Lane) -> usize {
     let mut displaced = 0;
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
+    for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         shared_key::displace(tx);
         displaced += 1;
     }

@@ -6,7 +6,7 @@
 
 use gapless_domain::policy::Breach;
 use gapless_domain::{Payload, TxError, TxId, TxState};
-use gapless_store::{PolicyDecision, PolicyNote};
+use gapless_store::PolicyNote;
 
 use super::prepare::draft::Refusal;
 use crate::lane::{Lane, StepError};
@@ -20,7 +20,7 @@ pub(super) async fn check(
     tx_id: TxId,
     payload: &Payload,
 ) -> Result<Result<Count, Refusal>, StepError> {
-    let Some(policy) = lane.policy.clone() else { return Ok(Ok(None)) };
+    let Some(policy) = lane.signing.policy.clone() else { return Ok(Ok(None)) };
     if let Err(breach) = policy.check(lane.address(), payload) {
         return Ok(Err(refuse(lane, tx_id, &breach)));
     }
@@ -32,8 +32,7 @@ pub(super) async fn check(
         return Ok(Ok(None));
     }
     // Plus what this lane has counted and not written yet. No other worker counts: this one has the lease.
-    let unwritten = lane.policy_notes.iter().filter(|note| note.decision == PolicyDecision::Counted);
-    let spent = unwritten.fold(today.total, |sum, note| sum.saturating_add(note.value));
+    let spent = lane.pending.counted_values().fold(today.total, |sum, value| sum.saturating_add(value));
     match policy.check_day(payload, spent) {
         Ok(()) => Ok(Ok(Some(PolicyNote::counted(tx_id, lane.context.worker_id.clone(), payload, limit)))),
         Err(breach) => Ok(Err(refuse(lane, tx_id, &breach))),
@@ -41,19 +40,19 @@ pub(super) async fn check(
 }
 
 fn refuse(lane: &mut Lane, tx_id: TxId, breach: &Breach) -> Refusal {
-    lane.policy_notes.push(PolicyNote::refused(tx_id, lane.context.worker_id.clone(), breach));
+    lane.pending.policy([PolicyNote::refused(tx_id, lane.context.worker_id.clone(), breach)]);
     Refusal::Final { state: TxState::Failed, sub_state: "policy", error: breach.error() }
 }
 
 /// Why the policy forbids a replacement with the same payload, if it does: it may have become stricter since the
 /// intent was allowed. The earlier bytes are still sent. The refusal is recorded once per load of the rows.
 pub(super) fn forbids_replacement(lane: &mut Lane, index: usize) -> Option<TxError> {
-    let policy = lane.policy.clone()?;
-    let tx_id = lane.open[index].intent.tx_id;
-    let breach = policy.check(lane.address(), &lane.open[index].intent.payload).err()?;
-    if !lane.open[index].refused_by_policy {
-        lane.open[index].refused_by_policy = true;
-        lane.policy_notes.push(PolicyNote::refused(tx_id, lane.context.worker_id.clone(), &breach));
+    let policy = lane.signing.policy.clone()?;
+    let tx_id = lane.rows.open[index].intent.tx_id;
+    let breach = policy.check(lane.address(), &lane.rows.open[index].intent.payload).err()?;
+    if !lane.rows.open[index].refused_by_policy {
+        lane.rows.open[index].refused_by_policy = true;
+        lane.pending.policy([PolicyNote::refused(tx_id, lane.context.worker_id.clone(), &breach)]);
     }
     Some(breach.error())
 }

@@ -95,7 +95,7 @@ impl KeyState {
 
 /// Whether new nonces may be assigned and bytes be sent. Rechecks a key in PROTECT for a false alarm.
 pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
-    let Some(sequence) = lane.sequence.clone() else { return Ok(Allowed::Everything) };
+    let Some(sequence) = lane.rows.sequence.clone() else { return Ok(Allowed::Everything) };
     if lane.sharing.enabled {
         shared_key::advance(lane).await?;
         return Ok(Allowed::Everything);
@@ -139,7 +139,7 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         && let Some(index) = unexplained(lane, latest).first()
     {
         // The search may take long; SUSPECT is shown meanwhile.
-        let tx_id = lane.open[*index].intent.tx_id;
+        let tx_id = lane.rows.open[*index].intent.tx_id;
         raise_suspicion(
             lane,
             Some(tx_id),
@@ -150,7 +150,7 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
     let counted = count_at_head(lane, next).await;
     let (mut reasons, mut consumed) = (Vec::new(), Vec::new());
     for index in unexplained(lane, latest) {
-        let tx_id = lane.open[index].intent.tx_id;
+        let tx_id = lane.rows.open[index].intent.tx_id;
         let unsure = |why: String| format!("the nonce of intent {tx_id} is consumed, but {why}");
         match attribution::find_consumer(lane, index).await {
             Consumer::Ours(receipt) => track::included(lane, receipt),
@@ -174,7 +174,7 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         let (index, tx) = consumed[0];
         let detail = format!(
             "transaction {:#x} in block {} consumed the nonce of intent {}",
-            tx.tx_hash, tx.block.number, lane.open[index].intent.tx_id
+            tx.tx_hash, tx.block.number, lane.rows.open[index].intent.tx_id
         );
         protect(lane, USED_OUTSIDE, &detail, Some(tx.tx_hash));
         lane.key.evidence.suspicion = (!reasons.is_empty()).then(|| reasons.join("; "));
@@ -199,7 +199,7 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
         return clear_suspicion(lane).await;
     }
     if is_second_check {
-        let concerned = unexplained(lane, latest).first().map(|index| lane.open[*index].intent.tx_id);
+        let concerned = unexplained(lane, latest).first().map(|index| lane.rows.open[*index].intent.tx_id);
         raise_suspicion(lane, concerned, reasons.join("; ")).await?;
     }
     lane.key.schedule_recheck(MAX_SUSPECT_PAUSE);
@@ -209,7 +209,7 @@ async fn check(lane: &mut Lane, next: Nonce) -> Result<Allowed, StepError> {
 /// Unmined open intents without a receipt whose nonce the chain counts as used.
 fn unexplained(lane: &Lane, count: u64) -> Vec<usize> {
     let is_open = |tx: &OpenTx| tx.intent.receipt.is_none() && tx.is_unmined();
-    let open = lane.open.iter().enumerate().filter(|(_, tx)| is_open(tx) && tx.intent.nonce.0 < count);
+    let open = lane.rows.open.iter().enumerate().filter(|(_, tx)| is_open(tx) && tx.intent.nonce.0 < count);
     open.map(|(index, _)| index).collect()
 }
 
@@ -224,7 +224,7 @@ async fn clear_suspicion(lane: &mut Lane) -> Result<Allowed, StepError> {
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             fencing_token = lane.lease.token().0, suspicion, "no longer SUSPECT: every consumed nonce is explained");
-        lane.more_queued = true;
+        lane.rows.more_queued = true;
         lane.flush().await?;
     }
     Ok(Allowed::Everything)
@@ -261,7 +261,8 @@ pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountA
         }
     };
     let at = CountAt { block: head.number, hash: head.hash, count };
-    let oldest = lane.open.iter().find(|tx| tx.intent.receipt.is_none()).map_or(next, |tx| tx.intent.nonce);
+    let oldest =
+        lane.rows.open.iter().find(|tx| tx.intent.receipt.is_none()).map_or(next, |tx| tx.intent.nonce);
     lane.key.evidence.bounds.counted(at, oldest, next);
     Some(at)
 }
@@ -277,7 +278,7 @@ async fn renew_old_bound(lane: &mut Lane, next: Nonce) {
 
 /// Before a resend by timer: updates the bounds, and requires a check if a nonce was consumed meanwhile.
 pub(super) async fn note_count(lane: &mut Lane) {
-    let Some(next) = lane.sequence.as_ref().map(|sequence| sequence.next) else { return };
+    let Some(next) = lane.rows.sequence.as_ref().map(|sequence| sequence.next) else { return };
     if lane.sharing.enabled {
         return;
     }
@@ -291,7 +292,7 @@ pub(super) async fn note_count(lane: &mut Lane) {
 /// Has the next step check the key, because the chain may not match the sequence.
 pub(super) fn require_check(lane: &mut Lane) {
     lane.key.checked = false;
-    lane.moved = true;
+    lane.step_again();
 }
 
 /// The highest known count at a final block: from a state that nodes still have, or from a count read when the block
@@ -313,7 +314,7 @@ pub(super) async fn final_count(lane: &Lane) -> Option<u64> {
 
 /// Creates the sequence at first use. An exclusive address with a history enters PROTECT instead.
 pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
-    if lane.sequence.is_some() {
+    if lane.rows.sequence.is_some() {
         return Ok(true);
     }
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
@@ -322,7 +323,7 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     let count = count?;
     // A shared key may have any history.
     let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
-    lane.sequence = Some(Sequence {
+    lane.rows.sequence = Some(Sequence {
         start,
         next: start,
         protect: None,
@@ -360,7 +361,7 @@ pub(super) fn lose_nonce(lane: &mut Lane, index: usize, by: &MinedTx) {
         "its nonce was consumed by external transaction {:#x} in block {}",
         by.tx_hash, by.block.number
     );
-    lane.open[index].lose_nonce(&detail, Instant::now());
+    lane.rows.open[index].lose_nonce(&detail, Instant::now());
 }
 
 fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_domain::H256>) {
@@ -371,7 +372,7 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_d
         fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
     lane.key.reset_check();
     lane.key.schedule_recheck(MAX_PAUSE);
-    if let Some(sequence) = &mut lane.sequence {
+    if let Some(sequence) = &mut lane.rows.sequence {
         sequence.protect = Some(reason);
     }
     // The event has only the cause; counts and nonces are for operators.
@@ -381,21 +382,21 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_d
 /// Searches for the consumers of all open, consumed nonces: our own transactions are tracked, and an intent whose
 /// nonce a final external transaction consumed enters PROTECT. Commits the result, and returns what is not explained.
 pub(super) async fn explain_open(lane: &mut Lane) -> Result<Vec<String>, StepError> {
-    let Some(next) = lane.sequence.as_ref().map(|sequence| sequence.next) else { return Ok(Vec::new()) };
+    let Some(next) = lane.rows.sequence.as_ref().map(|sequence| sequence.next) else { return Ok(Vec::new()) };
     let Some(at) = count_at_head(lane, next).await else {
         return Ok(vec!["no node returned the transaction count at the head".to_owned()]);
     };
     let mut reasons = Vec::new();
     let concerned = |tx: &OpenTx| tx.intent.receipt.is_none() && !tx.state().is_terminal();
-    for index in 0..lane.open.len() {
-        let tx = &lane.open[index];
+    for index in 0..lane.rows.open.len() {
+        let tx = &lane.rows.open[index];
         if !concerned(tx) || tx.intent.nonce.0 >= at.count {
             continue;
         }
         let tx_id = tx.intent.tx_id;
         match attribution::find_consumer(lane, index).await {
             Consumer::Ours(receipt) => track::included(lane, receipt),
-            Consumer::External { tx, is_final: true } if lane.open[index].state() != TxState::Protect => {
+            Consumer::External { tx, is_final: true } if lane.rows.open[index].state() != TxState::Protect => {
                 lose_nonce(lane, index, &tx);
             }
             Consumer::External { is_final: true, .. } => {}
@@ -451,13 +452,13 @@ async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), Ste
 
 /// Open intents in PROTECT: their nonce was consumed externally.
 pub(super) fn in_protect(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
-    lane.open.iter().filter(|tx| tx.state() == TxState::Protect)
+    lane.rows.open.iter().filter(|tx| tx.state() == TxState::Protect)
 }
 
 pub(super) async fn lift_protection(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         fencing_token = lane.lease.token().0, why, "protection lifted");
-    if let Some(sequence) = &mut lane.sequence {
+    if let Some(sequence) = &mut lane.rows.sequence {
         sequence.protect = None;
     }
     lane.key.reset_check();

@@ -54,8 +54,8 @@ pub(crate) fn schedule(lane: &mut Lane) {
     }
     let earliest = recovery.last.map_or(now, |last| (last + recovery.pause).max(now));
     recovery.due.get_or_insert(earliest);
-    lane.hold_until = None;
-    if let Some((at, _)) = &mut lane.receipt_retry {
+    lane.prepare.hold_until = None;
+    if let Some((at, _)) = &mut lane.track.receipt_retry {
         *at = now;
     }
 }
@@ -84,17 +84,17 @@ async fn resend_above_head(lane: &mut Lane) -> Result<(), StepError> {
     let Some(height) = lane.chain.watcher.fell_to() else { return Ok(()) };
     let interval = lane.chain.config.resubmit.interval;
     let above = |tx: &OpenTx| tx.intent.receipt.as_ref().is_some_and(|receipt| receipt.block_number > height);
-    let indices: Vec<usize> = (0..lane.open.len())
-        .filter(|index| lane.open[*index].state() == TxState::Tracking && above(&lane.open[*index]))
+    let indices: Vec<usize> = (0..lane.rows.open.len())
+        .filter(|index| lane.rows.open[*index].state() == TxState::Tracking && above(&lane.rows.open[*index]))
         .collect();
     if indices.is_empty() || !lane.chain.config.resubmit.enabled {
         return Ok(());
     }
-    indices.iter().for_each(|index| lane.open[*index].claim(interval));
+    indices.iter().for_each(|index| lane.rows.open[*index].claim(interval));
     lane.flush().await?;
     // The commit may have removed finished intents; the others keep their order.
-    for index in 0..lane.open.len() {
-        let tx = &mut lane.open[index];
+    for index in 0..lane.rows.open.len() {
+        let tx = &mut lane.rows.open[index];
         let mined = tx.intent.receipt.as_ref().map(|receipt| receipt.tx_hash);
         let attempt = tx.intent.attempts.iter().find(|attempt| Some(attempt.tx_hash()) == mined).cloned();
         let Some(attempt) = attempt.filter(|_| tx.state() == TxState::Tracking && tx.may_send) else {
@@ -116,7 +116,7 @@ async fn resend_above_head(lane: &mut Lane) -> Result<(), StepError> {
 
 /// When this step is due again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let unmined = lane.open.iter().any(OpenTx::is_pending);
+    let unmined = lane.rows.open.iter().any(OpenTx::is_pending);
     let settings = &lane.chain.config.resubmit;
     let two_blocks = two_blocks(lane);
     let checks = settings.enabled && settings.interval > two_blocks;
@@ -132,7 +132,7 @@ fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
     // `resubmit.enabled` applies only to bytes that a node has accepted; others are sent in any case.
     let enabled = lane.chain.config.resubmit.enabled;
     let mut count = 0;
-    for tx in lane.open.iter_mut().take_while(|tx| !tx.is_reserved()) {
+    for tx in lane.rows.open.iter_mut().take_while(|tx| !tx.is_reserved()) {
         if tx.is_unmined() && (enabled || !tx.is_accepted) {
             tx.send_again(now);
             count += 1;
@@ -146,7 +146,8 @@ fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
 
 /// Checks whether the node still has the oldest attempt after two block times without being mined.
 async fn check_mempool(lane: &mut Lane, now: Instant) {
-    let oldest = lane.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_accepted && !tx.is_reserved());
+    let oldest =
+        lane.rows.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_accepted && !tx.is_reserved());
     let Some(hash) = oldest.and_then(OpenTx::attempt).map(|attempt| attempt.tx_hash()) else {
         lane.recovery.check = None;
         return;
@@ -187,7 +188,7 @@ async fn check_mempool(lane: &mut Lane, now: Instant) {
 /// While no node returns the head, sent intents make no progress: records that as their wait reason.
 pub(crate) fn show_node_outage(lane: &mut Lane) {
     let outage = lane.chain.watcher.outage();
-    for tx in lane.open.iter_mut() {
+    for tx in lane.rows.open.iter_mut() {
         if !matches!(tx.state(), TxState::Submitted | TxState::Tracking) {
             continue;
         }

@@ -7,7 +7,7 @@ use gapless_chain::fees::scale;
 use gapless_chain::{CallOutcome, SubmitClass};
 use gapless_domain::bump::{BumpFacts, fitted, replacement_fees};
 use gapless_domain::{Ending, ErrorCode, Fees, Payload, TxError, TxState, U256, UnsignedTx};
-use gapless_store::{AskedBy, Attempt, AttemptKind, DoneAction};
+use gapless_store::{AskedBy, Attempt, AttemptKind};
 use tokio::time::Instant;
 
 use super::policy;
@@ -25,7 +25,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     }
     let now = Instant::now();
     apply_deadlines(lane, now);
-    let due: Vec<usize> = (0..lane.open.len()).filter(|index| is_due(lane, *index, now)).collect();
+    let due: Vec<usize> = (0..lane.rows.open.len()).filter(|index| is_due(lane, *index, now)).collect();
     for index in &due {
         match make(lane, *index).await {
             // In the commit of the attempt: the request is answered only once the attempt is persisted.
@@ -33,7 +33,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
                 finish(lane, *index, &Ok("an attempt with a higher price will be sent".to_owned()))
             }
             Ok(Made::Nothing(error)) => {
-                let tx = &mut lane.open[*index];
+                let tx = &mut lane.rows.open[*index];
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                     tx.id = %tx.intent.tx_id, code = error.code.as_str(), reason = error.message,
                     "no new attempt made; the current one stays");
@@ -43,17 +43,17 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             }
             Err(reason) => {
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %lane.open[*index].intent.tx_id, reason, "new attempt could not be made yet; retrying");
-                lane.open[*index].replace_at = Some(Instant::now() + RETRY);
+                    tx.id = %lane.rows.open[*index].intent.tx_id, reason, "new attempt could not be made yet; retrying");
+                lane.rows.open[*index].replace_at = Some(Instant::now() + RETRY);
             }
         }
     }
-    for index in 0..lane.open.len() {
+    for index in 0..lane.rows.open.len() {
         if wanted_from(lane, index).is_none() {
-            lane.open[index].unaffordable = None;
+            lane.rows.open[index].unaffordable = None;
         }
     }
-    if due.iter().any(|index| lane.open[*index].draft().is_some()) || !lane.done_actions.is_empty() {
+    if due.iter().any(|index| lane.rows.open[*index].draft().is_some()) || lane.pending.finishes_requests() {
         lane.flush().await?;
     }
     Ok(())
@@ -69,17 +69,17 @@ enum Made {
 
 /// Finishes the requests that wait for a new attempt of an intent.
 fn finish(lane: &mut Lane, index: usize, outcome: &Result<String, String>) {
-    for request_no in std::mem::take(&mut lane.open[index].speed_up_requests) {
+    for request_no in std::mem::take(&mut lane.rows.open[index].speed_up_requests) {
         let asked_by = AskedBy::TxRequest(request_no);
-        lane.done_actions.push(DoneAction { asked_by, outcome: outcome.clone() });
+        lane.pending.finish_request(asked_by, outcome.clone());
     }
 }
 
 /// Refuses speed-up requests of intents that are no longer unmined, in the commit of that state change.
 pub(crate) fn refuse_obsolete_requests(lane: &mut Lane) {
-    for index in 0..lane.open.len() {
-        let why = match lane.open[index].state() {
-            _ if is_unmined(&lane.open[index]) => continue,
+    for index in 0..lane.rows.open.len() {
+        let why = match lane.rows.open[index].state() {
+            _ if is_unmined(&lane.rows.open[index]) => continue,
             TxState::Protect | TxState::Queued => "its nonce was consumed by an external transaction",
             _ => "already mined",
         };
@@ -92,7 +92,7 @@ fn is_unmined(tx: &OpenTx) -> bool {
 }
 
 fn is_due(lane: &Lane, index: usize, now: Instant) -> bool {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     is_unmined(tx)
         && tx.attempt().is_some()
         && wanted_from(lane, index).is_some_and(|from| from <= now)
@@ -101,7 +101,7 @@ fn is_due(lane: &Lane, index: usize, now: Instant) -> bool {
 
 /// From when on this intent needs a new attempt; `None`: it does not.
 fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
-    let (tx, bump) = (&lane.open[index], &lane.chain.config.gasbump);
+    let (tx, bump) = (&lane.rows.open[index], &lane.chain.config.gasbump);
     if tx.speed_up || (tx.intent.ending.is_some() && !tx.is_placeholder()) {
         return Some(tx.last_attempt_at);
     }
@@ -113,8 +113,8 @@ fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
 pub(super) fn may_bump(lane: &Lane, index: usize) -> bool {
     let bump = &lane.chain.config.gasbump;
     // A later nonce cannot be mined before the oldest one.
-    let oldest = lane.open.iter().position(is_unmined) == Some(index);
-    bump.enabled && oldest && replacements(&lane.open[index]) < bump.max_attempts as usize
+    let oldest = lane.rows.open.iter().position(is_unmined) == Some(index);
+    bump.enabled && oldest && replacements(&lane.rows.open[index]) < bump.max_attempts as usize
 }
 
 /// Attempts beyond the first.
@@ -127,17 +127,18 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     if !lane.may_replace() {
         return None;
     }
-    let wanted = (0..lane.open.len()).filter(|index| is_unmined(&lane.open[*index])).filter_map(|index| {
-        let from = wanted_from(lane, index)?;
-        Some(lane.open[index].replace_at.map_or(from, |at| at.max(from)))
-    });
-    let deadlines = lane.open.iter().filter(|tx| is_unmined(tx) && tx.intent.ending.is_none());
+    let wanted =
+        (0..lane.rows.open.len()).filter(|index| is_unmined(&lane.rows.open[*index])).filter_map(|index| {
+            let from = wanted_from(lane, index)?;
+            Some(lane.rows.open[index].replace_at.map_or(from, |at| at.max(from)))
+        });
+    let deadlines = lane.rows.open.iter().filter(|tx| is_unmined(tx) && tx.intent.ending.is_none());
     wanted.chain(deadlines.filter_map(|tx| tx.intent.expires)).min()
 }
 
 /// An intent whose deadline passes while it is unmined is given up like a cancelled one.
 fn apply_deadlines(lane: &mut Lane, now: Instant) {
-    for tx in lane.open.iter_mut().filter(|tx| is_unmined(tx)) {
+    for tx in lane.rows.open.iter_mut().filter(|tx| is_unmined(tx)) {
         if tx.intent.expires.is_some_and(|at| at <= now) {
             let reason = "deadline passed before it was mined".to_owned();
             tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::DeadlinePassed, reason });
@@ -151,7 +152,7 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
     if !lane.may_replace() {
         return;
     }
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     if !tx.is_accepted && tx.has_first_bytes_only() {
         let reason = format!("rejected: {why}");
         tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::Unmineable, reason });
@@ -161,7 +162,7 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
 
 /// The node requires a higher price. A placeholder gets one; an intent only if gas bump is enabled.
 pub(crate) fn underpriced(lane: &mut Lane, index: usize) {
-    lane.open[index].underpriced = true;
+    lane.rows.open[index].underpriced = true;
     outbid(lane, index);
 }
 
@@ -169,7 +170,7 @@ pub(crate) fn underpriced(lane: &mut Lane, index: usize) {
 /// higher price. The number is limited, or a node that always refuses could raise the price without end.
 pub(crate) fn outbid(lane: &mut Lane, index: usize) {
     let most = lane.chain.config.gasbump.max_attempts as usize;
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     let placeholders =
         tx.intent.attempts.iter().filter(|attempt| attempt.kind() == AttemptKind::Placeholder).count();
     let is_newest = tx.attempt().is_some_and(|attempt| attempt.kind() == AttemptKind::Placeholder);
@@ -186,7 +187,7 @@ pub(crate) fn outbid(lane: &mut Lane, index: usize) {
 
 /// Signs a new attempt and adds it to the intent. Nothing is sent before the next commit.
 async fn make(lane: &mut Lane, index: usize) -> Result<Made, String> {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let (kind, payload) = match tx.intent.ending {
         Some(_) => (AttemptKind::Placeholder, placeholder(lane, tx)),
         None => (AttemptKind::Replacement, tx.intent.payload.clone()),
@@ -198,14 +199,14 @@ async fn make(lane: &mut Lane, index: usize) -> Result<Made, String> {
     if let Some(error) = forbidden {
         return Ok(Made::Nothing(error));
     }
-    if let Some(error) = above_node_fee_cap(&lane.open[index], kind) {
+    if let Some(error) = above_node_fee_cap(&lane.rows.open[index], kind) {
         return Ok(Made::Nothing(error));
     }
     let Some(fees) = price(lane, index, &payload, kind).await? else {
         let message = "the fee limits allow no higher price";
         return Ok(Made::Nothing(TxError::new(ErrorCode::FeeCapExceeded, message)));
     };
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let mut unsigned = UnsignedTx {
         chain_id: lane.chain.config.id,
         from: lane.address(),
@@ -217,17 +218,17 @@ async fn make(lane: &mut Lane, index: usize) -> Result<Made, String> {
     if let Some(error) = cannot_pay(lane, &unsigned).await? {
         return Ok(Made::Nothing(error));
     }
-    let mut draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
-    if lane.open[index].hashes().contains(&draft.tx_hash) {
+    let mut draft = lane.signing.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+    if lane.rows.open[index].hashes().contains(&draft.tx_hash) {
         // Identical to the unsent placeholder of the reservation. One more wei makes it a different attempt.
         unsigned.fees = fees.one_wei_more();
-        draft = lane.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
+        draft = lane.signing.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
     }
     let interval = lane.chain.config.resubmit.interval;
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %lane.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
+        tx.id = %lane.rows.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
         "new attempt for the same nonce");
-    lane.open[index].redraft(kind, draft, interval, Instant::now());
+    lane.rows.open[index].redraft(kind, draft, interval, Instant::now());
     Ok(Made::Attempt)
 }
 
@@ -255,7 +256,7 @@ async fn cannot_pay(lane: &Lane, unsigned: &UnsignedTx) -> Result<Option<TxError
         )));
     };
     let balance = lane.chain.connector.balance(lane.address()).await.map_err(|error| error.to_string())?;
-    let earlier = lane.open.iter().filter(|tx| is_unmined(tx) && tx.intent.nonce < unsigned.nonce);
+    let earlier = lane.rows.open.iter().filter(|tx| is_unmined(tx) && tx.intent.nonce < unsigned.nonce);
     let owed = earlier.fold(U256::zero(), |sum, tx| sum.saturating_add(tx.intent.max_cost));
     let left = balance.saturating_sub(owed);
     Ok((left < cost).then(|| {
@@ -284,7 +285,7 @@ async fn price(
     payload: &Payload,
     kind: AttemptKind,
 ) -> Result<Option<Fees>, String> {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let market_payload = Payload { max_fee_per_gas: None, max_priority_fee_per_gas: None, ..payload.clone() };
     let head = lane.chain.watcher.pricing_head();
     let market = lane.chain.fees.quote(lane.chain.connector.as_ref(), head, &market_payload).await;
@@ -313,7 +314,7 @@ async fn price(
 
 async fn gas_limit(lane: &Lane, index: usize, payload: &Payload, kind: AttemptKind) -> Result<U256, String> {
     if kind == AttemptKind::Replacement {
-        let signed = lane.open[index].gas_limit();
+        let signed = lane.rows.open[index].gas_limit();
         return signed.ok_or_else(|| "the gas limit of the earlier attempt is unknown".to_owned());
     }
     match lane.chain.connector.estimate_gas(lane.address(), payload).await {

@@ -1,7 +1,7 @@
 //! Executes client requests about an intent as the owner of the lease: cancel, speed up, rebroadcast.
 
 use gapless_domain::{Ending, ErrorCode, EventKind, TxError, TxState};
-use gapless_store::{AskedBy, DoneAction, Move, PendingTxRequest, TxAction};
+use gapless_store::{AskedBy, Move, PendingTxRequest, TxAction};
 use tokio::time::Instant;
 
 use crate::failpoint;
@@ -15,11 +15,11 @@ const FORBIDDEN: &str = "nonce.profile = stability_first forbids replacements an
 type Outcome = Result<String, String>;
 
 pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
-    if lane.tx_requests.is_empty() {
+    if lane.rows.tx_requests.is_empty() {
         return Ok(());
     }
     let mut speeds_up = false;
-    for request in std::mem::take(&mut lane.tx_requests) {
+    for request in std::mem::take(&mut lane.rows.tx_requests) {
         let outcome = match request.action {
             TxAction::Cancel => cancel(lane, &request),
             TxAction::SpeedUp => match speed_up(lane, &request) {
@@ -34,7 +34,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
         tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %request.tx_id, fencing_token = lane.lease.token().0, action = ?request.action,
             reason = request.reason, outcome = ?outcome, "request executed");
-        lane.done_actions.push(DoneAction { asked_by: AskedBy::TxRequest(request.request_no), outcome });
+        lane.pending.finish_request(AskedBy::TxRequest(request.request_no), outcome);
     }
     lane.flush().await?;
     if speeds_up {
@@ -47,7 +47,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
 /// wins.
 fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     let (may_replace, shared_key) = (lane.may_replace(), lane.sharing.enabled);
-    let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
+    let Some(tx) = lane.rows.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
         return cancel_queued(lane, request);
     };
     match tx.state() {
@@ -68,13 +68,13 @@ fn cancel(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
 }
 
 fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
-    if lane.queued_moves.iter().any(|queued| queued.change.tx_id == request.tx_id) {
+    if lane.pending.moves(request.tx_id) {
         return Ok(CANCELLED.to_owned());
     }
     if request.state != TxState::Queued {
         return Err("already final".to_owned());
     }
-    lane.queue.retain(|intent| intent.tx_id != request.tx_id);
+    lane.rows.queue.retain(|intent| intent.tx_id != request.tx_id);
     let error = TxError::new(ErrorCode::Cancelled, request.reason.clone());
     lane.emit_event(Some(request.tx_id), EventKind::ended(TxState::Cancelled, &error));
     if request.blocked {
@@ -82,13 +82,13 @@ fn cancel_queued(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
     }
     let change =
         Move { last_error: Some(error), ..Move::new(request.tx_id, TxState::Queued, TxState::Cancelled) };
-    lane.queued_moves.push(QueuedMove { change, trace: None });
+    lane.pending.move_queued(QueuedMove { change, trace: None });
     Ok(CANCELLED.to_owned())
 }
 
 /// Resends the newest attempt now, and older ones if no node accepts it.
 fn rebroadcast(lane: &mut Lane, request: &PendingTxRequest) -> Outcome {
-    match lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
+    match lane.rows.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) {
         Some(tx) if tx.is_reserved() => Err(RESERVED.to_owned()),
         Some(tx) if tx.is_unmined() => {
             tx.send_all_now(Instant::now());
@@ -104,7 +104,7 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Result<(), String> {
     if !lane.may_replace() {
         return Err(FORBIDDEN.to_owned());
     }
-    let Some(tx) = lane.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
+    let Some(tx) = lane.rows.open.iter_mut().find(|tx| tx.intent.tx_id == request.tx_id) else {
         return Err("no nonce assigned yet, or already final".to_owned());
     };
     match tx.state() {
@@ -113,7 +113,7 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Result<(), String> {
             tx.speed_up = true;
             tx.speed_up_requests.push(request.request_no);
             if !request.seen {
-                lane.seen_requests.push(request.request_no);
+                lane.pending.request_seen(request.request_no);
             }
             Ok(())
         }

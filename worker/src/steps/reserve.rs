@@ -15,12 +15,12 @@ use crate::failpoint;
 use crate::lane::{Lane, OpenTx, StepError};
 
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
-    for index in 0..lane.open.len() {
-        if lane.open[index].is_reserved() {
+    for index in 0..lane.rows.open.len() {
+        if lane.rows.open[index].is_reserved() {
             advance_one(lane, index).await?;
         }
     }
-    if lane.open.iter().any(|tx| tx.draft().is_some()) {
+    if lane.rows.open.iter().any(|tx| tx.draft().is_some()) {
         lane.flush().await?;
     }
     Ok(())
@@ -28,7 +28,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 
 /// When this step is due again.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    lane.open.iter().filter(|tx| tx.is_reserved()).filter_map(wake_at).min()
+    lane.rows.open.iter().filter(|tx| tx.is_reserved()).filter_map(wake_at).min()
 }
 
 fn wake_at(tx: &OpenTx) -> Option<Instant> {
@@ -42,7 +42,7 @@ fn wake_at(tx: &OpenTx) -> Option<Instant> {
 
 async fn advance_one(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     let now = Instant::now();
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     let Some(reservation) = tx.intent.reservation.clone() else { return Ok(()) };
     if tx.intent.ending.is_some() {
         // Cancelled by a request, or its deadline passed.
@@ -75,16 +75,16 @@ async fn use_answer(lane: &mut Lane, index: usize, answer: Answer) -> Result<(),
     failpoint::hit("answered");
     let drafted = draft_answer(lane, index, answer).await?;
     // The check excluded the cost at this nonce, so later intents must not use the cached balance.
-    lane.funds = None;
+    lane.prepare.funds = None;
     match drafted {
         Ok((draft, payload, count)) => {
-            lane.policy_notes.extend(count);
+            lane.pending.policy(count);
             let interval = lane.chain.config.resubmit.interval;
-            lane.open[index].use_reservation(draft, payload, interval, Instant::now());
+            lane.rows.open[index].use_reservation(draft, payload, interval, Instant::now());
         }
         Err(Refusal::Final { state, error, .. }) => end(lane, index, state, error, false),
         Err(Refusal::Wait { sub_state, error }) => {
-            let tx = &mut lane.open[index];
+            let tx = &mut lane.rows.open[index];
             if tx.intent.sub_state.as_deref() != Some(sub_state) {
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                     tx.id = %tx.intent.tx_id, sub_state, reason = error.message, "transaction for a reserved nonce waits");
@@ -103,7 +103,7 @@ async fn draft_answer(
     index: usize,
     answer: Answer,
 ) -> Result<Result<(SignedDraft, Payload, Count), Refusal>, StepError> {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let (tx_id, nonce, recorded) = (tx.intent.tx_id, tx.intent.nonce, tx.hashes());
     let (payload, signed) = match answer {
         Answer::Unsigned(payload) => (*payload, None),
@@ -128,7 +128,7 @@ async fn draft_answer(
 }
 
 fn end(lane: &mut Lane, index: usize, state: TxState, error: TxError, unanswered: bool) {
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, fencing_token = lane.lease.token().0, reason = error.message,
         "reservation ended; the placeholder will consume the nonce");

@@ -42,7 +42,7 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     if !lane.sharing.enabled {
         return None;
     }
-    let check = lane.sharing.check_at.filter(|_| lane.open.iter().any(OpenTx::is_unmined));
+    let check = lane.sharing.check_at.filter(|_| lane.rows.open.iter().any(OpenTx::is_unmined));
     let lost_check = lane.sharing.lost_check_at.filter(|_| protect::in_protect(lane).next().is_some());
     [check, lost_check].into_iter().flatten().min()
 }
@@ -76,13 +76,13 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
     let requested_at = Instant::now();
     let counts = read_counts(lane).await?;
     if !is_plausible(lane, counts) {
-        lane.hold_until = Some(Instant::now() + RECHECK);
+        lane.prepare.hold_until = Some(Instant::now() + RECHECK);
         return Ok(false);
     }
     skip_external(lane, counts);
     check_vacant_nonce(lane, counts);
     if lane.sharing.vacant.is_some() && lane.sharing.free.is_none() {
-        lane.hold_until = Some(Instant::now() + RECHECK);
+        lane.prepare.hold_until = Some(Instant::now() + RECHECK);
         return Ok(false);
     }
     lane.sharing.counted_at = Some(requested_at);
@@ -100,7 +100,7 @@ fn is_recent(lane: &Lane) -> bool {
 
 /// The cursor never decreases, so a count far above it must be confirmed by a second one after `RECHECK`.
 fn is_plausible(lane: &mut Lane, counts: Counts) -> bool {
-    let next = lane.sequence.as_ref().map_or(counts.pending, |sequence| sequence.next.0);
+    let next = lane.rows.sequence.as_ref().map_or(counts.pending, |sequence| sequence.next.0);
     if counts.pending <= next.saturating_add(FAR_AHEAD) {
         lane.sharing.far = None;
         return true;
@@ -116,7 +116,8 @@ fn is_plausible(lane: &mut Lane, counts: Counts) -> bool {
 
 /// All our nonces are below the cursor, so nonces between the cursor and a higher count were used externally.
 fn skip_external(lane: &mut Lane, counts: Counts) {
-    let Some(sequence) = lane.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0) else {
+    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0)
+    else {
         return;
     };
     let first = sequence.next;
@@ -136,19 +137,19 @@ fn record_external(lane: &mut Lane, range: ExternalNonces) {
     metrics::counter!(m::EXTERNAL_NONCES_TOTAL, "how" => how).increment(range.count());
     lane.emit_event(None, EventKind::External { how, count: range.count() });
     lane.sharing.known.push(range);
-    lane.sharing.found.push(range);
+    lane.pending.external(range);
 }
 
 /// An external nonce that the node no longer counts is vacant: its transaction was dropped, or removed by a reorg.
 /// All later nonces wait for it, so it is assigned to the next intent.
 fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
     let missing = Nonce(counts.pending);
-    let below_cursor = lane.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
+    let below_cursor = lane.rows.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
     // The start of the sequence is the count at first use, and those transactions were not final.
     let before_start = |start: Nonce| missing < start && start.0 - missing.0 <= BEFORE_START;
     let external = lane.sharing.known.iter().any(|range| range.contains(missing))
-        || lane.sequence.as_ref().is_some_and(|sequence| before_start(sequence.start));
-    let ours = lane.open.iter().any(|tx| tx.intent.nonce == missing);
+        || lane.rows.sequence.as_ref().is_some_and(|sequence| before_start(sequence.start));
+    let ours = lane.rows.open.iter().any(|tx| tx.intent.nonce == missing);
     if !below_cursor || !external || ours {
         lane.sharing.vacant = None;
         lane.sharing.free = None;
@@ -158,7 +159,7 @@ fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
         Some((nonce, since)) if nonce == missing => {
             if since.elapsed() >= VACANT_FOR {
                 lane.sharing.free = Some(missing);
-                lane.more_queued = true;
+                lane.rows.more_queued = true;
             }
         }
         _ => {
@@ -171,12 +172,12 @@ fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
 /// Suspects unmined intents whose nonce the chain counts as used, even if no node has refused it.
 async fn check_unmined(lane: &mut Lane) -> Result<(), StepError> {
     let is_early = lane.sharing.check_at.is_some_and(|at| Instant::now() < at);
-    if is_early || !lane.open.iter().any(OpenTx::is_unmined) {
+    if is_early || !lane.rows.open.iter().any(OpenTx::is_unmined) {
         return Ok(());
     }
     lane.sharing.check_at = Some(Instant::now() + CHECK_INTERVAL);
     let head = lane.chain.watcher.head();
-    let suspicious = lane.sharing.vacant.is_some() || lane.open.iter().any(|tx| tx.suspected.is_some());
+    let suspicious = lane.sharing.vacant.is_some() || lane.rows.open.iter().any(|tx| tx.suspected.is_some());
     if head == lane.sharing.checked_at_head && !suspicious {
         return Ok(());
     }
@@ -184,8 +185,8 @@ async fn check_unmined(lane: &mut Lane) -> Result<(), StepError> {
     let counts = read_counts(lane).await?;
     check_vacant_nonce(lane, counts);
     // Indices stay valid: no intent leaves the lane before the next commit.
-    for index in 0..lane.open.len() {
-        let tx = &lane.open[index];
+    for index in 0..lane.rows.open.len() {
+        let tx = &lane.rows.open[index];
         if tx.is_unmined() && tx.intent.nonce.0 < counts.latest {
             suspect(lane, index).await?;
         }
@@ -197,7 +198,7 @@ async fn check_unmined(lane: &mut Lane) -> Result<(), StepError> {
 pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     // The count was too old, or an external sender was faster: read it again before the next nonce.
     lane.sharing.counted_at = None;
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     match tx.suspected {
         None => {
             tx.suspected = Some(Instant::now());
@@ -220,24 +221,24 @@ async fn check_lost(lane: &mut Lane, index: usize) -> Result<(), StepError> {
         return Ok(());
     }
     lane.sharing.lost_check_at = None;
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "nonce of a shared key was consumed externally");
     tx.lose_nonce("its nonce was consumed by an external transaction", Instant::now());
-    lane.moved = true;
+    lane.step_again();
     Ok(())
 }
 
 /// Whether the attempts of an intent can never be mined: a final block contains another transaction at its nonce.
 /// That no node shows ours is not enough.
 async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
-    if lane.chain.watcher.saw_any(&lane.open[index].hashes()) {
+    if lane.chain.watcher.saw_any(&lane.rows.open[index].hashes()) {
         return Ok(false);
     }
-    let next = lane.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
+    let next = lane.rows.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
     protect::count_at_head(lane, next).await;
     let consumer = attribution::find_consumer(lane, index).await;
-    let tx_id = lane.open[index].intent.tx_id;
+    let tx_id = lane.rows.open[index].intent.tx_id;
     match consumer {
         Consumer::External { is_final, .. } => return Ok(is_final),
         Consumer::Ours(receipt) => track::included(lane, receipt),
@@ -259,14 +260,14 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
         return Ok(());
     }
     let mut displaced = false;
-    for index in 0..lane.open.len() {
-        if lane.open[index].state() != TxState::Protect || !is_dead(lane, index).await? {
+    for index in 0..lane.rows.open.len() {
+        if lane.rows.open[index].state() != TxState::Protect || !is_dead(lane, index).await? {
             continue;
         }
-        let tx = &mut lane.open[index];
+        let tx = &mut lane.rows.open[index];
         if tx.state_on_disk() != TxState::Protect {
             // PROTECT has to be committed first: the state machine allows no direct move.
-            lane.moved = true;
+            lane.step_again();
             continue;
         }
         let nonce = tx.intent.nonce;
@@ -276,8 +277,8 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
     }
     if displaced {
         lane.sharing.lost_check_pause = Duration::ZERO;
-        lane.queue.clear();
-        lane.more_queued = true;
+        lane.rows.queue.clear();
+        lane.rows.more_queued = true;
         lane.flush().await?;
     }
     lane.sharing.lost_check_at = None;

@@ -12,8 +12,8 @@ use crate::lane::{Lane, OpenTx};
 pub(crate) fn alarm(lane: &mut Lane) {
     let now = Instant::now();
     for index in 0..watched(lane) {
-        let Some(reason) = too_long(lane, &lane.open[index], now) else { continue };
-        let tx = &mut lane.open[index];
+        let Some(reason) = too_long(lane, &lane.rows.open[index], now) else { continue };
+        let tx = &mut lane.rows.open[index];
         let facts = facts(tx, now);
         tx.enter(TxState::Stuck);
         // A node's error is more specific than the elapsed time.
@@ -39,7 +39,7 @@ pub(crate) fn resume(lane: &mut Lane) {
         return;
     }
     let now = Instant::now();
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_reserved()) {
+    for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_reserved()) {
         let facts = facts(tx, now);
         let wanted = facts.replacements == 0 && tx.intent.ending.is_none();
         tx.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
@@ -48,15 +48,15 @@ pub(crate) fn resume(lane: &mut Lane) {
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
-    let candidates = lane.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
+    let candidates = lane.rows.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
     candidates.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
 }
 
 /// How many of the oldest open intents can become STUCK. A reserved nonce and all later ones are unsent and cannot,
 /// except for a reservation whose client has answered.
 fn watched(lane: &Lane) -> usize {
-    let sent = lane.open.iter().take_while(|tx| !tx.is_reserved()).count();
-    sent + usize::from(lane.open.get(sent).is_some_and(|tx| tx.answer_at.is_some()))
+    let sent = lane.rows.open.iter().take_while(|tx| !tx.is_reserved()).count();
+    sent + usize::from(lane.rows.open.get(sent).is_some_and(|tx| tx.answer_at.is_some()))
 }
 
 fn can_be_stuck(tx: &OpenTx) -> bool {
@@ -94,7 +94,7 @@ fn count_replacements(tx: &OpenTx) -> u32 {
 /// Executes the action, or marks it for a later step of the same pass.
 fn act(lane: &mut Lane, index: usize, action: StuckAction) {
     let allowed = lane.may_replace();
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     match action {
         StuckAction::Wait => {}
         // There is no attempt yet that could be resent or bumped.

@@ -29,11 +29,11 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
         lane.flush().await?;
     }
     for index in 0..sendable(lane).count() {
-        if !is_due(&lane.open[index], now) || !lane.open[index].may_send {
+        if !is_due(&lane.rows.open[index], now) || !lane.rows.open[index].may_send {
             continue;
         }
-        let earlier_waits = lane.open.iter().take(index).any(|tx| blocks_later(lane, tx));
-        if earlier_waits && !lane.open[index].is_accepted {
+        let earlier_waits = lane.rows.open.iter().take(index).any(|tx| blocks_later(lane, tx));
+        if earlier_waits && !lane.rows.open[index].is_accepted {
             break;
         }
         if !send(lane, index).await? {
@@ -49,7 +49,7 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 
 /// The open intents before the first reserved nonce.
 fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
-    lane.open.iter().take_while(|tx| !tx.is_reserved())
+    lane.rows.open.iter().take_while(|tx| !tx.is_reserved())
 }
 
 /// Whether later nonces have to wait for this one, because no node has accepted it yet. A nonce of a shared key that
@@ -90,7 +90,7 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) {
 fn claim_due(lane: &mut Lane, now: Instant) {
     let settings = lane.chain.config.resubmit.clone();
     let sendable = sendable(lane).count();
-    for tx in lane.open.iter_mut().take(sendable).filter(|tx| is_due(tx, now) && !tx.may_send) {
+    for tx in lane.rows.open.iter_mut().take(sendable).filter(|tx| is_due(tx, now) && !tx.may_send) {
         // `resubmit.enabled` applies to accepted bytes only; unaccepted or requested sends happen in any case.
         if !tx.is_accepted || tx.resend || settings.enabled {
             tx.claim(settings.interval);
@@ -103,10 +103,10 @@ fn claim_due(lane: &mut Lane, now: Instant) {
 /// Sends the newest attempt. If it is refused for lack of funds or a fee cap, older ones follow: a lower price may
 /// still be mined. Returns false if no node answered.
 async fn send(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
-    let older_too = std::mem::take(&mut lane.open[index].resend_older);
-    lane.open[index].may_send = false;
+    let older_too = std::mem::take(&mut lane.rows.open[index].resend_older);
+    lane.rows.open[index].may_send = false;
     let mut refused: Option<SubmitOutcome> = None;
-    for attempt in lane.open[index].sendable_attempts() {
+    for attempt in lane.rows.open[index].sendable_attempts() {
         if !lane.lease.may_send() {
             return Err(StepError::Retry {
                 after: std::time::Duration::from_millis(200),
@@ -150,7 +150,7 @@ fn is_independent_of_price(class: SubmitClass) -> bool {
 
 /// Sends one attempt to the nodes. `None`: no answer.
 async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<SubmitOutcome> {
-    lane.chain.watcher.watch(attempt.tx_hash(), &lane.mailbox);
+    lane.chain.watcher.watch(attempt.tx_hash(), &lane.signals.mailbox);
     let at = Instant::now();
     let answer = lane.chain.connector.broadcast(attempt).await;
     failpoint::hit("sent");
@@ -162,18 +162,18 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
                 fencing_token = lane.lease.token().0, class = outcome.class.as_str(), answer = outcome.message,
                 "sent");
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
-            lane.open[index].note_outcome(attempt_id, outcome.class.as_str());
+            lane.rows.open[index].note_outcome(attempt_id, outcome.class.as_str());
             let accepted = matches!(outcome.class, SubmitClass::Accepted | SubmitClass::AlreadyKnown);
             let answer = (!accepted).then(|| storable(&outcome.message));
             let class = Some(outcome.class.as_str());
-            note_sent(lane, SentNote { tx_id, attempt_id, outcome: class, answer, at, sends: 1 });
+            lane.pending.sent(SentNote { tx_id, attempt_id, outcome: class, answer, at, sends: 1 });
             Some(outcome)
         }
         Err(error) => {
             // In memory only: from now on these bytes count as sent before.
-            lane.open[index].note_outcome(attempt.id(), NO_ANSWER);
+            lane.rows.open[index].note_outcome(attempt.id(), NO_ANSWER);
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
-            note_sent(lane, SentNote { tx_id, attempt_id, outcome: None, answer: None, at, sends: 1 });
+            lane.pending.sent(SentNote { tx_id, attempt_id, outcome: None, answer: None, at, sends: 1 });
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
             back_off(lane, index, Some(WAITING_NODE), error);
             None
@@ -186,20 +186,6 @@ pub(super) fn count_send(attempt: &Attempt, answer: &Result<SubmitOutcome, RpcEr
     let send = if attempt.last_outcome().is_some() { "again" } else { "first" };
     let result = answer.as_ref().map_or(NO_ANSWER, |outcome| outcome.class.as_str());
     metrics::counter!(m::TX_SUBMIT_TOTAL, "send" => send, "result" => result).increment(1);
-}
-
-/// Recorded with the next commit. One note per attempt: another send before the commit is added to it.
-fn note_sent(lane: &mut Lane, note: SentNote) {
-    match lane.sent_notes.iter_mut().find(|known| known.attempt_id == note.attempt_id) {
-        Some(known) => {
-            known.sends = known.sends.saturating_add(note.sends);
-            known.at = note.at;
-            if note.outcome.is_some() {
-                (known.outcome, known.answer) = (note.outcome, note.answer);
-            }
-        }
-        None => lane.sent_notes.push(note),
-    }
 }
 
 /// Handles a refusal by its class. No class leads to another nonce.
@@ -219,7 +205,7 @@ async fn handle_refusal(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -
             Ok(())
         }
         SubmitClass::Unknown => {
-            let hashes = lane.open[index].hashes();
+            let hashes = lane.rows.open[index].hashes();
             back_off(lane, index, None, error);
             track::look_up(lane, &hashes).await
         }
@@ -273,7 +259,7 @@ fn error_code(class: SubmitClass) -> ErrorCode {
 /// A node accepted this attempt. `newest`: the refusal of a newer attempt, if there was one.
 fn accepted(lane: &mut Lane, index: usize, attempt: &Attempt, newest: Option<SubmitOutcome>) {
     let interval = lane.chain.config.resubmit.interval;
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     tx.accepted(interval, Instant::now());
     // Errors of earlier sends are obsolete, except that a STUCK intent is still unmined and a refused price is still
     // refused.
@@ -299,9 +285,9 @@ fn accepted(lane: &mut Lane, index: usize, attempt: &Attempt, newest: Option<Sub
 
 /// "Nonce too low": most likely one of our attempts is mined. If none is found, the key may have been used externally.
 async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(), StepError> {
-    let hashes = lane.open[index].hashes();
+    let hashes = lane.rows.open[index].hashes();
     track::look_up(lane, &hashes).await?;
-    if lane.open[index].state() == TxState::Tracking {
+    if lane.rows.open[index].state() == TxState::Tracking {
         return Ok(());
     }
     back_off(lane, index, Some(NONCE_USED), error);
@@ -315,14 +301,14 @@ async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(),
 /// The node misses a lower nonce: resends all lower unmined nonces, in order.
 pub(super) fn resend_lower(lane: &mut Lane, index: usize) {
     let now = Instant::now();
-    for tx in lane.open.iter_mut().take(index).filter(|tx| tx.is_unmined()) {
+    for tx in lane.rows.open.iter_mut().take(index).filter(|tx| tx.is_unmined()) {
         tx.send_now(now);
     }
 }
 
 fn back_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxError) {
     let longest = lane.chain.config.resubmit.interval;
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     tx.back_off(longest, Instant::now());
     tx.shows_outage = false;
     // If a needed replacement cannot be made, that is the wait reason, whatever the answer to the current attempt.

@@ -18,11 +18,20 @@ use crate::receipts::Place;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 
+/// State of the receipt lookups.
+#[derive(Debug, Default)]
+pub(crate) struct Tracking {
+    /// The lookup after loading failed: when it is retried, and the pause before that.
+    pub(crate) receipt_retry: Option<(Instant, Duration)>,
+}
+
 /// One of our attempts is in a canonical block. It determines the result of the intent, whichever attempt it is.
 pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     let now = Instant::now();
-    lane.reverts.mined_in(receipt.block_number);
-    let Some(tx) = lane.open.iter_mut().find(|tx| tx.hashes().contains(&receipt.tx_hash)) else { return };
+    lane.prepare.reverts.mined_in(receipt.block_number);
+    let Some(tx) = lane.rows.open.iter_mut().find(|tx| tx.hashes().contains(&receipt.tx_hash)) else {
+        return;
+    };
     let known = tx.intent.receipt.as_ref().is_some_and(|old| old.block_hash == receipt.block_hash);
     if known || tx.state().is_terminal() {
         tx.receipt_seen = now;
@@ -32,7 +41,7 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
     lane.key.false_alarm |= tx.state() == TxState::Protect;
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
-    lane.moved = true;
+    lane.step_again();
     if moved_block {
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
         lane.emit_event(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
@@ -51,7 +60,7 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
 pub(crate) fn reorged(lane: &mut Lane, from: u64) {
     let now = Instant::now();
     let mut gone = Vec::new();
-    for tx in lane.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
+    for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Tracking) {
         let Some(receipt) = tx.intent.receipt.clone() else { continue };
         match lane
             .chain
@@ -88,12 +97,12 @@ fn report_confirmations(lane: &mut Lane, index: usize) {
     if !lane.context.events.is_enabled() {
         return;
     }
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let blocks = tx.intent.receipt.as_ref().map(|receipt| lane.chain.watcher.confirmations(receipt));
     let listed = blocks.as_ref().map_or(0, Vec::len) as u64;
     if tx.intent.receipt.is_some() && listed < lane.chain.finality().listed() {
         let next = lane.chain.watcher.head().unwrap_or_default() + 1;
-        lane.chain.watcher.wake_at_head(next, &lane.mailbox);
+        lane.chain.watcher.wake_at_head(next, &lane.signals.mailbox);
     }
     let blocks = match blocks {
         // Its block is below the watcher's window, or was replaced and that is not handled yet: nothing to report.
@@ -103,7 +112,7 @@ fn report_confirmations(lane: &mut Lane, index: usize) {
     };
     let tx_id = tx.intent.tx_id;
     if let Some((added, new_fork)) = confirmations_delta(&tx.reported_blocks, &blocks) {
-        lane.open[index].reported_blocks = blocks;
+        lane.rows.open[index].reported_blocks = blocks;
         lane.emit_event(Some(tx_id), EventKind::Confirmations { blocks: added, new_fork });
     }
 }
@@ -113,11 +122,11 @@ fn report_confirmations(lane: &mut Lane, index: usize) {
 /// next timer may be hours away.
 pub(crate) async fn look_up_all(lane: &mut Lane) {
     let hashes: Vec<H256> =
-        lane.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
-    lane.receipt_retry = match look_up_if_possible(lane, &hashes).await {
+        lane.rows.open.iter().filter(|tx| tx.intent.receipt.is_none()).flat_map(OpenTx::hashes).collect();
+    lane.track.receipt_retry = match look_up_if_possible(lane, &hashes).await {
         true => None,
         false => {
-            let pause = lane.receipt_retry.map_or(MIN_PAUSE, |(_, pause)| (pause * 2).min(MAX_PAUSE));
+            let pause = lane.track.receipt_retry.map_or(MIN_PAUSE, |(_, pause)| (pause * 2).min(MAX_PAUSE));
             Some((Instant::now() + pause, pause))
         }
     };
@@ -146,24 +155,26 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
 
 /// Finishes intents whose block is final; schedules a wake-up for the others.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
-    if lane.receipt_retry.is_some_and(|(at, _)| at <= Instant::now()) {
+    if lane.track.receipt_retry.is_some_and(|(at, _)| at <= Instant::now()) {
         look_up_all(lane).await;
     }
-    for index in 0..lane.open.len() {
+    for index in 0..lane.rows.open.len() {
         report_confirmations(lane, index);
-        let tx = &lane.open[index];
+        let tx = &lane.rows.open[index];
         let (TxState::Tracking, Some(receipt)) = (tx.state(), tx.intent.receipt.clone()) else { continue };
         if tx.leaves_protect() {
             // TRACKING is committed first; the next step may finish it.
-            lane.moved = true;
+            lane.step_again();
             continue;
         }
         if lane.chain.watcher.final_height().is_some_and(|height| height >= receipt.block_number) {
             conclude(lane, index, receipt).await?;
         } else {
-            lane.chain.watcher.wake_when_final(receipt.block_number, &lane.mailbox);
+            lane.chain.watcher.wake_when_final(receipt.block_number, &lane.signals.mailbox);
         }
-        if lane.open[index].receipt_seen.elapsed() >= lane.chain.config.confirmations.stale_receipt_timeout {
+        if lane.rows.open[index].receipt_seen.elapsed()
+            >= lane.chain.config.confirmations.stale_receipt_timeout
+        {
             recheck(lane, index).await?;
         }
     }
@@ -172,7 +183,12 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
 
 pub(crate) fn next_stale(lane: &Lane) -> Option<Instant> {
     let timeout = lane.chain.config.confirmations.stale_receipt_timeout;
-    lane.open.iter().filter(|tx| tx.state() == TxState::Tracking).map(|tx| tx.receipt_seen + timeout).min()
+    lane.rows
+        .open
+        .iter()
+        .filter(|tx| tx.state() == TxState::Tracking)
+        .map(|tx| tx.receipt_seen + timeout)
+        .min()
 }
 
 /// The required depth is reached. Final if the receipt's block is canonical at its height.
@@ -187,7 +203,7 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
     match canonical {
         Some(hash) if hash == receipt.block_hash => finish(lane, index, receipt).await,
         Some(_) => {
-            let tx = &mut lane.open[index];
+            let tx = &mut lane.rows.open[index];
             tx.unmined(Instant::now());
             let (tx_id, hashes) = (tx.intent.tx_id, tx.hashes());
             note_reorg(lane, tx_id, &receipt);
@@ -196,7 +212,9 @@ async fn conclude(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(),
         }
         // The node does not have that height because it lags: no evidence. The next block repeats the check.
         None => {
-            lane.chain.watcher.wake_at_head(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.mailbox);
+            lane.chain
+                .watcher
+                .wake_at_head(lane.chain.watcher.head().unwrap_or_default() + 1, &lane.signals.mailbox);
             Ok(())
         }
     }
@@ -211,20 +229,20 @@ pub(super) async fn canonical_hash(lane: &Lane, number: u64) -> Result<Option<H2
 }
 
 async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), StepError> {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     // A lower bound for the blocks that consume later nonces. Not valid while an earlier nonce is still open.
     let is_earlier = |other: &OpenTx| other.intent.nonce < tx.intent.nonce && !other.state().is_terminal();
-    if !lane.open.iter().any(is_earlier) {
+    if !lane.rows.open.iter().any(is_earlier) {
         lane.key.evidence.bounds.own_final(receipt.block_number);
     }
     let tx_id = tx.intent.tx_id;
     let is_placeholder = tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder);
     let counted = count(lane, &receipt).await;
-    lane.open[index].counted = Some(counted.clone());
+    lane.rows.open[index].counted = Some(counted.clone());
     if is_placeholder {
         consumed_by_placeholder(lane, index);
     } else if receipt.succeeded {
-        lane.open[index].enter(TxState::Confirmed);
+        lane.rows.open[index].enter(TxState::Confirmed);
         let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
         let FinalConfirmations { count: confirmations, blocks, .. } = counted;
         // The complete list, for consumers that handle only this event; it replaces earlier ones and may be delivered
@@ -237,7 +255,7 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
     } else {
         let error = why_reverted(lane, index, &receipt).await;
         lane.emit_event(Some(tx_id), EventKind::ended(TxState::Failed, &error));
-        let tx = &mut lane.open[index];
+        let tx = &mut lane.rows.open[index];
         tx.enter(TxState::Failed);
         tx.set_wait_reason(Some("reverted"), Some(error));
     }
@@ -288,7 +306,7 @@ async fn fetch_confirming_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> V
 
 /// The placeholder was mined: the intent was not executed, and ends with its recorded ending.
 fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
-    let tx = &mut lane.open[index];
+    let tx = &mut lane.rows.open[index];
     let (code, reason) = (ErrorCode::Cancelled, "replaced by a placeholder".to_owned());
     let fallback = Ending { state: TxState::Cancelled, code, reason };
     let ending = tx.intent.ending.clone().unwrap_or(fallback);
@@ -301,7 +319,7 @@ fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
 /// Repeats the call with the same gas limit at the previous block, and if it succeeds there, at its own block. Best
 /// effort: the state within the block may have been different.
 async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
-    let tx = &lane.open[index];
+    let tx = &lane.rows.open[index];
     let gas_limit = tx.gas_limit();
     let payload = Payload { gas_limit, ..tx.intent.payload.clone() };
     let before = receipt.block_number.saturating_sub(1);
@@ -319,21 +337,21 @@ async fn why_reverted(lane: &Lane, index: usize, receipt: &Receipt) -> TxError {
 
 /// No progress for `stale_receipt_timeout`: checks that the receipt still exists.
 async fn recheck(lane: &mut Lane, index: usize) -> Result<(), StepError> {
-    let Some(receipt) = lane.open[index].intent.receipt.clone() else { return Ok(()) };
+    let Some(receipt) = lane.rows.open[index].intent.receipt.clone() else { return Ok(()) };
     match lane.chain.watcher.receipts().of(&[receipt.tx_hash], Place::Lane).await?.pop() {
         Some(current) => {
-            lane.open[index].receipt_seen = Instant::now();
+            lane.rows.open[index].receipt_seen = Instant::now();
             included(lane, current);
         }
         // A node that lags has no receipt either. Only another block at its height is evidence of a reorg.
         None => match canonical_hash(lane, receipt.block_number).await? {
             Some(hash) if hash != receipt.block_hash => {
-                let tx = &mut lane.open[index];
+                let tx = &mut lane.rows.open[index];
                 tx.unmined(Instant::now());
                 let tx_id = tx.intent.tx_id;
                 note_reorg(lane, tx_id, &receipt);
             }
-            _ => lane.open[index].receipt_seen = Instant::now(),
+            _ => lane.rows.open[index].receipt_seen = Instant::now(),
         },
     }
     Ok(())

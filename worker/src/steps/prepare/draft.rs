@@ -13,9 +13,9 @@ use gapless_store::{QueuedIntent, WaitingReservation};
 use tokio::time::Instant;
 
 use super::super::recover::WAITING_NODE;
-use super::revert;
+use super::{Funds, revert};
 use crate::failpoint;
-use crate::lane::{Funds, Lane, OpenTx};
+use crate::lane::{Lane, OpenTx};
 
 /// Maximum age of a balance; spending is subtracted meanwhile.
 const FUNDS_MAX_AGE: Duration = Duration::from_secs(30);
@@ -102,15 +102,15 @@ fn check_reservation(lane: &mut Lane, tx_id: TxId, reservation: &WaitingReservat
     }
     if reservation.wanted_until <= Instant::now() {
         // A clock that was set forward has the same effect. A live client renews within this time.
-        let known = lane.client_silent.filter(|(silent, _)| *silent == tx_id);
-        let (_, since) = *lane.client_silent.insert(known.unwrap_or((tx_id, Instant::now())));
+        let known = lane.prepare.client_silent.filter(|(silent, _)| *silent == tx_id);
+        let (_, since) = *lane.prepare.client_silent.insert(known.unwrap_or((tx_id, Instant::now())));
         if since.elapsed() < CLIENT_TIMEOUT {
             let reason = "the reserving client did not renew its request; checking again";
             return Err(Refusal::wait("waiting_caller", ErrorCode::Unknown, reason));
         }
         return Err(abandoned("the reserving client stopped renewing its request"));
     }
-    lane.client_silent = None;
+    lane.prepare.client_silent = None;
     if !lane.may_replace() {
         let reason = "nonce.profile = stability_first forbids the placeholder that a reserved nonce needs";
         return Err(Refusal::failed("forbidden", TxError::new(ErrorCode::Invalid, reason)));
@@ -145,7 +145,7 @@ pub(in crate::steps) async fn draft_at(
         draft = sign(lane, &unsigned).await?;
     }
     check_size(&draft)?;
-    if let Some(funds) = &mut lane.funds {
+    if let Some(funds) = &mut lane.prepare.funds {
         funds.left = funds.left.saturating_sub(cost);
     }
     Ok(draft)
@@ -225,7 +225,7 @@ async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U2
         }
         other => other,
     };
-    lane.reverts.clear();
+    lane.prepare.reverts.clear();
     match outcome {
         CallOutcome::Ok(gas) if gas == U256::from(TRANSFER_GAS) => Ok(gas),
         CallOutcome::Ok(gas) => {
@@ -269,7 +269,7 @@ pub(super) fn estimate_error(error: RpcError) -> Refusal {
 }
 
 fn earlier_is_unmined(lane: &Lane, nonce: Nonce) -> bool {
-    lane.open.iter().any(|tx: &OpenTx| tx.intent.nonce < nonce && tx.intent.receipt.is_none())
+    lane.rows.open.iter().any(|tx: &OpenTx| tx.intent.nonce < nonce && tx.intent.receipt.is_none())
 }
 
 /// The fee policy's quote. An intent whose fee cap is below the base fee waits, without a nonce, until the base fee
@@ -287,19 +287,20 @@ async fn quote_fees(lane: &Lane, payload: &Payload) -> Result<Fees, Refusal> {
 }
 
 async fn check_funds(lane: &mut Lane, cost: U256, nonce: Nonce) -> Result<(), Refusal> {
-    if lane.funds.is_some_and(|funds| funds.read_at.elapsed() < FUNDS_MAX_AGE && funds.left >= cost) {
+    if lane.prepare.funds.is_some_and(|funds| funds.read_at.elapsed() < FUNDS_MAX_AGE && funds.left >= cost) {
         return Ok(());
     }
     let balance = lane.chain.connector.balance(lane.address()).await?;
     // The balance already excludes mined transactions; an unmined one may still cost its signed maximum.
     let owed = lane
+        .rows
         .open
         .iter()
         // Attempts at the same nonce do not add up: only one of them is mined.
         .filter(|tx| tx.state() != TxState::Tracking && !tx.state().is_terminal() && tx.intent.nonce != nonce)
         .fold(U256::zero(), |sum, tx| sum.saturating_add(tx.intent.max_cost));
     let left = balance.saturating_sub(owed);
-    lane.funds = Some(Funds { left, read_at: Instant::now() });
+    lane.prepare.funds = Some(Funds { left, read_at: Instant::now() });
     if left < cost {
         let reason = format!("needs up to {cost} wei, {left} wei available after in-flight transactions");
         return Err(Refusal::wait("waiting_funds", ErrorCode::InsufficientFunds, reason));
@@ -311,5 +312,5 @@ async fn sign(lane: &Lane, unsigned: &UnsignedTx) -> Result<SignedDraft, SignerE
     if failpoint::signer_is_away() {
         return Err(SignerError::Unavailable { address: unsigned.from, reason: "failpoint".to_owned() });
     }
-    lane.signer.sign(unsigned).await
+    lane.signing.signer.sign(unsigned).await
 }

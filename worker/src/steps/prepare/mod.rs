@@ -7,7 +7,9 @@ mod revert;
 use std::time::Duration;
 
 use gapless_config::BlockedPolicy;
-use gapless_domain::{BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxState};
+use gapless_domain::{
+    BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxId, TxState, U256,
+};
 use gapless_store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
 use tokio::time::Instant;
 
@@ -27,18 +29,49 @@ const RESERVATION_MAX_AGE: Duration = Duration::from_millis(500);
 /// Retry interval of a lane that waits for funds, a signer or a node.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// State of the preparation of queued intents.
+#[derive(Debug, Default)]
+pub(crate) struct Preparation {
+    /// Nothing is prepared before this: funds, signer or node are unavailable.
+    pub(crate) hold_until: Option<Instant>,
+    /// Blocked heads that later intents may pass.
+    pub(crate) passed: Passed,
+    /// The sender's balance.
+    pub(super) funds: Option<Funds>,
+    /// When the account's code was last read.
+    pub(super) code_seen: Option<Instant>,
+    /// Intents that would revert, and the block at which that was found.
+    pub(crate) reverts: Reverts,
+    /// The intent at the head of the queue whose reserving client is inactive, and since when.
+    client_silent: Option<(TxId, Instant)>,
+}
+
+impl Preparation {
+    /// The rows are read again. What was seen over time is kept: a revert seen once, a client that is silent.
+    pub(crate) fn reload(&mut self) {
+        let Preparation { reverts, client_silent, .. } = std::mem::take(self);
+        *self = Preparation { reverts, client_silent, ..Preparation::default() };
+    }
+}
+
+/// Balance of the sender as last read, minus the cost of attempts since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Funds {
+    left: U256,
+    read_at: Instant,
+}
+
 /// Fills the window from the queue and commits. Returns whether there is more to do at once.
 pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
-    if lane.paused || lane.hold_until.is_some_and(|until| Instant::now() < until) {
+    if lane.rows.paused || lane.prepare.hold_until.is_some_and(|until| Instant::now() < until) {
         return Ok(false);
     }
     // A reserving client's transaction that waits for funds or a node comes first.
-    if lane.open.iter().any(|tx| tx.is_reserved() && tx.answer_at.is_some()) {
+    if lane.rows.open.iter().any(|tx| tx.is_reserved() && tx.answer_at.is_some()) {
         return Ok(false);
     }
-    lane.hold_until = None;
-    let Lane { passed, queue, .. } = lane;
-    passed.requeue_due(queue);
+    lane.prepare.hold_until = None;
+    lane.prepare.passed.requeue_due(&mut lane.rows.queue);
     let mut ready = false;
     // Bounded: a long run of intents that can never be sent must not delay the open ones.
     let mut remaining = READ_AHEAD.max(lane.window());
@@ -47,14 +80,14 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         remaining -= 1;
         let Some(intent) = next_queued(lane).await? else { break };
         if !protect::first_use(lane).await? {
-            lane.queue.push_front(intent);
+            lane.rows.queue.push_front(intent);
             break;
         }
         if !checked {
             delegated::check(lane).await;
             // Both may shrink the free window to zero.
             if !shared_key::catch_up(lane).await? || !lane.window_has_room() {
-                lane.queue.push_front(intent);
+                lane.rows.queue.push_front(intent);
                 break;
             }
             checked = true;
@@ -62,7 +95,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         match try_draft(lane, &intent).await? {
             Ok((draft, count)) => {
                 // The policy count and the nonce are in the same commit.
-                lane.policy_notes.extend(count);
+                lane.pending.policy(count);
                 emit_unblocked(lane, &intent, "a nonce was assigned");
                 assign_nonce(lane, intent, draft);
                 ready = true;
@@ -72,9 +105,9 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
             }
             Err(Refusal::Wait { sub_state, error }) => match blocked_policy(lane, &intent, sub_state) {
                 BlockedPolicy::Fail => fail_blocked(lane, &intent, error),
-                BlockedPolicy::Pass if !lane.passed.is_full() => {
+                BlockedPolicy::Pass if !lane.prepare.passed.is_full() => {
                     let intent = record_wait_reason(lane, intent, sub_state, error);
-                    lane.passed.push(intent);
+                    lane.prepare.passed.push(intent);
                 }
                 BlockedPolicy::Pass | BlockedPolicy::Wait => {
                     wait_at_head(lane, intent, sub_state, error);
@@ -99,23 +132,23 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
             lapsed || reservation.read_at.elapsed() > RESERVATION_MAX_AGE
         })
     };
-    if lane.queue.front().is_some_and(is_old) {
-        lane.queue.clear();
-        lane.more_queued = true;
+    if lane.rows.queue.front().is_some_and(is_old) {
+        lane.rows.queue.clear();
+        lane.rows.more_queued = true;
     }
-    if lane.queue.is_empty() && lane.more_queued {
+    if lane.rows.queue.is_empty() && lane.rows.more_queued {
         // Decisions about earlier intents must be committed first, or the query would return them as QUEUED again.
-        if !lane.queued_moves.is_empty() || lane.open.iter().any(|tx| tx.draft().is_some()) {
+        if lane.pending.moves_queued() || lane.rows.open.iter().any(|tx| tx.draft().is_some()) {
             lane.flush().await?;
         }
         // The query returns the passed intents as well; they are filtered out.
-        let passed = u32::try_from(lane.passed.len()).unwrap_or(u32::MAX);
+        let passed = u32::try_from(lane.prepare.passed.len()).unwrap_or(u32::MAX);
         let wanted = READ_AHEAD.max(lane.window()).saturating_add(passed);
         let heads = lane.context.reader.queue_head(lane.lease.key(), wanted).await?;
-        lane.more_queued = heads.len() >= wanted as usize;
-        lane.queue.extend(heads.into_iter().filter(|intent| !lane.passed.contains(intent)));
+        lane.rows.more_queued = heads.len() >= wanted as usize;
+        lane.rows.queue.extend(heads.into_iter().filter(|intent| !lane.prepare.passed.contains(intent)));
     }
-    Ok(lane.queue.pop_front())
+    Ok(lane.rows.queue.pop_front())
 }
 
 /// The signed bytes and the value counted against the daily cap; or the refusal.
@@ -137,7 +170,7 @@ async fn try_draft(
 fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let (now, window) = (Instant::now(), lane.window());
     // Unwrap safety: `first_use` returned true, so the sequence exists.
-    let sequence = lane.sequence.as_mut().expect("a sequence");
+    let sequence = lane.rows.sequence.as_mut().expect("a sequence");
     sequence.next = sequence.next.max(draft.nonce.next());
     sequence.max_in_flight = window;
     let reserved_for = intent
@@ -175,12 +208,12 @@ fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     };
     lane.sharing.free = None;
     // At the end, except for a vacant nonce of a shared key.
-    let position = lane.open.partition_point(|tx| tx.intent.nonce < open.nonce);
+    let position = lane.rows.open.partition_point(|tx| tx.intent.nonce < open.nonce);
     let open = match reserved_for {
         Some(duration) => OpenTx::reserved(open, draft, duration, now),
         None => OpenTx::prepared(open, draft, lane.chain.config.resubmit.interval, now),
     };
-    lane.open.insert(position, open);
+    lane.rows.open.insert(position, open);
 }
 
 fn fail_queued(
@@ -192,7 +225,7 @@ fn fail_queued(
 ) {
     emit_unblocked(lane, intent, "the intent ended");
     lane.emit_event(Some(intent.tx_id), EventKind::ended(state, &error));
-    lane.queued_moves.push(queued_move(intent, state, sub_state, error));
+    lane.pending.move_queued(queued_move(intent, state, sub_state, error));
 }
 
 /// `queue.blocked`, if the head has lacked funds or a sufficient fee cap for `queue.blocked_after`; otherwise it
@@ -218,9 +251,9 @@ fn fail_blocked(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
 
 fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: &'static str, error: TxError) {
     let intent = record_wait_reason(lane, intent, sub_state, error);
-    lane.queue.push_front(intent);
+    lane.rows.queue.push_front(intent);
     let pause = if sub_state == revert::CHECKING { revert::RECHECK_AFTER } else { RETRY_INTERVAL };
-    lane.hold_until = Some(Instant::now() + pause);
+    lane.prepare.hold_until = Some(Instant::now() + pause);
 }
 
 /// Records and logs the reason when `sub_state` changes. For a signer also when the message changes, because it says
@@ -235,7 +268,7 @@ fn record_wait_reason(
     if intent.sub_state.as_deref() != Some(sub_state) || new_reason {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
             tx.id = %intent.tx_id, sub_state, reason = error.message, "intent waits; no nonce used");
-        lane.queued_moves.push(queued_move(&intent, TxState::Queued, sub_state, error.clone()));
+        lane.pending.move_queued(queued_move(&intent, TxState::Queued, sub_state, error.clone()));
         update_blocked(lane, &mut intent, sub_state, &error);
         intent.sub_state = Some(sub_state.to_owned());
         intent.last_error = Some(error);

@@ -63,7 +63,7 @@ impl Reverts {
 
 /// The first revert, if it was of this transaction and its block is still canonical.
 fn first_revert<'a>(lane: &'a Lane, payload: &Payload, nonce: Nonce) -> Option<&'a FirstRevert> {
-    let first = lane.reverts.first.as_ref()?;
+    let first = lane.prepare.reverts.first.as_ref()?;
     let canonical = lane.chain.watcher.canonical_hash(first.block.number) == Some(first.block.hash);
     (first.nonce == nonce && first.payload == *payload && canonical).then_some(first)
 }
@@ -113,40 +113,41 @@ pub(super) async fn evaluate(
             (TxError::new(ErrorCode::Invalid, message.clone()), Refusal::invalid(message))
         }
         other => {
-            lane.reverts.clear();
+            lane.prepare.reverts.clear();
             return Ok(other);
         }
     };
     let second = first_revert(lane, payload, nonce).map(|first| is_due(lane, first));
     if lane.chain.watcher.canonical_hash(head.number) != Some(head.hash) {
         // The block was replaced during the request.
-        lane.reverts.clear();
+        lane.prepare.reverts.clear();
         return Err(checking(error));
     }
     match second {
         Some(true) => {
-            lane.reverts.clear();
+            lane.prepare.reverts.clear();
             Err(refusal)
         }
         Some(false) => Err(checking(error)),
         None => {
             let (payload, at) = (payload.clone(), Instant::now());
-            lane.reverts.first = Some(FirstRevert { nonce, payload, block: head, at, error: error.clone() });
-            lane.chain.watcher.wake_at_head(head.number + 1, &lane.mailbox);
+            lane.prepare.reverts.first =
+                Some(FirstRevert { nonce, payload, block: head, at, error: error.clone() });
+            lane.chain.watcher.wake_at_head(head.number + 1, &lane.signals.mailbox);
             Err(checking(error))
         }
     }
 }
 
 async fn newest_own_block(lane: &mut Lane) -> Result<Option<u64>, Refusal> {
-    if !lane.reverts.own_block_read {
+    if !lane.prepare.reverts.own_block_read {
         let found = lane.context.reader.newest_receipt_block(lane.lease.key()).await;
         let found = found.map_err(|error| {
             let reason = format!("could not read the submitter's last receipt: {error}");
             Refusal::wait(CHECKING, ErrorCode::WouldRevert, reason)
         })?;
-        found.into_iter().for_each(|block| lane.reverts.mined_in(block));
-        lane.reverts.own_block_read = true;
+        found.into_iter().for_each(|block| lane.prepare.reverts.mined_in(block));
+        lane.prepare.reverts.own_block_read = true;
     }
-    Ok(lane.reverts.own_block)
+    Ok(lane.prepare.reverts.own_block)
 }
