@@ -25,6 +25,29 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 pub(crate) struct OpenTx {
     /// The row including uncommitted changes.
     pub(crate) intent: OpenIntent,
+    unsaved: Unsaved,
+    pub(crate) sending: Sending,
+    pub(crate) replacing: Replacing,
+    /// The reserving client's transaction has to wait until this time.
+    pub(crate) answer_at: Option<Instant>,
+    pub(crate) prepared_at: Instant,
+    /// When the receipt was last confirmed by the chain.
+    pub(crate) receipt_seen: Instant,
+    /// The confirming blocks that this lane has reported in events.
+    pub(crate) reported_blocks: Vec<Confirmation>,
+    /// The confirmations that made it final; written with the state.
+    pub(crate) counted: Option<FinalConfirmations>,
+    /// When its nonce was first found consumed by none of its own hashes.
+    pub(crate) suspected: Option<Instant>,
+    /// Its wait reason `waiting_node` is due to an unreadable head, not to a failed send.
+    pub(crate) shows_outage: bool,
+    /// The last mempool diagnosis.
+    diagnosis: Option<Diagnosis>,
+}
+
+/// What differs from the stored row.
+#[derive(Debug)]
+struct Unsaved {
     /// The stored state.
     persisted: TxState,
     /// Something differs from the stored row.
@@ -35,23 +58,53 @@ pub(crate) struct OpenTx {
     draft: Option<(AttemptKind, SignedDraft)>,
     /// Uncommitted change of the nonce reservation.
     reservation_change: Option<ReservationChange>,
-    /// The reserving client's transaction has to wait until this time.
-    pub(crate) answer_at: Option<Instant>,
     /// Sends claimed since the last commit, and the resubmit time that is stored with them.
     claimed: u32,
     resubmit_in: Option<Duration>,
+    diagnosis_unwritten: bool,
+}
+
+impl Unsaved {
+    fn nothing(persisted: TxState) -> Unsaved {
+        Unsaved {
+            persisted,
+            dirty: false,
+            lazy: true,
+            draft: None,
+            reservation_change: None,
+            claimed: 0,
+            resubmit_in: None,
+            diagnosis_unwritten: false,
+        }
+    }
+}
+
+/// When and how its bytes are sent.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    /// When the bytes are due (again).
+    pub(crate) due: Instant,
+    backoff: Duration,
     /// Sends claimed so far, by this owner and previous ones.
     pub(crate) sends: u32,
     /// A stored claim has not been used by a send yet.
     pub(crate) may_send: bool,
     /// A node is known to have accepted the bytes: the next nonce may be sent.
     pub(crate) is_accepted: bool,
-    /// When the bytes are due (again).
-    pub(crate) due: Instant,
-    backoff: Duration,
-    pub(crate) prepared_at: Instant,
-    /// When the receipt was last confirmed by the chain.
-    pub(crate) receipt_seen: Instant,
+    /// A resend of the same bytes was requested, regardless of the timer.
+    pub(crate) resend: bool,
+    /// Also resend older attempts, until a node accepts one.
+    pub(crate) resend_older: bool,
+    /// Refused while it was not the oldest, and resent immediately when it became the oldest.
+    pub(crate) was_first: bool,
+    /// Since when it has been unmined without interruption, and how many sends there were before.
+    pub(crate) unmined_since: Instant,
+    pub(crate) sends_before: u32,
+}
+
+/// Whether its bytes are replaced at a higher price.
+#[derive(Debug)]
+pub(crate) struct Replacing {
     /// When the last attempt was signed.
     pub(crate) last_attempt_at: Instant,
     /// No replacement is made before this: the last try failed, or the mempool requires a higher price.
@@ -67,27 +120,6 @@ pub(crate) struct OpenTx {
     pub(crate) refused_by_policy: bool,
     /// The node rejected the last price as too low.
     pub(crate) underpriced: bool,
-    /// A resend of the same bytes was requested, regardless of the timer.
-    pub(crate) resend: bool,
-    /// Also resend older attempts, until a node accepts one.
-    pub(crate) resend_older: bool,
-    /// Since when it has been unmined without interruption, and how many sends there were before.
-    pub(crate) unmined_since: Instant,
-    pub(crate) sends_before: u32,
-    /// The confirming blocks that this lane has reported in events.
-    pub(crate) reported_blocks: Vec<Confirmation>,
-    /// The confirmations that made it final; written with the state.
-    pub(crate) counted: Option<FinalConfirmations>,
-    /// When its nonce was first found consumed by none of its own hashes.
-    pub(crate) suspected: Option<Instant>,
-    /// Refused while it was not the oldest, and resent immediately when it became the oldest.
-    pub(crate) was_first: bool,
-    /// Its wait reason `waiting_node` is due to an unreadable head, not to a failed send.
-    pub(crate) shows_outage: bool,
-    /// The last mempool diagnosis.
-    diagnosis: Option<Diagnosis>,
-    /// The diagnosis is not stored yet.
-    diagnosis_unwritten: bool,
 }
 
 impl OpenTx {
@@ -96,41 +128,41 @@ impl OpenTx {
         // The newest bytes may never have been sent: send now.
         let unsent = intent.state == TxState::InFlight || !intent.last_attempt_sent;
         let due = if unsent { now } else { now + intent.resubmit_in };
-        OpenTx {
-            persisted: intent.state,
-            dirty: false,
-            lazy: true,
-            draft: None,
-            reservation_change: None,
-            answer_at: None,
-            claimed: 0,
-            resubmit_in: None,
+        let age = |age: Duration| now.checked_sub(age).unwrap_or(now);
+        let sending = Sending {
+            due,
+            backoff: FIRST_BACKOFF,
             sends: intent.sends,
             may_send: false,
             is_accepted: !unsent
                 && matches!(intent.state, TxState::Submitted | TxState::Tracking | TxState::Stuck),
-            due,
-            backoff: FIRST_BACKOFF,
-            prepared_at: now.checked_sub(intent.age).unwrap_or(now),
-            receipt_seen: now,
-            last_attempt_at: now.checked_sub(intent.last_attempt_age).unwrap_or(now),
+            resend: false,
+            resend_older: false,
+            was_first: false,
+            unmined_since: age(intent.age),
+            sends_before: 0,
+        };
+        let replacing = Replacing {
+            last_attempt_at: age(intent.last_attempt_age),
             replace_at: None,
             speed_up: false,
             speed_up_requests: Vec::new(),
             unaffordable: None,
             refused_by_policy: false,
             underpriced: false,
-            resend: false,
-            resend_older: false,
-            unmined_since: now.checked_sub(intent.age).unwrap_or(now),
-            sends_before: 0,
+        };
+        OpenTx {
+            unsaved: Unsaved::nothing(intent.state),
+            sending,
+            replacing,
+            answer_at: None,
+            prepared_at: age(intent.age),
+            receipt_seen: now,
             reported_blocks: Vec::new(),
             counted: None,
             suspected: None,
-            was_first: false,
             shows_outage: matches!(intent.state, TxState::Submitted | TxState::Tracking),
             diagnosis: None,
-            diagnosis_unwritten: false,
             intent,
         }
     }
@@ -143,8 +175,8 @@ impl OpenTx {
         now: Instant,
     ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
-        tx.persisted = TxState::Queued;
-        tx.draft = Some((AttemptKind::Original, draft));
+        tx.unsaved.persisted = TxState::Queued;
+        tx.unsaved.draft = Some((AttemptKind::Original, draft));
         tx.claim(resubmit_in);
         tx
     }
@@ -160,13 +192,13 @@ impl OpenTx {
         self.intent.tx_hash = draft.tx_hash;
         self.intent.gas_params = Some(draft.gas_params());
         self.intent.max_cost = self.intent.max_cost.max(draft.max_cost);
-        self.draft = Some((kind, draft));
-        self.last_attempt_at = now;
-        self.replace_at = None;
-        self.speed_up = false;
-        self.unaffordable = None;
-        self.underpriced = false;
-        self.due = now;
+        self.unsaved.draft = Some((kind, draft));
+        self.replacing.last_attempt_at = now;
+        self.replacing.replace_at = None;
+        self.replacing.speed_up = false;
+        self.replacing.unaffordable = None;
+        self.replacing.underpriced = false;
+        self.sending.due = now;
         self.claim(resubmit_in);
     }
 
@@ -174,8 +206,8 @@ impl OpenTx {
     pub(crate) fn give_up(&mut self, ending: Ending) {
         if self.intent.ending.is_none() {
             self.intent.ending = Some(ending);
-            self.dirty = true;
-            self.lazy = false;
+            self.unsaved.dirty = true;
+            self.unsaved.lazy = false;
         }
     }
 
@@ -241,7 +273,7 @@ impl OpenTx {
     }
 
     pub(crate) fn draft(&self) -> Option<&(AttemptKind, SignedDraft)> {
-        self.draft.as_ref()
+        self.unsaved.draft.as_ref()
     }
 
     /// Whether this attempt was mined and made the intent final: its send then needs no row of its own.
@@ -265,9 +297,9 @@ impl OpenTx {
         debug_assert!(self.state().may_become(state), "{} -> {state}", self.state());
         self.intent.state = state;
         self.intent.sub_state = None;
-        self.dirty = true;
+        self.unsaved.dirty = true;
         // Only "a node accepted it" may be lost: the next owner would merely send the same bytes again.
-        self.lazy &= state == TxState::Submitted && self.persisted == TxState::InFlight;
+        self.unsaved.lazy &= state == TxState::Submitted && self.unsaved.persisted == TxState::InFlight;
     }
 
     pub(crate) fn mined(&mut self, receipt: Receipt, now: Instant) {
@@ -282,44 +314,44 @@ impl OpenTx {
     /// Its block was replaced: the same bytes are due again.
     pub(crate) fn unmined(&mut self, now: Instant) {
         self.intent.receipt = None;
-        self.is_accepted = false;
-        self.due = now;
+        self.sending.is_accepted = false;
+        self.sending.due = now;
         self.start_waiting(now);
         self.enter(TxState::Submitted);
     }
 
     /// Restarts the unmined period: earlier time and sends do not make it stuck.
     pub(crate) fn start_waiting(&mut self, now: Instant) {
-        self.unmined_since = now;
-        self.sends_before = self.sends;
+        self.sending.unmined_since = now;
+        self.sending.sends_before = self.sending.sends;
     }
 
     /// Makes the same bytes due now; they are sent once the send is claimed.
     pub(crate) fn send_now(&mut self, now: Instant) {
-        self.resend = true;
-        self.due = now;
+        self.sending.resend = true;
+        self.sending.due = now;
     }
 
     /// As `send_now`, and also older attempts if no node accepts the newest.
     pub(crate) fn send_all_now(&mut self, now: Instant) {
         self.send_now(now);
-        self.resend_older = true;
+        self.sending.resend_older = true;
     }
 
     /// Sets the wait reason while a needed replacement cannot be made. The amounts in the message change often, so
     /// only a different code counts as a change.
     pub(crate) fn cannot_replace(&mut self, error: TxError) {
-        if self.unaffordable.as_ref().is_none_or(|known| known.code != error.code) {
-            self.unaffordable = Some(error);
+        if self.replacing.unaffordable.as_ref().is_none_or(|known| known.code != error.code) {
+            self.replacing.unaffordable = Some(error);
         }
-        let error = self.unaffordable.clone();
+        let error = self.replacing.unaffordable.clone();
         let stuck = self.state() == TxState::Stuck;
         self.set_wait_reason(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
     }
 
     /// As `send_now` after a recovery: also resets the backoff.
     pub(crate) fn send_again(&mut self, now: Instant) {
-        self.backoff = FIRST_BACKOFF;
+        self.sending.backoff = FIRST_BACKOFF;
         self.send_now(now);
     }
 
@@ -328,78 +360,78 @@ impl OpenTx {
         if self.intent.sub_state.as_deref() != sub_state || self.intent.last_error != error {
             self.intent.sub_state = sub_state.map(str::to_owned);
             self.intent.last_error = error;
-            self.dirty = true;
+            self.unsaved.dirty = true;
         }
     }
 
     /// Records a mempool diagnosis; true if it differs from the previous one.
     pub(crate) fn diagnosed(&mut self, diagnosis: Diagnosis) -> bool {
-        self.diagnosis_unwritten = true;
+        self.unsaved.diagnosis_unwritten = true;
         self.diagnosis.replace(diagnosis) != self.diagnosis
     }
 
     /// The diagnosis to store, unless the transaction was mined meanwhile.
     pub(crate) fn unwritten_diagnosis(&self) -> Option<&Diagnosis> {
-        self.diagnosis.as_ref().filter(|_| self.diagnosis_unwritten && self.is_unmined())
+        self.diagnosis.as_ref().filter(|_| self.unsaved.diagnosis_unwritten && self.is_unmined())
     }
 
     /// Something has to be written, urgent or lazy.
     pub(crate) fn has_changes(&self) -> bool {
-        self.dirty || self.unwritten_diagnosis().is_some()
+        self.unsaved.dirty || self.unwritten_diagnosis().is_some()
     }
 
     pub(crate) fn diagnosis_written(&mut self) {
-        self.diagnosis_unwritten = false;
+        self.unsaved.diagnosis_unwritten = false;
     }
 
     /// Claims one send, which is allowed only after the commit.
     pub(crate) fn claim(&mut self, resubmit_in: Duration) {
-        self.claimed += 1;
-        self.resend = false;
-        self.sends = self.sends.saturating_add(1);
-        self.resubmit_in = Some(resubmit_in);
-        self.dirty = true;
-        self.lazy = false;
+        self.unsaved.claimed += 1;
+        self.sending.resend = false;
+        self.sending.sends = self.sending.sends.saturating_add(1);
+        self.unsaved.resubmit_in = Some(resubmit_in);
+        self.unsaved.dirty = true;
+        self.unsaved.lazy = false;
     }
 
     /// The node accepted the bytes: the next send is due after the interval.
     pub(crate) fn accepted(&mut self, interval: Duration, now: Instant) {
-        self.is_accepted = true;
-        self.underpriced = false;
-        self.backoff = FIRST_BACKOFF;
+        self.sending.is_accepted = true;
+        self.replacing.underpriced = false;
+        self.sending.backoff = FIRST_BACKOFF;
         self.suspected = None;
-        self.due = now + interval;
+        self.sending.due = now + interval;
     }
 
     /// The node did not accept them: due again after an exponential backoff.
     pub(crate) fn back_off(&mut self, longest: Duration, now: Instant) {
-        self.due = now + self.backoff.min(longest);
-        self.backoff = (self.backoff * 2).min(longest.max(FIRST_BACKOFF));
+        self.sending.due = now + self.sending.backoff.min(longest);
+        self.sending.backoff = (self.sending.backoff * 2).min(longest.max(FIRST_BACKOFF));
     }
 
     /// The stored state.
     pub(crate) fn state_on_disk(&self) -> TxState {
-        self.persisted
+        self.unsaved.persisted
     }
 
     /// Stored as PROTECT, and since found to be the submitter's own transaction.
     pub(crate) fn leaves_protect(&self) -> bool {
-        self.persisted == TxState::Protect && self.state() != TxState::Protect
+        self.unsaved.persisted == TxState::Protect && self.state() != TxState::Protect
     }
 
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+        self.unsaved.dirty
     }
 
     pub(crate) fn is_urgent(&self) -> bool {
-        self.dirty && !self.lazy
+        self.unsaved.dirty && !self.unsaved.lazy
     }
 
     pub(crate) fn to_move(&self) -> Move {
         let queued = self.state() == TxState::Queued;
         Move {
             tx_id: self.intent.tx_id,
-            from: self.persisted,
+            from: self.unsaved.persisted,
             to: self.state(),
             sub_state: self.intent.sub_state.clone(),
             nonce: (!queued).then_some(self.intent.nonce),
@@ -410,8 +442,8 @@ impl OpenTx {
             replaced_by: self.replaced_by(),
             ending: self.intent.ending.clone(),
             mined_send: None,
-            sends: self.claimed,
-            resubmit_in: self.resubmit_in,
+            sends: self.unsaved.claimed,
+            resubmit_in: self.unsaved.resubmit_in,
         }
     }
 
@@ -423,18 +455,15 @@ impl OpenTx {
 
     /// Called after a commit: memory and database agree, and drafts are stored attempts.
     pub(crate) fn committed(&mut self, attempts: impl Iterator<Item = Attempt>) {
-        self.persisted = self.state();
-        self.dirty = false;
-        self.lazy = true;
-        self.draft = None;
+        let diagnosis_unwritten = self.unsaved.diagnosis_unwritten;
+        let nothing = Unsaved { diagnosis_unwritten, ..Unsaved::nothing(self.state()) };
+        let saved = std::mem::replace(&mut self.unsaved, nothing);
         if let (Some(ReservationChange::Note), Some(reservation)) =
-            (self.reservation_change.take(), &mut self.intent.reservation)
+            (saved.reservation_change, &mut self.intent.reservation)
         {
             reservation.noted = true;
         }
-        self.may_send |= self.claimed > 0;
-        self.claimed = 0;
-        self.resubmit_in = None;
+        self.sending.may_send |= saved.claimed > 0;
         self.intent.attempts.extend(attempts);
     }
 }

@@ -37,7 +37,7 @@ impl Rows {
         let mut open: VecDeque<OpenTx> =
             rows.open.into_iter().map(|intent| OpenTx::loaded(intent, now)).collect();
         for tx in &mut open {
-            tx.due = tx.due.min(now + resubmit_interval);
+            tx.sending.due = tx.sending.due.min(now + resubmit_interval);
             tx.note_answer();
         }
         let stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();

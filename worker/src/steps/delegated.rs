@@ -46,9 +46,12 @@ pub(crate) fn advance(lane: &mut Lane) {
         return;
     }
     let Some(oldest) = lane.rows.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
-    if oldest.intent.sub_state.as_deref() == Some(LIMIT) && !oldest.is_accepted && !oldest.was_first {
-        oldest.was_first = true;
-        oldest.due = Instant::now();
+    if oldest.intent.sub_state.as_deref() == Some(LIMIT)
+        && !oldest.sending.is_accepted
+        && !oldest.sending.was_first
+    {
+        oldest.sending.was_first = true;
+        oldest.sending.due = Instant::now();
     }
 }
 

@@ -41,7 +41,8 @@ pub(crate) fn begin(lane: &mut Lane) {
         return;
     }
     let interval = lane.chain.config.mempool.diagnose.interval;
-    let due = lane.rows.open.iter().filter(|tx| tx.is_pending() && tx.unmined_since + interval <= now);
+    let due =
+        lane.rows.open.iter().filter(|tx| tx.is_pending() && tx.sending.unmined_since + interval <= now);
     let targets: Vec<Target> = due
         .take(MAX_INTENTS)
         .map(|tx| Target { tx_id: tx.intent.tx_id, nonce: tx.intent.nonce, hashes: tx.hashes() })
@@ -59,7 +60,8 @@ pub(crate) fn begin(lane: &mut Lane) {
 /// When the next inspection is due; `None` while one is running, or if diagnosis is off.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     lane.chain.inspector.as_ref().filter(|_| !lane.inspections.running)?;
-    let since = lane.rows.open.iter().filter(|tx| tx.is_pending()).map(|tx| tx.unmined_since).min()?;
+    let since =
+        lane.rows.open.iter().filter(|tx| tx.is_pending()).map(|tx| tx.sending.unmined_since).min()?;
     Some(since.max(lane.inspections.last.unwrap_or(since)) + lane.chain.config.mempool.diagnose.interval)
 }
 
@@ -90,7 +92,7 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
         Verdict::InMempool | Verdict::ProbablyLost
             if may_raise(lane, index) && is_below_base_fee(lane, index) =>
         {
-            lane.rows.open[index].speed_up = true;
+            lane.rows.open[index].replacing.speed_up = true;
             "bump"
         }
         // Resends the same bytes before the timer does.
@@ -120,5 +122,5 @@ fn is_below_base_fee(lane: &Lane, index: usize) -> bool {
     let tx = &lane.rows.open[index];
     let offered = tx.intent.attempts.iter().map(|attempt| attempt.fees().cap()).max();
     let base_fee = lane.chain.watcher.pricing_head().base_fee;
-    tx.underpriced || offered.zip(base_fee).is_some_and(|(offered, base_fee)| offered < base_fee)
+    tx.replacing.underpriced || offered.zip(base_fee).is_some_and(|(offered, base_fee)| offered < base_fee)
 }

@@ -46,7 +46,7 @@ fn release(lane: &mut Lane) -> Outcome {
         tx.enter(TxState::Submitted);
         tx.suspected = None;
         tx.start_waiting(now);
-        tx.due = now;
+        tx.sending.due = now;
     }
     lane.key.reset_check();
     Ok(format!("released; the sequence continues at {next}"))

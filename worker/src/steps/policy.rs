@@ -50,8 +50,8 @@ pub(super) fn forbids_replacement(lane: &mut Lane, index: usize) -> Option<TxErr
     let policy = lane.signing.policy.clone()?;
     let tx_id = lane.rows.open[index].intent.tx_id;
     let breach = policy.check(lane.address(), &lane.rows.open[index].intent.payload).err()?;
-    if !lane.rows.open[index].refused_by_policy {
-        lane.rows.open[index].refused_by_policy = true;
+    if !lane.rows.open[index].replacing.refused_by_policy {
+        lane.rows.open[index].replacing.refused_by_policy = true;
         lane.pending.policy([PolicyNote::refused(tx_id, lane.context.worker_id.clone(), &breach)]);
     }
     Some(breach.error())

@@ -97,10 +97,10 @@ async fn resend_above_head(lane: &mut Lane) -> Result<(), StepError> {
         let tx = &mut lane.rows.open[index];
         let mined = tx.intent.receipt.as_ref().map(|receipt| receipt.tx_hash);
         let attempt = tx.intent.attempts.iter().find(|attempt| Some(attempt.tx_hash()) == mined).cloned();
-        let Some(attempt) = attempt.filter(|_| tx.state() == TxState::Tracking && tx.may_send) else {
+        let Some(attempt) = attempt.filter(|_| tx.state() == TxState::Tracking && tx.sending.may_send) else {
             continue;
         };
-        tx.may_send = false;
+        tx.sending.may_send = false;
         if !lane.lease.may_send() || lane.chain.halted().is_some() {
             return Ok(());
         }
@@ -133,7 +133,7 @@ fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
     let enabled = lane.chain.config.resubmit.enabled;
     let mut count = 0;
     for tx in lane.rows.open.iter_mut().take_while(|tx| !tx.is_reserved()) {
-        if tx.is_unmined() && (enabled || !tx.is_accepted) {
+        if tx.is_unmined() && (enabled || !tx.sending.is_accepted) {
             tx.send_again(now);
             count += 1;
         }
@@ -146,8 +146,12 @@ fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
 
 /// Checks whether the node still has the oldest attempt after two block times without being mined.
 async fn check_mempool(lane: &mut Lane, now: Instant) {
-    let oldest =
-        lane.rows.open.iter().find(|tx| tx.is_unmined()).filter(|tx| tx.is_accepted && !tx.is_reserved());
+    let oldest = lane
+        .rows
+        .open
+        .iter()
+        .find(|tx| tx.is_unmined())
+        .filter(|tx| tx.sending.is_accepted && !tx.is_reserved());
     let Some(hash) = oldest.and_then(OpenTx::attempt).map(|attempt| attempt.tx_hash()) else {
         lane.recovery.check = None;
         return;

@@ -44,13 +44,13 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             Err(reason) => {
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
                     tx.id = %lane.rows.open[*index].intent.tx_id, reason, "new attempt could not be made yet; retrying");
-                lane.rows.open[*index].replace_at = Some(Instant::now() + RETRY);
+                lane.rows.open[*index].replacing.replace_at = Some(Instant::now() + RETRY);
             }
         }
     }
     for index in 0..lane.rows.open.len() {
         if wanted_from(lane, index).is_none() {
-            lane.rows.open[index].unaffordable = None;
+            lane.rows.open[index].replacing.unaffordable = None;
         }
     }
     if due.iter().any(|index| lane.rows.open[*index].draft().is_some()) || lane.pending.finishes_requests() {
@@ -69,7 +69,7 @@ enum Made {
 
 /// Finishes the requests that wait for a new attempt of an intent.
 fn finish(lane: &mut Lane, index: usize, outcome: &Result<String, String>) {
-    for request_no in std::mem::take(&mut lane.rows.open[index].speed_up_requests) {
+    for request_no in std::mem::take(&mut lane.rows.open[index].replacing.speed_up_requests) {
         let asked_by = AskedBy::TxRequest(request_no);
         lane.pending.finish_request(asked_by, outcome.clone());
     }
@@ -96,17 +96,17 @@ fn is_due(lane: &Lane, index: usize, now: Instant) -> bool {
     is_unmined(tx)
         && tx.attempt().is_some()
         && wanted_from(lane, index).is_some_and(|from| from <= now)
-        && tx.replace_at.is_none_or(|at| at <= now)
+        && tx.replacing.replace_at.is_none_or(|at| at <= now)
 }
 
 /// From when on this intent needs a new attempt; `None`: it does not.
 fn wanted_from(lane: &Lane, index: usize) -> Option<Instant> {
     let (tx, bump) = (&lane.rows.open[index], &lane.chain.config.gasbump);
-    if tx.speed_up || (tx.intent.ending.is_some() && !tx.is_placeholder()) {
-        return Some(tx.last_attempt_at);
+    if tx.replacing.speed_up || (tx.intent.ending.is_some() && !tx.is_placeholder()) {
+        return Some(tx.replacing.last_attempt_at);
     }
-    let sendable = tx.is_accepted || tx.underpriced;
-    (sendable && may_bump(lane, index)).then(|| tx.last_attempt_at + bump.min_interval)
+    let sendable = tx.sending.is_accepted || tx.replacing.underpriced;
+    (sendable && may_bump(lane, index)).then(|| tx.replacing.last_attempt_at + bump.min_interval)
 }
 
 /// Whether gas bump may raise the price of this nonce, ignoring the time since the last attempt.
@@ -130,7 +130,7 @@ pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     let wanted =
         (0..lane.rows.open.len()).filter(|index| is_unmined(&lane.rows.open[*index])).filter_map(|index| {
             let from = wanted_from(lane, index)?;
-            Some(lane.rows.open[index].replace_at.map_or(from, |at| at.max(from)))
+            Some(lane.rows.open[index].replacing.replace_at.map_or(from, |at| at.max(from)))
         });
     let deadlines = lane.rows.open.iter().filter(|tx| is_unmined(tx) && tx.intent.ending.is_none());
     wanted.chain(deadlines.filter_map(|tx| tx.intent.expires)).min()
@@ -153,7 +153,7 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
         return;
     }
     let tx = &mut lane.rows.open[index];
-    if !tx.is_accepted && tx.has_first_bytes_only() {
+    if !tx.sending.is_accepted && tx.has_first_bytes_only() {
         let reason = format!("rejected: {why}");
         tx.give_up(Ending { state: TxState::Failed, code: ErrorCode::Unmineable, reason });
     }
@@ -162,7 +162,7 @@ pub(crate) fn refused_for_good(lane: &mut Lane, index: usize, why: &str) {
 
 /// The node requires a higher price. A placeholder gets one; an intent only if gas bump is enabled.
 pub(crate) fn underpriced(lane: &mut Lane, index: usize) {
-    lane.rows.open[index].underpriced = true;
+    lane.rows.open[index].replacing.underpriced = true;
     outbid(lane, index);
 }
 
@@ -178,8 +178,9 @@ pub(crate) fn outbid(lane: &mut Lane, index: usize) {
         return;
     }
     if placeholders <= most {
-        tx.speed_up = true;
-        tx.replace_at = Some(Instant::now() + RETRY * u32::try_from(placeholders).unwrap_or(u32::MAX));
+        tx.replacing.speed_up = true;
+        tx.replacing.replace_at =
+            Some(Instant::now() + RETRY * u32::try_from(placeholders).unwrap_or(u32::MAX));
     } else {
         tracing::error!(tx.id = %tx.intent.tx_id, placeholders, "no placeholder was accepted; operator action required");
     }
@@ -268,9 +269,9 @@ async fn cannot_pay(lane: &Lane, unsigned: &UnsignedTx) -> Result<Option<TxError
 
 /// A limit is reached: the current attempt is resent by its timer. The intent does not fail.
 fn keep_current_attempt(tx: &mut OpenTx) {
-    tx.speed_up = false;
-    tx.last_attempt_at = Instant::now();
-    tx.replace_at = Some(Instant::now() + RETRY);
+    tx.replacing.speed_up = false;
+    tx.replacing.last_attempt_at = Instant::now();
+    tx.replacing.replace_at = Some(Instant::now() + RETRY);
 }
 
 /// A transfer of zero from the submitter to itself, with the intent's transaction type.

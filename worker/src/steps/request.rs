@@ -110,8 +110,8 @@ fn speed_up(lane: &mut Lane, request: &PendingTxRequest) -> Result<(), String> {
     match tx.state() {
         _ if tx.is_reserved() => Err(RESERVED.to_owned()),
         TxState::InFlight | TxState::Submitted | TxState::Stuck => {
-            tx.speed_up = true;
-            tx.speed_up_requests.push(request.request_no);
+            tx.replacing.speed_up = true;
+            tx.replacing.speed_up_requests.push(request.request_no);
             if !request.seen {
                 lane.pending.request_seen(request.request_no);
             }

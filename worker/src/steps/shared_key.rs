@@ -202,7 +202,7 @@ pub(super) async fn suspect(lane: &mut Lane, index: usize) -> Result<(), StepErr
     match tx.suspected {
         None => {
             tx.suspected = Some(Instant::now());
-            tx.due = Instant::now() + RECHECK;
+            tx.sending.due = Instant::now() + RECHECK;
             Ok(())
         }
         Some(since) if since.elapsed() < RECHECK => Ok(()),

@@ -42,14 +42,14 @@ pub(crate) fn resume(lane: &mut Lane) {
     for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Stuck && !tx.is_reserved()) {
         let facts = facts(tx, now);
         let wanted = facts.replacements == 0 && tx.intent.ending.is_none();
-        tx.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
+        tx.replacing.speed_up |= wanted && lane.chain.stuck.decide(facts) == StuckAction::Bump;
     }
 }
 
 /// When the next alarm is due.
 pub(crate) fn next_time(lane: &Lane) -> Option<Instant> {
     let candidates = lane.rows.open.iter().take(watched(lane)).filter(|tx| can_be_stuck(tx));
-    candidates.map(|tx| tx.unmined_since + lane.chain.config.stuck.after).min()
+    candidates.map(|tx| tx.sending.unmined_since + lane.chain.config.stuck.after).min()
 }
 
 /// How many of the oldest open intents can become STUCK. A reserved nonce and all later ones are unsent and cannot,
@@ -68,10 +68,10 @@ fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
     if !can_be_stuck(tx) {
         return None;
     }
-    if now.saturating_duration_since(tx.unmined_since) >= settings.after {
+    if now.saturating_duration_since(tx.sending.unmined_since) >= settings.after {
         return Some(format!("unmined for {} s", settings.after.as_secs()));
     }
-    let sends = tx.sends.saturating_sub(tx.sends_before);
+    let sends = tx.sending.sends.saturating_sub(tx.sending.sends_before);
     (settings.max_attempts > 0 && sends >= settings.max_attempts)
         .then(|| format!("unmined after {sends} sends"))
 }
@@ -79,8 +79,8 @@ fn too_long(lane: &Lane, tx: &OpenTx, now: Instant) -> Option<String> {
 fn facts(tx: &OpenTx, now: Instant) -> StuckFacts {
     StuckFacts {
         age: now.saturating_duration_since(tx.prepared_at),
-        sends: tx.sends,
-        taken: tx.is_accepted,
+        sends: tx.sending.sends,
+        taken: tx.sending.is_accepted,
         replacements: count_replacements(tx),
     }
 }
@@ -100,7 +100,7 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
         // There is no attempt yet that could be resent or bumped.
         StuckAction::Rebroadcast | StuckAction::Bump if tx.is_reserved() => {}
         StuckAction::Rebroadcast => tx.send_all_now(Instant::now()),
-        StuckAction::Bump if allowed => tx.speed_up = true,
+        StuckAction::Bump if allowed => tx.replacing.speed_up = true,
         StuckAction::Cancel if allowed => {
             let reason = "stuck: cancelled by policy".to_owned();
             tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Stuck, reason });

@@ -25,15 +25,15 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     let now = Instant::now();
     look_up_overdue(lane, now).await;
     claim_due(lane, now);
-    if sendable(lane).any(|tx| is_due(tx, now) && !tx.may_send) {
+    if sendable(lane).any(|tx| is_due(tx, now) && !tx.sending.may_send) {
         lane.flush().await?;
     }
     for index in 0..sendable(lane).count() {
-        if !is_due(&lane.rows.open[index], now) || !lane.rows.open[index].may_send {
+        if !is_due(&lane.rows.open[index], now) || !lane.rows.open[index].sending.may_send {
             continue;
         }
         let earlier_waits = lane.rows.open.iter().take(index).any(|tx| blocks_later(lane, tx));
-        if earlier_waits && !lane.rows.open[index].is_accepted {
+        if earlier_waits && !lane.rows.open[index].sending.is_accepted {
             break;
         }
         if !send(lane, index).await? {
@@ -56,18 +56,18 @@ fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
 /// was consumed externally blocks nothing.
 fn blocks_later(lane: &Lane, tx: &OpenTx) -> bool {
     let used = tx.suspected.is_some() || tx.intent.sub_state.as_deref() == Some(NONCE_USED);
-    tx.is_unmined() && !tx.is_accepted && !(lane.sharing.enabled && used)
+    tx.is_unmined() && !tx.sending.is_accepted && !(lane.sharing.enabled && used)
 }
 
 fn is_due(tx: &OpenTx, now: Instant) -> bool {
-    tx.is_unmined() && tx.due <= now
+    tx.is_unmined() && tx.sending.due <= now
 }
 
 /// When the next send is due. Nonces after one that no node has accepted do not count: it comes first.
 pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
     let mut next: Option<Instant> = None;
     for tx in sendable(lane).filter(|tx| tx.is_unmined()) {
-        next = Some(next.map_or(tx.due, |earlier| earlier.min(tx.due)));
+        next = Some(next.map_or(tx.sending.due, |earlier| earlier.min(tx.sending.due)));
         if blocks_later(lane, tx) {
             break;
         }
@@ -78,7 +78,7 @@ pub(crate) fn next_due(lane: &Lane) -> Option<Instant> {
 /// Before a resend by timer: checks whether the attempts are mined already.
 async fn look_up_overdue(lane: &mut Lane, now: Instant) {
     let overdue: Vec<_> = sendable(lane)
-        .filter(|tx| is_due(tx, now) && !tx.may_send && tx.state() != TxState::InFlight)
+        .filter(|tx| is_due(tx, now) && !tx.sending.may_send && tx.state() != TxState::InFlight)
         .flat_map(OpenTx::hashes)
         .collect();
     if !overdue.is_empty() {
@@ -90,12 +90,12 @@ async fn look_up_overdue(lane: &mut Lane, now: Instant) {
 fn claim_due(lane: &mut Lane, now: Instant) {
     let settings = lane.chain.config.resubmit.clone();
     let sendable = sendable(lane).count();
-    for tx in lane.rows.open.iter_mut().take(sendable).filter(|tx| is_due(tx, now) && !tx.may_send) {
+    for tx in lane.rows.open.iter_mut().take(sendable).filter(|tx| is_due(tx, now) && !tx.sending.may_send) {
         // `resubmit.enabled` applies to accepted bytes only; unaccepted or requested sends happen in any case.
-        if !tx.is_accepted || tx.resend || settings.enabled {
+        if !tx.sending.is_accepted || tx.sending.resend || settings.enabled {
             tx.claim(settings.interval);
         } else {
-            tx.due = now + settings.interval;
+            tx.sending.due = now + settings.interval;
         }
     }
 }
@@ -103,8 +103,8 @@ fn claim_due(lane: &mut Lane, now: Instant) {
 /// Sends the newest attempt. If it is refused for lack of funds or a fee cap, older ones follow: a lower price may
 /// still be mined. Returns false if no node answered.
 async fn send(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
-    let older_too = std::mem::take(&mut lane.rows.open[index].resend_older);
-    lane.rows.open[index].may_send = false;
+    let older_too = std::mem::take(&mut lane.rows.open[index].sending.resend_older);
+    lane.rows.open[index].sending.may_send = false;
     let mut refused: Option<SubmitOutcome> = None;
     for attempt in lane.rows.open[index].sendable_attempts() {
         if !lane.lease.may_send() {
@@ -265,7 +265,7 @@ fn accepted(lane: &mut Lane, index: usize, attempt: &Attempt, newest: Option<Sub
     // refused.
     let is_stuck = tx.state() == TxState::Stuck;
     let not_replaced = newest.map(|outcome| TxError::new(error_code(outcome.class), outcome.message));
-    let not_replaced = not_replaced.or_else(|| tx.unaffordable.clone());
+    let not_replaced = not_replaced.or_else(|| tx.replacing.unaffordable.clone());
     let alarm = tx.intent.last_error.clone().filter(|error| error.code == ErrorCode::Stuck);
     let alarm = alarm.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, "accepted by a node but not mined"));
     let (sub_state, error) = match (is_stuck, not_replaced) {
@@ -312,10 +312,11 @@ fn back_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxErr
     tx.back_off(longest, Instant::now());
     tx.shows_outage = false;
     // If a needed replacement cannot be made, that is the wait reason, whatever the answer to the current attempt.
-    let unaffordable = tx.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
+    let unaffordable =
+        tx.replacing.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
     let (sub_state, error) = unaffordable.map_or((sub_state, error), |why| (Some(NOT_REPLACED), why));
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state,
-        retry_in = ?tx.due.saturating_duration_since(Instant::now()), "not accepted; retrying");
+        retry_in = ?tx.sending.due.saturating_duration_since(Instant::now()), "not accepted; retrying");
     tx.set_wait_reason(sub_state, Some(error));
 }

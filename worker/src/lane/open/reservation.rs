@@ -30,11 +30,11 @@ impl OpenTx {
         now: Instant,
     ) -> Self {
         let mut tx = OpenTx::loaded(intent, now);
-        tx.persisted = TxState::Queued;
-        tx.draft = Some((AttemptKind::Placeholder, placeholder));
-        tx.reservation_change = Some(ReservationChange::Reserve(duration));
-        tx.dirty = true;
-        tx.lazy = false;
+        tx.unsaved.persisted = TxState::Queued;
+        tx.unsaved.draft = Some((AttemptKind::Placeholder, placeholder));
+        tx.unsaved.reservation_change = Some(ReservationChange::Reserve(duration));
+        tx.unsaved.dirty = true;
+        tx.unsaved.lazy = false;
         tx
     }
 
@@ -44,7 +44,7 @@ impl OpenTx {
     }
 
     pub(crate) fn reservation_change(&self) -> Option<ReservationChange> {
-        self.reservation_change
+        self.unsaved.reservation_change
     }
 
     /// Records that the client's answer was read, if that is not stored yet.
@@ -102,14 +102,14 @@ impl OpenTx {
         if matches!(self.state(), TxState::InFlight | TxState::Stuck) {
             self.intent.last_error = None;
         }
-        self.due = now;
+        self.sending.due = now;
         self.start_waiting(now);
     }
 
     fn change_reservation(&mut self, change: ReservationChange) {
-        self.reservation_change = Some(change);
-        self.dirty = true;
-        self.lazy = false;
+        self.unsaved.reservation_change = Some(change);
+        self.unsaved.dirty = true;
+        self.unsaved.lazy = false;
     }
 
     /// Only one attempt can have been sent. The placeholder of a reservation, its first attempt, was never sent if
