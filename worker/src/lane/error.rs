@@ -9,55 +9,71 @@ use crate::writer::WriteError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
-    /// The lane ends: the lease is lost.
-    #[error("the lane ends: {0}")]
-    Stop(&'static str),
-    /// Reload the rows after a pause and continue.
-    #[error("{cause}")]
-    Retry { after: Duration, cause: String },
-    /// A node request failed: as `Retry`, and affected intents get the wait reason `waiting_node`.
-    #[error("{cause}")]
-    Node { cause: String },
-    /// The outcome of a commit is unknown: reload the rows once it is decided.
-    #[error("{cause}")]
-    UnknownCommit { cause: String },
-    /// An error that retrying may not fix: logged as an error, reloaded at long intervals.
-    #[error("{cause}")]
-    Park { after: Duration, cause: String },
+    /// The lane ends.
+    #[error("the lease is lost")]
+    LeaseLost,
+    /// The lease could not be renewed yet: the lane tries again.
+    #[error("the lease was not renewed in time to send")]
+    NotRenewed,
+    /// The database is unavailable: the lane tries again.
+    #[error(transparent)]
+    Read(ReadError),
+    /// A row cannot be read, which retrying may not fix: the lane reads it again at long intervals.
+    #[error(transparent)]
+    Unreadable(ReadError),
+    /// A node request failed: as `Read`, and affected intents get the wait reason `waiting_node`.
+    #[error(transparent)]
+    Node(#[from] RpcError),
+    /// The chain is halted: as `Node`.
+    #[error("{0}")]
+    Halted(String),
+    /// The outcome of a commit is unknown: the lane reads its rows once it is decided.
+    #[error(transparent)]
+    UnknownCommit(WriteError),
+    /// The database refused a write, which retrying may not fix: as `Unreadable`. The writer has logged it.
+    #[error(transparent)]
+    Refused(WriteError),
 }
 
 /// First pause after a database or node error.
-pub(super) const RETRY_AFTER: Duration = Duration::from_millis(500);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Renewals are more frequent than other errors end.
+const RENEWED_AFTER: Duration = Duration::from_millis(200);
 /// Retry interval of a parked lane: an operator may have fixed the cause.
 const PARK_FOR: Duration = Duration::from_secs(15);
+
+impl StepError {
+    /// Pause before the rows are read again.
+    pub(super) fn retry_after(&self) -> Duration {
+        match self {
+            StepError::NotRenewed => RENEWED_AFTER,
+            StepError::Unreadable(_) | StepError::Refused(_) => PARK_FOR,
+            _ => RETRY_AFTER,
+        }
+    }
+
+    /// What affected intents show: the lane waits for a node.
+    pub(super) fn node_failure(&self) -> Option<String> {
+        matches!(self, StepError::Node(_) | StepError::Halted(_)).then(|| self.to_string())
+    }
+}
 
 impl From<WriteError> for StepError {
     fn from(error: WriteError) -> Self {
         match error {
-            WriteError::LeaseLost => StepError::Stop("the lease is lost"),
-            WriteError::Unknown(_) | WriteError::NoAnswer => {
-                StepError::UnknownCommit { cause: error.to_string() }
-            }
-            WriteError::Refused(cause) => StepError::Park { after: PARK_FOR, cause: cause.to_string() },
+            WriteError::LeaseLost => StepError::LeaseLost,
+            WriteError::Unknown(_) | WriteError::NoAnswer => StepError::UnknownCommit(error),
+            WriteError::Refused(_) => StepError::Refused(error),
         }
     }
 }
 
 impl From<ReadError> for StepError {
     fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::NoAnswer => StepError::Retry { after: RETRY_AFTER, cause: error.to_string() },
-            ReadError::Store(cause) if cause.is_connection() => {
-                StepError::Retry { after: RETRY_AFTER, cause: cause.to_string() }
-            }
-            ReadError::Store(cause) => StepError::Park { after: PARK_FOR, cause: cause.to_string() },
+        match &error {
+            ReadError::Store(cause) if !cause.is_connection() => StepError::Unreadable(error),
+            ReadError::Store(_) | ReadError::NoAnswer => StepError::Read(error),
         }
-    }
-}
-
-impl From<RpcError> for StepError {
-    fn from(error: RpcError) -> Self {
-        StepError::Node { cause: error.to_string() }
     }
 }
 
@@ -67,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_write_without_an_answer_may_be_committed_and_a_read_is_repeated() {
-        assert!(matches!(WriteError::NoAnswer.into(), StepError::UnknownCommit { .. }));
-        assert!(matches!(ReadError::NoAnswer.into(), StepError::Retry { .. }));
+        assert!(matches!(WriteError::NoAnswer.into(), StepError::UnknownCommit(_)));
+        assert!(matches!(ReadError::NoAnswer.into(), StepError::Read(_)));
     }
 }

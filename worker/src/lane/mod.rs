@@ -157,47 +157,53 @@ impl Lane {
     /// Runs one step and handles its errors.
     pub(crate) async fn step(&mut self) -> Next {
         let mut result = self.advance().await;
-        if let Err(StepError::Node { cause }) = &result
-            && let Err(second) = self.show_waiting_for_node(&cause.clone()).await
+        if let Err(error) = &result
+            && let Some(cause) = error.node_failure()
+            && let Err(second) = self.show_waiting_for_node(&cause).await
         {
             result = Err(second);
         }
-        if result.is_ok() {
-            self.progress.retry_pause = Duration::ZERO;
-        }
         match result {
-            Ok(NextStep::Again) => Next::Again,
-            Ok(NextStep::Wait(until)) => Next::Wait(until),
-            Ok(NextStep::Done) => Next::Done,
-            Err(StepError::Stop(why)) => {
-                tracing::info!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, why, "lane ends");
-                Next::Lost
+            Ok(next) => {
+                self.progress.retry_pause = Duration::ZERO;
+                match next {
+                    NextStep::Again => Next::Again,
+                    NextStep::Wait(until) => Next::Wait(until),
+                    NextStep::Done => Next::Done,
+                }
             }
-            Err(StepError::Retry { after, cause }) => {
-                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause, "step failed; lane reloads its rows");
-                self.start_over(after)
+            Err(error) => self.handle_error(&error),
+        }
+    }
+
+    fn handle_error(&mut self, error: &StepError) -> Next {
+        let (chain, submitter) = (self.chain.config.id.0, self.lease.key().address_text());
+        let token = self.lease.token().0;
+        match error {
+            StepError::LeaseLost => {
+                tracing::info!(chain.id = chain, submitter, fencing_token = token, reason = %error, "lane ends");
+                return Next::Lost;
             }
-            Err(StepError::Node { cause }) => {
-                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause,
+            StepError::NotRenewed | StepError::Read(_) => {
+                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
+                    "step failed; lane reloads its rows");
+            }
+            StepError::Node(_) | StepError::Halted(_) => {
+                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
                     "node request failed; lane reloads its rows");
-                self.start_over(error::RETRY_AFTER)
             }
-            Err(StepError::UnknownCommit { cause }) => {
-                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause,
+            StepError::UnknownCommit(_) => {
+                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
                     "outcome of a commit unknown; lane reloads its rows");
                 self.progress.commit_unknown = true;
-                self.start_over(error::RETRY_AFTER)
             }
-            Err(StepError::Park { after, cause }) => {
-                tracing::error!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    fencing_token = self.lease.token().0, cause, "lane parked");
-                self.start_over(after)
+            StepError::Unreadable(_) => {
+                tracing::error!(chain.id = chain, submitter, fencing_token = token, error = %error, "lane parked");
             }
+            // Logged by the writer, with the rejected rows.
+            StepError::Refused(_) => {}
         }
+        self.start_over(error.retry_after())
     }
 
     /// A node request failed before anything could be prepared: stores that as the wait reason. Clears the state in
@@ -247,7 +253,7 @@ impl Lane {
                 return Ok(NextStep::Wait(Some(shown_at)));
             }
             // The first identity check takes a moment at every start. A longer halt is shown like any node error.
-            return Err(StepError::Node { cause: problem });
+            return Err(StepError::Halted(problem));
         }
         self.progress.halted_since = None;
         if self.progress.commit_unknown {

@@ -108,10 +108,7 @@ async fn send(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
     let mut refused: Option<SubmitOutcome> = None;
     for attempt in lane.rows.open[index].sendable_attempts() {
         if !lane.lease.may_send() {
-            return Err(StepError::Retry {
-                after: std::time::Duration::from_millis(200),
-                cause: "the lease was not renewed in time to send".to_owned(),
-            });
+            return Err(StepError::NotRenewed);
         }
         if lane.chain.halted().is_some() {
             return Ok(true);
