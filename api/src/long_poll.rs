@@ -2,12 +2,13 @@
 //! be lost, at intervals.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_domain::TxId;
 use gapless_store::Store;
 use gapless_telemetry::metrics::LONG_POLLS;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
@@ -65,9 +66,8 @@ impl LongPolls {
         Waiting(receiver)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiters> {
-        // The map is consistent after every statement, so a poisoned lock can be used.
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Waiters> {
+        self.waiters.lock()
     }
 
     fn waiting_tx_ids(&self) -> Vec<TxId> {

@@ -1,6 +1,6 @@
 //! Per-chain state of the worker: connector, block watcher, fee source, and the periodic chain identity check.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_chain::fees::FeeSource;
@@ -10,6 +10,7 @@ use gapless_domain::bump::GasBumpPolicy;
 use gapless_domain::stuck::StuckPolicy;
 use gapless_domain::{Finality, WorkerId};
 use gapless_store::{Store, StoreError};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -124,11 +125,11 @@ impl Chain {
     }
 
     fn unreachable(&self) -> Option<String> {
-        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unreachable.lock().clone()
     }
 
     fn note_unreachable(&self, problem: Option<String>) {
-        *self.unreachable.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        *self.unreachable.lock() = problem;
     }
 
     /// Waits until the chain may be used.

@@ -4,8 +4,8 @@
 //! renews, so that a slow claim never costs a lease. Leases of ended lanes are released in batches.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gapless_config::Config;
@@ -13,6 +13,7 @@ use gapless_domain::{ChainId, SubmitterKey};
 use gapless_signer::SignerSet;
 use gapless_store::{Lease, LeaseTag, Store, StoreError, Work};
 use gapless_telemetry::metrics as m;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -98,7 +99,7 @@ impl Fleet {
     }
 
     fn lanes(&self) -> MutexGuard<'_, HashMap<SubmitterKey, LaneHandle>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 
     /// Depth of each internal queue; for mailboxes, that of the fullest.

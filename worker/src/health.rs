@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_http::Limits;
@@ -10,6 +10,7 @@ use gapless_signer::SignerSet;
 use gapless_store::Store;
 use gapless_telemetry::{MetricsHandle, Program, install_metrics};
 use metrics::Gauge;
+use parking_lot::Mutex;
 use poem::http::StatusCode;
 use poem::web::{Data, Json};
 use poem::{EndpointExt, Route, get, handler};
@@ -91,7 +92,7 @@ impl Health {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.inner.lock())
     }
 
     pub(crate) fn watch_signers(&self, signers: Arc<SignerSet>) {

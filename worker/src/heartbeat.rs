@@ -1,11 +1,12 @@
 //! This worker's heartbeat row, and the live workers that serve the same submitters.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_config::Config;
 use gapless_domain::{ChainId, WorkerId};
 use gapless_store::{Beat, Peer, Store, StoreError};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Shortest time between two heartbeats when the number of lanes changes. Other workers balance leases by that number.
@@ -33,7 +34,7 @@ impl Heartbeat {
     }
 
     fn last(&self) -> Option<LastBeat> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last.lock().clone()
     }
 
     /// How long a worker counts as live after a heartbeat.
@@ -67,7 +68,7 @@ impl Heartbeat {
         if !same_halts || !halts.is_empty() {
             self.store.note_halts(&self.worker_id, &halts).await?;
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(LastBeat { at, lanes, halts });
+        *self.last.lock() = Some(LastBeat { at, lanes, halts });
         Ok(())
     }
 

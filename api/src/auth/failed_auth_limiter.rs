@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::bucket::{Bucket, Limit};
 
@@ -41,8 +42,7 @@ impl FailedAuthLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Option<IpAddr>, Bucket>> {
-        // The map is consistent after every statement, so a poisoned lock can be used.
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buckets.lock()
     }
 }
 

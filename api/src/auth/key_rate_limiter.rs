@@ -1,12 +1,12 @@
 //! Per-key rate limits, and the periodic write of each key's `last_used_at`.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless_config::Api;
 use gapless_domain::{ApiKeyId, PresentedKey};
 use gapless_store::{ApiKeyRow, RateLimit, Store};
+use parking_lot::{Mutex, MutexGuard};
 use subtle::ConstantTimeEq;
 use tokio::sync::mpsc;
 
@@ -81,8 +81,7 @@ impl KeyRateLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ApiKeyId, KeyUsage>> {
-        // The map is consistent after every statement, so a poisoned lock can be used.
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 }
 

@@ -5,12 +5,12 @@
 //! several API processes exceed the limit only slightly; a single process never does.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless_config::Config;
 use gapless_domain::SubmitterKey;
 use gapless_store::{IntakeOutcome, NewIntent};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Answers;
 
@@ -134,8 +134,7 @@ impl QueueLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SubmitterKey, QueueState>> {
-        // The map is consistent after every statement, so a poisoned lock can be used.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 }
 

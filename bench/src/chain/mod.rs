@@ -6,11 +6,12 @@ mod rpc;
 mod transaction;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ethers_core::types::{Address, Bytes, H256};
+use parking_lot::{Mutex, MutexGuard};
 use poem::http::header;
 use poem::listener::{Acceptor, Listener, TcpListener};
 use poem::web::Data;
@@ -41,7 +42,7 @@ pub(crate) type Calls = BTreeMap<String, u64>;
 
 impl Shared {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 }
 
@@ -87,7 +88,7 @@ impl Chain {
     }
 
     pub(crate) fn calls_by_method(&self) -> Calls {
-        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.calls.lock().clone()
     }
 
     /// Waits until `count` transactions are mined, without database queries.

@@ -1,9 +1,9 @@
 //! JSON-RPC as text. Responses are formatted manually, for thousands per second.
 
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ethers_core::types::{Address, Bytes, H256};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ struct Call<'a> {
 
 /// The response to one HTTP request. Counts its calls.
 pub(super) fn answer(ledger: &Mutex<Ledger>, counts: &Mutex<Calls>, mining: Mining, body: &[u8]) -> String {
-    let locked = || ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let locked = || ledger.lock();
     let is_batch = body.first() == Some(&b'[');
     let calls: Result<Vec<Call<'_>>, _> = if is_batch {
         serde_json::from_slice(body)
@@ -39,7 +39,7 @@ pub(super) fn answer(ledger: &Mutex<Ledger>, counts: &Mutex<Calls>, mining: Mini
     let Ok(calls) = calls else {
         return r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#.into();
     };
-    count(&mut counts.lock().unwrap_or_else(PoisonError::into_inner), &calls);
+    count(&mut counts.lock(), &calls);
     let mut out = String::with_capacity(calls.len() * 160);
     for (index, call) in calls.iter().enumerate() {
         if index > 0 {
@@ -222,7 +222,7 @@ mod tests {
         let text = answer(&ledger, &counts, Mining::AtOnce, calls.to_string().as_bytes());
         let answers: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(answers[0]["result"], json!(hash));
-        assert_eq!(counts.lock().unwrap().values().sum::<u64>(), 2);
+        assert_eq!(counts.lock().values().sum::<u64>(), 2);
         assert_eq!(answers[1]["error"]["code"], -32601);
         let ask = |method: &str, params: Value| -> Value {
             let call = json!({ "jsonrpc": "2.0", "id": 3, "method": method, "params": params });

@@ -12,11 +12,12 @@ mod queue;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use gapless_telemetry::metrics::INTERNAL_QUEUE_WAITS_TOTAL;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -177,8 +178,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
 
 impl<Q, A> Shared<Q, A> {
     fn lock(&self) -> MutexGuard<'_, Queue<Request<Q, A>>> {
-        // Every method leaves the value consistent, so a poisoned lock can be used.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Takes capacity, which the end of the item's batch gives back.

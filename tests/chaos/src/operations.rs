@@ -1,7 +1,6 @@
 //! Operations besides requests: keys used outside, reserved nonces, empty accounts, a changing base fee. The
 //! operator's reactions are in `operator`.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ethers_core::types::{Address, Bytes, U256};
@@ -9,6 +8,7 @@ use gapless_config::Secret;
 use gapless_domain::RequestedTx;
 use gapless_embed::{Gapless, NonceContext};
 use gapless_testkit::Submitter;
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
@@ -32,11 +32,11 @@ pub(crate) struct SecondSender(Mutex<Vec<(u64, Bytes)>>);
 
 impl SecondSender {
     fn unmined(&self) -> Vec<(u64, Bytes)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn add(&self, nonce: u64, raw: Bytes) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((nonce, raw));
+        self.0.lock().push((nonce, raw));
     }
 }
 

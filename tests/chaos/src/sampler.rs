@@ -2,10 +2,10 @@
 //! from the workers' metrics; only events and progress are read from the database.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::checker::Sample;
@@ -35,7 +35,7 @@ pub(crate) struct Sampler(Mutex<Vec<Sample>>);
 
 impl Sampler {
     pub(crate) fn samples(&self) -> Vec<Sample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -80,7 +80,7 @@ pub(crate) async fn watch(run: &ChaosRun) {
             metrics: metrics.clone(),
             events: row.events,
         });
-        run.sampler.0.lock().unwrap_or_else(PoisonError::into_inner).extend(samples);
+        run.sampler.0.lock().extend(samples);
     }
 }
 

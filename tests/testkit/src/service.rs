@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gapless_http_client::client_builder;
 use gapless_localnet::{Launch, Port, Process, Settings};
 use nix::sys::signal::Signal;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::client::Client;
@@ -161,7 +162,7 @@ pub struct Service {
 
 impl Service {
     fn process(&self) -> MutexGuard<'_, Process> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.lock()
     }
 
     pub fn name(&self) -> &str {

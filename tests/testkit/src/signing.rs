@@ -1,8 +1,9 @@
 //! A fake of the signing service in docs/signing-service.md, with configurable failures.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ethers_core::types::transaction::eip2718::TypedTransaction;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -67,14 +68,14 @@ impl SigningService {
     /// Waits for a request that starts with `beginning`, such as `POST /sign`.
     pub async fn wait_for_request(&self, beginning: &str) {
         eventually(&format!("the signing service receives {beginning}"), async || {
-            let asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let asked = self.inner.asked.lock().clone();
             if asked.iter().any(|line| line.starts_with(beginning)) { Ok(()) } else { Err(asked) }
         })
         .await;
     }
 
     pub fn set_behaviour(&self, behaviour: Behaviour) {
-        *self.inner.behaviour.lock().unwrap_or_else(PoisonError::into_inner) = behaviour;
+        *self.inner.behaviour.lock() = behaviour;
     }
 }
 
@@ -82,7 +83,7 @@ impl Inner {
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         while let Some(request) = plain_http::request(&mut stream).await {
-            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.line.clone());
+            self.asked.lock().push(request.line.clone());
             if matches!(self.behaviour(), Behaviour::Silent) {
                 std::future::pending::<()>().await;
             }
@@ -97,7 +98,7 @@ impl Inner {
     }
 
     fn behaviour(&self) -> Behaviour {
-        self.behaviour.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.behaviour.lock().clone()
     }
 
     fn answer(&self, request: &str, mut asked: Value) -> (u16, Value) {

@@ -1,6 +1,6 @@
 //! The last known height of the `safe` or `finalized` block. It rises, and falls only with a reorg.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -15,7 +15,7 @@ pub(super) struct FinalHeight(Mutex<State>);
 impl FinalHeight {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics while holding it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn get(&self) -> Option<u64> {

@@ -11,13 +11,14 @@ mod registry;
 mod saver;
 mod task;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use gapless_chain::fees::Head;
 use gapless_chain::{BlockId, ChainConnector};
 use gapless_domain::{Confirmation, Finality, H256, Receipt, U256};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -131,7 +132,7 @@ impl Watcher {
 
     /// A node accepted this transaction: its block may follow at any moment.
     pub(crate) fn expect_block(&self, hash: H256) {
-        self.sent.lock().unwrap_or_else(PoisonError::into_inner).push((hash, Instant::now()));
+        self.sent.lock().push((hash, Instant::now()));
         self.nudge.notify_one();
     }
 
@@ -151,12 +152,12 @@ impl Watcher {
 
     /// Why the head has been unreadable for a while.
     pub(crate) fn outage(&self) -> Option<String> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.outage.lock().clone()
     }
 
     /// True if the error is new or over.
     fn set_outage(&self, outage: Option<String>) -> bool {
-        let mut known = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.outage.lock();
         let changed = known.is_none() != outage.is_none();
         *known = outage;
         changed
@@ -164,11 +165,11 @@ impl Watcher {
 
     /// The height of a head that has stayed below blocks seen before.
     pub(crate) fn fell_to(&self) -> Option<u64> {
-        *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.fell_to.lock()
     }
 
     fn note_fall(&self, to: Option<u64>) {
-        *self.fell_to.lock().unwrap_or_else(PoisonError::into_inner) = to;
+        *self.fell_to.lock() = to;
     }
 
     /// The observed mean time between blocks.
@@ -187,7 +188,7 @@ impl Watcher {
 
     /// The head for fee requests.
     pub(crate) fn pricing_head(&self) -> Head {
-        let base_fee = *self.base_fee.lock().unwrap_or_else(PoisonError::into_inner);
+        let base_fee = *self.base_fee.lock();
         Head { number: self.head().unwrap_or_default(), base_fee }
     }
 
@@ -226,10 +227,10 @@ impl Watcher {
     }
 
     fn read_canon<T>(&self, read: impl FnOnce(&Canon) -> T) -> T {
-        read(&self.canon.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.canon.read())
     }
 
     fn write_canon<T>(&self, write: impl FnOnce(&mut Canon) -> T) -> T {
-        write(&mut self.canon.write().unwrap_or_else(PoisonError::into_inner))
+        write(&mut self.canon.write())
     }
 }

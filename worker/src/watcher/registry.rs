@@ -1,9 +1,9 @@
 //! What lanes wait for: hashes to be included, and heights to be reached by the head or by finality.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gapless_domain::{H256, Receipt};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::mailbox::{LaneEvent, Mailbox};
 
@@ -51,7 +51,7 @@ pub(crate) struct Registry {
 impl Registry {
     fn entries(&self) -> MutexGuard<'_, Entries> {
         // Nothing panics while holding the lock; if it did, the maps would still be consistent.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 
     pub(crate) fn watch(&self, hash: H256, mailbox: &Mailbox) {

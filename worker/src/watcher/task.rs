@@ -2,8 +2,8 @@
 //! lanes.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use gapless_chain::{BlockTag, BlockWithHashes, RpcError};
@@ -186,7 +186,7 @@ impl WatchTask {
 
     /// Adds what was sent since the last poll, and drops hashes that are unwatched or will not be mined instantly.
     fn update_sent(&mut self) {
-        let mut new = self.watcher.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut new = self.watcher.sent.lock();
         self.sent.append(&mut new);
         drop(new);
         if !self.pace.mines_instantly() {
@@ -220,7 +220,7 @@ impl WatchTask {
         }
         self.clear_fall();
         self.watcher.gas_limit.store(latest.gas_limit.unwrap_or(u64::MAX), Ordering::Relaxed);
-        *self.watcher.base_fee.lock().unwrap_or_else(PoisonError::into_inner) = latest.base_fee_per_gas;
+        *self.watcher.base_fee.lock() = latest.base_fee_per_gas;
         let head = self.watcher.read_canon(Canon::head);
         let Some(head) = head.filter(|head| latest.block.number <= head.number + MAX_WALK) else {
             self.recovered |= head.is_some();

@@ -3,8 +3,9 @@
 //! Any response about a transaction, including a rejection, counts as success. Only unanswered requests, errors about
 //! the node itself (rate limit, syncing) and a lagging head reduce its health.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Weight of the old rate in the exponential moving average: about the last three requests count.
 const SMOOTHING: f64 = 0.7;
@@ -78,7 +79,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Records a finished request.

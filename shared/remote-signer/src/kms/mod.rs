@@ -10,11 +10,12 @@ mod curve;
 mod google;
 mod temporary;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ethers_core::types::{Bytes, H256, Signature};
+use parking_lot::Mutex;
 use reqwest::{RequestBuilder, Url};
 
 #[cfg(feature = "aws-kms")]
@@ -109,7 +110,7 @@ impl CloudKey {
 
     /// Records the reason; returns whether it changed.
     fn is_new(&self, reason: Option<&str>) -> bool {
-        let mut last = self.last_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_reason.lock();
         let is_new = last.as_deref() != reason;
         *last = reason.map(str::to_owned);
         is_new

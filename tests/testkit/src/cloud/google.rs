@@ -2,7 +2,7 @@
 //! assertions, public keys as PEM, signatures of digests, and checksums of all of them.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
@@ -12,6 +12,7 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use crc::{CRC_32_ISCSI, Crc};
 use ethers_core::k256::ecdsa::Signature;
 use ethers_core::k256::ecdsa::signature::hazmat::PrehashSigner;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -91,21 +92,21 @@ impl GoogleKms {
 
     /// For every key.
     pub fn set_behaviour(&self, behaviour: &GoogleBehaviour) {
-        for (_, own) in self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+        for (_, own) in self.inner.keys.lock().iter_mut() {
             *own = behaviour.clone();
         }
     }
 
     /// For the key of the nth submitter.
     pub fn set_behaviour_of_key(&self, index: usize, behaviour: GoogleBehaviour) {
-        self.inner.keys.lock().unwrap_or_else(PoisonError::into_inner)[index].1 = behaviour;
+        self.inner.keys.lock()[index].1 = behaviour;
     }
 
     /// Waits for a sign request for the nth submitter's key.
     pub async fn wait_for_sign_request(&self, index: usize) {
         let line = format!("POST /v1/{}:asymmetricSign", self.key(index));
         eventually("Google KMS receives a sign request", async || {
-            let asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let asked = self.inner.asked.lock().clone();
             if asked.contains(&line) { Ok(()) } else { Err(asked) }
         })
         .await;
@@ -139,7 +140,7 @@ impl Inner {
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         while let Some(request) = plain_http::request(&mut stream).await {
-            self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(request.line.clone());
+            self.asked.lock().push(request.line.clone());
             let (status, body) = match request.line.as_str() {
                 "POST /token" => self.grant(&request),
                 _ if request.header("authorization") != Some(&format!("Bearer {TOKEN}")) => {
@@ -160,7 +161,7 @@ impl Inner {
     fn key_of(&self, line: &str) -> Option<(Submitter, GoogleBehaviour)> {
         let (_, rest) = line.split_once("/v1/projects/p/locations/global/keyRings/r/cryptoKeys/")?;
         let index: usize = rest.split_once("/cryptoKeyVersions/1")?.0.parse().ok()?;
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
+        self.keys.lock().get(index).cloned()
     }
 
     /// A token for an assertion that the service account signed (RFC 7523).

@@ -11,9 +11,10 @@ mod pool;
 mod upstream;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ethers_core::types::Address;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
@@ -117,7 +118,7 @@ impl Proxy {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn url(&self) -> &str {
@@ -247,7 +248,7 @@ async fn handle(state: &Mutex<State>, client: &reqwest::Client, body: Value) -> 
         single => (false, vec![single]),
     };
     let (planned, upstream) = {
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.lock();
         if batch && state.refuses_batches {
             let error = json!({ "code": -32600, "message": "batch requests are not supported" });
             let refusal = json!({ "jsonrpc": "2.0", "id": null, "error": error });

@@ -6,13 +6,13 @@ mod audit;
 mod builder;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use gapless_config::Config;
 use gapless_domain::{H256, TxId, TxState};
 use gapless_localnet::{Postgres, Settings};
 use nix::sys::signal::Signal;
+use parking_lot::{Mutex as StdMutex, MutexGuard};
 use serde_json::Value;
 use sqlx::PgPool;
 use tempfile::TempDir;
@@ -62,7 +62,7 @@ pub struct Stack {
 }
 
 fn locked<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// The parts.
