@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,15 +20,17 @@ use poem::{Endpoint, Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::per_address::{ClientConnection, PerAddress};
 use crate::tls::Tls;
-use crate::write_timeout::WriteTimeout;
 
-type Stream = WriteTimeout<TcpStream>;
+/// Without a timeout of its writes, a client that never reads its response would keep the connection and the response's
+/// memory forever. Reads are limited by hyper and `body_limit`.
+type Stream = Pin<Box<TimeoutStream<TcpStream>>>;
 
 /// Pause after a failed accept, for example when file descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -194,7 +197,9 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         let Ok(local) = stream.local_addr() else { return };
         let addresses = (LocalAddr(local.into()), RemoteAddr(remote.into()));
         // Below TLS, so that the timeout sees the socket's writes.
-        let stream = WriteTimeout::new(stream, self.limits.send_timeout);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.limits.send_timeout));
+        let stream = Box::pin(stream);
         match &self.tls {
             None => self.serve_requests(stream, addresses, Scheme::HTTP, client).await,
             Some(tls) => {

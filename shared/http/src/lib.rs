@@ -5,7 +5,6 @@ mod body_limit;
 mod connections;
 mod per_address;
 mod tls;
-mod write_timeout;
 
 pub use body_limit::{BodyError, BodyLimit};
 pub use connections::{Limits, serve};

@@ -4,9 +4,10 @@
 //! further lines are dropped and counted, because a blocked log must not stop the service.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::metrics::LOG_LINES_DROPPED_TOTAL;
@@ -49,7 +50,7 @@ impl LogQueue {
     }
 
     fn push(&self, line: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         if state.lines.len() + line.len() > self.shared.limit_bytes {
             state.dropped += 1;
             drop(state);
@@ -66,24 +67,19 @@ impl LogQueue {
 
     /// Waits until all lines are written. False: timeout, because the reader is too slow.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
-        let mut state = self.lock();
+        let mut state = self.shared.state.lock();
         state.flushing = true;
         self.shared.changed.notify_all();
         let busy = |state: &mut State| state.writing || !state.lines.is_empty();
-        let (state, waited) = self
-            .shared
-            .changed
-            .wait_timeout_while(state, timeout, busy)
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(state);
-        !waited.timed_out()
+        !self.shared.changed.wait_while_for(&mut state, busy, timeout).timed_out()
     }
 
     fn run(self, mut out: impl Write) {
         let mut lines = Vec::new();
         let mut reported = 0;
         loop {
-            let mut state = self.wait_while(self.lock(), |state| state.lines.is_empty());
+            let mut state = self.shared.state.lock();
+            self.shared.changed.wait_while(&mut state, |state| state.lines.is_empty());
             std::mem::swap(&mut lines, &mut state.lines);
             state.writing = true;
             drop(state);
@@ -91,7 +87,7 @@ impl LogQueue {
             let _ = out.write_all(&lines).and_then(|()| out.flush());
             lines.clear();
             lines.shrink_to(RETAINED_BYTES);
-            let mut state = self.lock();
+            let mut state = self.shared.state.lock();
             state.writing = false;
             let dropped = state.dropped - std::mem::replace(&mut reported, state.dropped);
             let flushing = std::mem::take(&mut state.flushing);
@@ -101,23 +97,10 @@ impl LogQueue {
                 tracing::warn!(lines = dropped, "log lines dropped: the reader of the log is too slow");
             }
             if !flushing {
-                let (state, changed) = (self.lock(), &self.shared.changed);
-                drop(changed.wait_timeout_while(state, COLLECT, |state| !state.flushing));
+                let mut state = self.shared.state.lock();
+                self.shared.changed.wait_while_for(&mut state, |state| !state.flushing, COLLECT);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is valid after every statement.
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait_while<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        condition: impl FnMut(&mut State) -> bool,
-    ) -> MutexGuard<'a, State> {
-        self.shared.changed.wait_while(state, condition).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -187,7 +170,7 @@ mod tests {
             lines.map_while(Result::ok).take_while(|line| !line.contains("end")).count()
         });
         assert!(queue.flush(LONG), "writing continues when the pipe is read");
-        let dropped = queue.lock().dropped;
+        let dropped = queue.shared.state.lock().dropped;
         assert!(dropped > 0);
         queue.make_writer().write_all(b"end\n").unwrap();
         assert_eq!(reading.join().unwrap() as u64 + 1 + dropped, 10_000, "each line is written or counted");
