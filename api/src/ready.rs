@@ -1,8 +1,7 @@
 //! Readiness: checks of the database and its schema.
 
-use std::sync::{Mutex, PoisonError};
-
 use gapless_store::Store;
+use parking_lot::Mutex;
 
 /// The last error, which was logged.
 #[derive(Debug, Default)]
@@ -15,7 +14,7 @@ impl Readiness {
         let error = store.check_schema().await.err();
         let reason = error.as_ref().map(|error| if error.is_schema() { "schema" } else { "database" });
         let error = error.map(|error| error.to_string());
-        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.0.lock();
         if let Some(error) = error.as_ref().filter(|error| logged.as_ref() != Some(error)) {
             tracing::info!(error, "not ready");
         }
