@@ -95,7 +95,7 @@ pub async fn serve(
     unfinished
 }
 
-/// The next connection. At the connection limit, new ones wait in the listen backlog. `None`: stop.
+/// The next connection, when it has a slot. Meanwhile others wait in the listen backlog. `None`: stop.
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
@@ -103,25 +103,23 @@ async fn accept(
     stop: &CancellationToken,
 ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
     let next = async {
-        let permit = match slots.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => {
-                per_address.set_full(true);
-                // The semaphore is never closed.
-                let permit = slots.clone().acquire_owned().await.ok()?;
-                per_address.set_full(false);
-                permit
-            }
-        };
-        loop {
+        let (stream, remote) = loop {
             match listener.accept().await {
-                Ok((stream, remote)) => return Some((stream, remote, permit)),
+                Ok(accepted) => break accepted,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
+        };
+        if let Ok(permit) = slots.clone().try_acquire_owned() {
+            return Some((stream, remote, permit));
         }
+        per_address.set_full(true);
+        // The semaphore is never closed.
+        let permit = slots.clone().acquire_owned().await.ok()?;
+        per_address.set_full(false);
+        Some((stream, remote, permit))
     };
     tokio::select! {
         next = next => next,
@@ -178,6 +176,8 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
         let _guard = ConnectionGuard::new(permit, self.open_connections.clone());
         let served = async {
             tokio::select! {
+                // First, so that a request that has arrived is seen before the connection is closed for having none.
+                biased;
                 () = self.serve_stream(stream, remote, &client) => {}
                 () = client.displaced() => {}
             }
@@ -240,7 +240,10 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
             let endpoint = self.endpoint.clone();
             let parts = (request, local.clone(), remote.clone(), scheme.clone());
             let client = client.clone();
+            // Here and not in the future, which may be polled later.
+            let in_progress = client.begin_request();
             async move {
+                let _in_progress = in_progress;
                 let mut request = Request::from(parts);
                 request.set_data(client);
                 Ok::<_, Infallible>(endpoint.get_response(request).await.into())

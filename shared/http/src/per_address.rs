@@ -1,8 +1,8 @@
 //! Limits the connections of one client address that have not authenticated.
 //!
-//! A connection above the limit is accepted, and the oldest one of its address is closed in its place: after a moment,
-//! or at once while no slot is free. So one address cannot use up all slots with half-open connections, and its other
-//! clients still get in: they send their request at once.
+//! A connection above the limit is accepted, and the oldest one of its address that has no request in progress is closed
+//! in its place: after a moment, or at once while another connection waits for a slot. So one address cannot use up all
+//! slots with half-open connections, and its other clients still get in: they send their request at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 /// How long an excess connection stays open while slots are free. When many clients behind one address connect at the
 /// same time, each has this time to authenticate.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The connections of each address in the order of arrival.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct PerAddress {
     /// `None`: unlimited.
     limit: Option<usize>,
     connections: Arc<Mutex<Connections>>,
-    /// No slot is free: the next connection waits for one.
+    /// A connection waits for a slot.
     full: watch::Sender<bool>,
 }
 
@@ -54,8 +54,9 @@ impl PerAddress {
                 }
             }
         }
-        let authenticated = CancellationToken::new();
-        ClientConnection(Arc::new(Entry { number, address, excess, authenticated, counted_by: self.clone() }))
+        let (authenticated, requests) = (CancellationToken::new(), watch::Sender::new(0));
+        let counted_by = self.clone();
+        ClientConnection(Arc::new(Entry { number, address, excess, authenticated, requests, counted_by }))
     }
 
     /// While true, excess connections are closed at once.
@@ -89,10 +90,27 @@ struct Entry {
     /// Newer connections of this address take its place.
     excess: CancellationToken,
     authenticated: CancellationToken,
+    /// Number of requests in progress.
+    requests: watch::Sender<usize>,
     counted_by: PerAddress,
 }
 
+/// Counts as a request in progress until it is dropped.
+#[derive(Debug)]
+pub(crate) struct RequestInProgress(ClientConnection);
+
+impl Drop for RequestInProgress {
+    fn drop(&mut self) {
+        self.0.0.requests.send_modify(|count| *count -= 1);
+    }
+}
+
 impl ClientConnection {
+    pub(crate) fn begin_request(&self) -> RequestInProgress {
+        self.0.requests.send_modify(|count| *count += 1);
+        RequestInProgress(self.clone())
+    }
+
     /// The client is known: from now on the connection does not count for its address.
     pub fn set_authenticated(&self) {
         if !self.0.authenticated.is_cancelled() {
@@ -109,13 +127,19 @@ impl ClientConnection {
             // The sender is in `counted_by`, so it exists.
             let _ = full.wait_for(|full| *full).await;
         };
-        let authenticated = tokio::select! {
-            () = self.0.authenticated.cancelled() => true,
-            () = tokio::time::sleep(GRACE) => false,
-            () = is_full => false,
+        let mut requests = self.0.requests.subscribe();
+        let unused = async {
+            tokio::select! {
+                () = tokio::time::sleep(GRACE) => {}
+                () = is_full => {}
+            }
+            // The sender is in this connection, so it exists.
+            let _ = requests.wait_for(|count| *count == 0).await;
         };
-        if authenticated {
-            std::future::pending::<()>().await;
+        tokio::select! {
+            biased;
+            () = self.0.authenticated.cancelled() => std::future::pending().await,
+            () = unused => {}
         }
     }
 }
@@ -181,6 +205,17 @@ mod tests {
         quick.set_authenticated();
         let (late, quick) = tokio::join!(is_displaced(&late), is_displaced(&quick));
         assert!(late && !quick);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_a_request_in_progress_stays_until_it_is_answered() {
+        let counted = PerAddress::new(Some(1));
+        let (oldest, _newest) = (counted.enter(address("192.0.2.1")), counted.enter(address("192.0.2.1")));
+        counted.set_full(true);
+        let request = oldest.begin_request();
+        assert!(!is_displaced(&oldest).await);
+        drop(request);
+        assert!(is_displaced(&oldest).await);
     }
 
     #[tokio::test(start_paused = true)]
