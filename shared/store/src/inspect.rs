@@ -75,24 +75,28 @@ impl ProgramRole {
     }
 }
 
-const API_RIGHTS: [(&str, &[&str]); 10] = [
+const API_RIGHTS: [(&str, &[&str]); 13] = [
     ("_sqlx_migrations", &["SELECT"]),
     ("api_key", &["SELECT", "UPDATE"]),
     ("audit_log", &["SELECT", "INSERT"]),
     ("chain_block", &["SELECT"]),
+    ("chain_halt", &["SELECT"]),
     ("managed_tx", &["SELECT", "INSERT"]),
     ("outbox_event", &["INSERT"]),
     ("submitter", &["SELECT", "UPDATE"]),
+    ("submitter_lease", &["SELECT"]),
     ("submitter_nonce_cursor", &["SELECT"]),
     ("tx_attempt", &["SELECT"]),
     ("tx_request", &["SELECT", "INSERT", "UPDATE"]),
+    ("worker", &["SELECT"]),
 ];
 
-const WORKER_RIGHTS: [(&str, &[&str]); 16] = [
+const WORKER_RIGHTS: [(&str, &[&str]); 17] = [
     ("_sqlx_migrations", &["SELECT"]),
     ("audit_log", &["SELECT", "INSERT", "UPDATE"]),
     ("chain", &["SELECT", "INSERT"]),
     ("chain_block", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("chain_halt", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("duty_lease", &["SELECT", "INSERT", "UPDATE"]),
     ("external_nonce", &["SELECT", "INSERT", "DELETE"]),
     ("managed_tx", &["SELECT", "UPDATE", "DELETE"]),
