@@ -1,5 +1,7 @@
 //! BLOCKED: why the head of a queue cannot get a nonce.
 
+use super::sub_state::SubState;
+
 /// What a blocked head waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockedReason {
@@ -29,12 +31,12 @@ impl BlockedReason {
     }
 
     /// From the sub-state of a QUEUED intent. Other sub-states do not block. `write_lanes` lists the same four.
-    pub fn of_sub_state(sub_state: &str) -> Option<BlockedReason> {
+    pub fn of_sub_state(sub_state: SubState) -> Option<BlockedReason> {
         match sub_state {
-            "waiting_funds" => Some(BlockedReason::Funds),
-            "waiting_fee" => Some(BlockedReason::Fee),
-            "waiting_node" => Some(BlockedReason::Node),
-            "waiting_signer" => Some(BlockedReason::Signer),
+            SubState::WaitingFunds => Some(BlockedReason::Funds),
+            SubState::WaitingFee => Some(BlockedReason::Fee),
+            SubState::WaitingNode => Some(BlockedReason::Node),
+            SubState::WaitingSigner => Some(BlockedReason::Signer),
             _ => None,
         }
     }
@@ -46,11 +48,11 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_sub_state_and_no_other_sub_state_blocks() {
-        for reason in BlockedReason::ALL {
-            assert_eq!(BlockedReason::of_sub_state(&format!("waiting_{}", reason.as_str())), Some(reason));
-        }
-        for other in ["waiting_earlier", "waiting_caller", "checking_revert", "displaced", ""] {
-            assert_eq!(BlockedReason::of_sub_state(other), None);
+        for sub_state in SubState::ALL {
+            let reason = BlockedReason::ALL
+                .into_iter()
+                .find(|reason| sub_state.as_str() == format!("waiting_{}", reason.as_str()));
+            assert_eq!(BlockedReason::of_sub_state(sub_state), reason);
         }
     }
 }

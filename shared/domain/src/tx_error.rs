@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::revert::{Failure, RevertData};
 use super::state::TxState;
+use super::sub_state::SubState;
 
 /// The stable codes that clients branch on. Codes are added, never renamed; docs/api.md lists them, and a test
 /// compares the two.
@@ -105,25 +106,24 @@ impl ErrorCode {
         }
     }
 
-    /// For rows with a message and no code, written before codes existed.
-    fn of_row(state: TxState, sub_state: Option<&str>) -> ErrorCode {
+    /// For rows with a message and no known code, written by another version.
+    fn of_row(state: TxState, sub_state: Option<SubState>) -> ErrorCode {
         match sub_state {
-            Some("would_revert" | "waiting_earlier") => ErrorCode::WouldRevert,
-            Some("reverted") => ErrorCode::Reverted,
-            Some("invalid") => ErrorCode::Invalid,
-            Some("estimate_refused") => ErrorCode::EstimateRefused,
-            Some("signer_refused") => ErrorCode::SignerRefused,
-            Some("rejected") => ErrorCode::Unmineable,
-            Some("deadline") => ErrorCode::DeadlinePassed,
-            Some("waiting_funds") => ErrorCode::InsufficientFunds,
-            Some("waiting_fee") => ErrorCode::Underpriced,
-            Some("waiting_signer") => ErrorCode::SignerUnavailable,
-            Some("waiting_node") => ErrorCode::NodeUnavailable,
-            Some("lower_nonce_missing") => ErrorCode::LowerNonceMissing,
-            Some("nonce_used") => ErrorCode::NonceUsed,
-            Some("nonce_taken") => ErrorCode::NonceTaken,
-            Some("displaced") => ErrorCode::Displaced,
-            Some("unmined") => ErrorCode::Stuck,
+            Some(SubState::WouldRevert | SubState::WaitingEarlier) => ErrorCode::WouldRevert,
+            Some(SubState::Reverted) => ErrorCode::Reverted,
+            Some(SubState::Invalid) => ErrorCode::Invalid,
+            Some(SubState::SignerRefused) => ErrorCode::SignerRefused,
+            Some(SubState::Rejected) => ErrorCode::Unmineable,
+            Some(SubState::Deadline) => ErrorCode::DeadlinePassed,
+            Some(SubState::WaitingFunds) => ErrorCode::InsufficientFunds,
+            Some(SubState::WaitingFee) => ErrorCode::Underpriced,
+            Some(SubState::WaitingSigner) => ErrorCode::SignerUnavailable,
+            Some(SubState::WaitingNode) => ErrorCode::NodeUnavailable,
+            Some(SubState::LowerNonceMissing) => ErrorCode::LowerNonceMissing,
+            Some(SubState::NonceUsed) => ErrorCode::NonceUsed,
+            Some(SubState::NonceTaken) => ErrorCode::NonceTaken,
+            Some(SubState::Displaced) => ErrorCode::Displaced,
+            Some(SubState::Unmined) => ErrorCode::Stuck,
             _ => ErrorCode::of_ending(state).unwrap_or(ErrorCode::Unknown),
         }
     }
@@ -213,7 +213,7 @@ impl TxError {
         message: Option<String>,
         detail: Option<Value>,
         state: TxState,
-        sub_state: Option<&str>,
+        sub_state: Option<SubState>,
     ) -> Option<TxError> {
         let message = message?;
         let detail = detail.and_then(|detail| serde_json::from_value::<Detail>(detail).ok());
@@ -267,8 +267,12 @@ mod tests {
         };
         let detail = error.detail();
         assert_eq!(detail, json!({"code": "reverted", "revert": {"data": "0x010203", "size": 3}}));
-        let read =
-            TxError::from_row(Some("reverted: no".into()), Some(detail), TxState::Failed, Some("reverted"));
+        let read = TxError::from_row(
+            Some("reverted: no".into()),
+            Some(detail),
+            TxState::Failed,
+            Some(SubState::Reverted),
+        );
         assert_eq!(read, Some(error));
         assert_eq!(TxError::from_row(None, Some(json!({"code": "reverted"})), TxState::Failed, None), None);
     }
@@ -278,14 +282,17 @@ mod tests {
         let read = |detail: Option<Value>, state, sub_state| {
             TxError::from_row(Some("message".into()), detail, state, sub_state).unwrap().code
         };
-        assert_eq!(read(None, TxState::Failed, Some("reverted")), ErrorCode::Reverted);
-        assert_eq!(read(None, TxState::Queued, Some("waiting_funds")), ErrorCode::InsufficientFunds);
-        assert_eq!(read(None, TxState::Failed, Some("placeholder")), ErrorCode::Unmineable);
+        assert_eq!(read(None, TxState::Failed, Some(SubState::Reverted)), ErrorCode::Reverted);
+        assert_eq!(read(None, TxState::Queued, Some(SubState::WaitingFunds)), ErrorCode::InsufficientFunds);
+        assert_eq!(read(None, TxState::Failed, Some(SubState::Placeholder)), ErrorCode::Unmineable);
         assert_eq!(read(None, TxState::Cancelled, None), ErrorCode::Cancelled);
         assert_eq!(read(None, TxState::Submitted, None), ErrorCode::Unknown);
         let newer = json!({"code": "future_code", "more": 1});
-        assert_eq!(read(Some(newer), TxState::Failed, Some("reverted")), ErrorCode::Reverted);
-        assert_eq!(read(Some(json!("nonsense")), TxState::Failed, Some("invalid")), ErrorCode::Invalid);
+        assert_eq!(read(Some(newer), TxState::Failed, Some(SubState::Reverted)), ErrorCode::Reverted);
+        assert_eq!(
+            read(Some(json!("nonsense")), TxState::Failed, Some(SubState::Invalid)),
+            ErrorCode::Invalid
+        );
     }
 
     #[test]

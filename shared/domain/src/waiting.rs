@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use super::blocked::BlockedReason;
 use super::ids::ChainId;
 use super::state::TxState;
+use super::sub_state::SubState;
 
 /// What a transaction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,7 +173,7 @@ pub struct SubmitterFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxFacts {
     pub state: TxState,
-    pub sub_state: Option<String>,
+    pub sub_state: Option<SubState>,
     pub error: Option<String>,
     pub created_at: DateTime<Utc>,
     /// Last change. While it is QUEUED only a new reason to wait changes it.
@@ -332,16 +333,18 @@ impl SubmitterFacts {
 
 /// The reason that is recorded for a transaction of the queue.
 fn own_reason(tx: &TxFacts) -> Option<Waiting> {
-    let sub_state = tx.sub_state.as_deref()?;
+    let sub_state = tx.sub_state?;
     if let Some(reason) = BlockedReason::of_sub_state(sub_state) {
         return Some(blocked(reason, tx, tx.blocked_since.unwrap_or(tx.updated_at)));
     }
     let (reason, what) = match sub_state {
-        "waiting_caller" => (WaitReason::Client, "The program that requested it has stopped asking for it"),
-        "waiting_earlier" => {
+        SubState::WaitingClient => {
+            (WaitReason::Client, "The program that requested it has stopped asking for it")
+        }
+        SubState::WaitingEarlier => {
             (WaitReason::EarlierTransactions, "It would revert now; an earlier transaction may change that")
         }
-        "checking_revert" => {
+        SubState::CheckingRevert => {
             (WaitReason::RevertCheck, "It would revert now; that is checked once more at the next block")
         }
         _ => return None,
@@ -367,24 +370,27 @@ fn blocked(reason: BlockedReason, tx: &TxFacts, since: DateTime<Utc>) -> Waiting
 /// A transaction that has its signed bytes and is in no block. `untaken`: no worker sends it again.
 fn sent(tx: &TxFacts, untaken: Option<Waiting>) -> Waiting {
     let since = tx.prepared_at.unwrap_or(tx.created_at);
-    let sub_state = tx.sub_state.as_deref().unwrap_or_default();
-    if let Some(reason) = BlockedReason::of_sub_state(sub_state) {
+    if let Some(reason) = tx.sub_state.and_then(BlockedReason::of_sub_state) {
         return blocked(reason, tx, since);
     }
-    let recorded = match sub_state {
-        "reserved" => Some((WaitReason::Client, "The program that reserved it has not answered yet")),
-        "lower_nonce_missing" => Some((
+    let recorded = match tx.sub_state {
+        Some(SubState::Reserved) => {
+            Some((WaitReason::Client, "The program that reserved it has not answered yet"))
+        }
+        Some(SubState::LowerNonceMissing) => Some((
             WaitReason::EarlierTransactions,
             "The node lacks an earlier transaction, which is sent again",
         )),
-        "delegated_limit" => Some((
+        Some(SubState::DelegatedLimit) => Some((
             WaitReason::EarlierTransactions,
             "The account has delegated code: nodes accept one transaction at a time",
         )),
-        "rejected" => {
+        Some(SubState::Rejected) => {
             Some((WaitReason::Rejected, "The nodes refuse it for good; an empty transaction takes its place"))
         }
-        "nonce_used" => Some((WaitReason::Suspect, "A transaction that is not found yet used its nonce")),
+        Some(SubState::NonceUsed) => {
+            Some((WaitReason::Suspect, "A transaction that is not found yet used its nonce"))
+        }
         _ => None,
     };
     if let Some((reason, what)) = recorded {
@@ -393,12 +399,12 @@ fn sent(tx: &TxFacts, untaken: Option<Waiting>) -> Waiting {
     if let Some(untaken) = untaken {
         return untaken;
     }
-    let (reason, message) = match sub_state {
+    let (reason, message) = match tx.sub_state {
         _ if tx.ending => (
             WaitReason::Block,
             "An empty transaction was sent in its place; whichever is mined first counts.",
         ),
-        "not_replaced" => {
+        Some(SubState::NotReplaced) => {
             (WaitReason::Block, "It was sent, and one with a higher fee cannot be sent (see lastError).")
         }
         _ if tx.state == TxState::InFlight => (WaitReason::NextStep, "It is signed; a worker sends it next."),
@@ -408,7 +414,7 @@ fn sent(tx: &TxFacts, untaken: Option<Waiting>) -> Waiting {
 }
 
 fn tracked(tx: &TxFacts) -> Waiting {
-    if tx.sub_state.as_deref().and_then(BlockedReason::of_sub_state) == Some(BlockedReason::Node) {
+    if tx.sub_state.and_then(BlockedReason::of_sub_state) == Some(BlockedReason::Node) {
         return blocked(BlockedReason::Node, tx, entered(tx));
     }
     let message = "It is in a block and waits for confirmations.".to_owned();

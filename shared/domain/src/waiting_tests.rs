@@ -9,7 +9,7 @@ fn at(second: i64) -> DateTime<Utc> {
 fn tx(state: TxState, sub_state: Option<&str>) -> TxFacts {
     TxFacts {
         state,
-        sub_state: sub_state.map(str::to_owned),
+        sub_state: sub_state.map(|text| SubState::read(text).expect("a known sub-state")),
         error: sub_state.map(|_| "why".to_owned()),
         created_at: at(100),
         updated_at: at(101),

@@ -14,7 +14,7 @@ use super::reservation_lane::{ReservationChange, ReservationWrite};
 use gapless_domain::mempool::Diagnosis;
 use gapless_domain::{
     AttemptId, Ending, Event, FencingToken, FinalConfirmations, Nonce, Payload, Receipt, SignedDraft,
-    SubmitterKey, TxError, TxId, TxState,
+    SubState, SubmitterKey, TxError, TxId, TxState,
 };
 
 /// A state change of one intent: old state, new state, and the new value of every mutable column.
@@ -23,7 +23,7 @@ pub struct Move {
     pub tx_id: TxId,
     pub from: TxState,
     pub to: TxState,
-    pub sub_state: Option<String>,
+    pub sub_state: Option<SubState>,
     pub nonce: Option<Nonce>,
     pub tx_hash: Option<H256>,
     pub last_error: Option<TxError>,

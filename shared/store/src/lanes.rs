@@ -162,7 +162,7 @@ fn bind_moves<'q>(query: Query<'q>, moves: &[Moved<'_>]) -> Query<'q> {
         .bind(moves.iter().map(|(fence, _)| fence.token.as_i64()).collect::<Vec<_>>())
         .bind(moves.iter().map(|(_, change)| change.from.as_str()).collect::<Vec<_>>())
         .bind(moves.iter().map(|(_, change)| change.to.as_str()).collect::<Vec<_>>())
-        .bind(text(|change| change.sub_state.clone()))
+        .bind(text(|change| change.sub_state.map(|sub_state| sub_state.as_str().to_owned())))
         .bind(moves.iter().map(|(_, change)| change.nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
         .bind(hash(|change| change.tx_hash))
         .bind(text(|change| change.last_error.as_ref().map(|error| error.message.clone())))

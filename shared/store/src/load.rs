@@ -22,7 +22,8 @@ use super::receipt::{Mined, read_receipt};
 use super::reservation_lane::{ReservedNonce, ReservedRow};
 use super::row::{self, Cell, StoredAddress, StoredHash};
 use gapless_domain::{
-    AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubmitterKey, TxError, TxId, TxState,
+    AttemptId, Ending, ErrorCode, Fees, Nonce, Payload, Receipt, SubState, SubmitterKey, TxError, TxId,
+    TxState,
 };
 
 /// An intent that has a nonce and is not final, with all its attempts.
@@ -31,7 +32,7 @@ pub struct OpenIntent {
     pub tx_id: TxId,
     pub payload: Payload,
     pub state: TxState,
-    pub sub_state: Option<String>,
+    pub sub_state: Option<SubState>,
     pub nonce: Nonce,
     pub tx_hash: H256,
     pub last_error: Option<TxError>,
@@ -187,6 +188,7 @@ impl OpenRow {
         }
         let ending = ending(&id, self.ending, self.ending_reason, self.ending_code)?;
         let state = cell("state").parse(&self.state)?;
+        let sub_state = row::sub_state(self.sub_state.as_deref());
         let reservation = self.reservation.into_reserved(&id, Instant::now())?;
         let mined = Mined {
             tx_hash: Some(self.tx_hash),
@@ -199,8 +201,8 @@ impl OpenRow {
             tx_id: TxId(self.tx_id),
             payload: cell("payload").json(self.payload)?,
             state,
-            last_error: TxError::from_row(self.last_error, self.error, state, self.sub_state.as_deref()),
-            sub_state: self.sub_state,
+            last_error: TxError::from_row(self.last_error, self.error, state, sub_state),
+            sub_state,
             nonce: row::nonce(cell("nonce"), self.nonce)?,
             tx_hash: self.tx_hash.into(),
             max_cost: last.max_cost,

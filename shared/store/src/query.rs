@@ -273,7 +273,12 @@ impl TryFrom<TxRow> for TxView {
             request_id: row.request_id,
             payload: cell("payload").json(row.payload)?,
             state,
-            last_error: TxError::from_row(row.last_error, row.error, state, row.sub_state.as_deref()),
+            last_error: TxError::from_row(
+                row.last_error,
+                row.error,
+                state,
+                row::sub_state(row.sub_state.as_deref()),
+            ),
             mempool: mempool.and_then(|diagnosis| serde_json::from_value(diagnosis).ok()),
             sub_state: row.sub_state,
             tx_hash: row.tx_hash.map(H256::from),

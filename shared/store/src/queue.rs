@@ -12,14 +12,14 @@ use super::load::{ending, seconds};
 use super::pool::Store;
 use super::reservation_lane::{WaitingReservation, WaitingRow};
 use super::row::{self, Cell, StoredAddress};
-use gapless_domain::{Ending, Payload, SubmitterKey, TxError, TxId, TxState};
+use gapless_domain::{Ending, Payload, SubState, SubmitterKey, TxError, TxId, TxState};
 
 /// An intent that waits for a nonce.
 #[derive(Clone, Debug)]
 pub struct QueuedIntent {
     pub tx_id: TxId,
     pub payload: Payload,
-    pub sub_state: Option<String>,
+    pub sub_state: Option<SubState>,
     pub last_error: Option<TxError>,
     /// Set if it was blocked when it was read.
     pub blocked: Option<BlockedFor>,
@@ -116,16 +116,12 @@ impl Store {
             let key = row::key("managed_tx", queued.chain_id, queued.submitter)?;
             let id = queued.tx_id.to_string();
             let payload = Cell { table: "managed_tx", column: "payload", id: &id }.json(queued.payload)?;
+            let sub_state = row::sub_state(queued.sub_state.as_deref());
             heads.entry(key).or_default().push(QueuedIntent {
                 tx_id: TxId(queued.tx_id),
                 payload,
-                last_error: TxError::from_row(
-                    queued.last_error,
-                    queued.error,
-                    TxState::Queued,
-                    queued.sub_state.as_deref(),
-                ),
-                sub_state: queued.sub_state,
+                last_error: TxError::from_row(queued.last_error, queued.error, TxState::Queued, sub_state),
+                sub_state,
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
                 blocked: queued.blocked_for.map(|age| BlockedFor { age: seconds(Some(age)), read_at }),
                 ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,

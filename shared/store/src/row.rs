@@ -10,7 +10,7 @@ use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Encode, Postgres, Type};
 
 use super::error::StoreError;
-use gapless_domain::{ChainId, FencingToken, Nonce, SubmitterKey};
+use gapless_domain::{ChainId, FencingToken, Nonce, SubState, SubmitterKey};
 
 /// Defines a struct that is read from the columns with the names of its fields; fields after `+` are structs of the same
 /// kind. Not sqlx's derive macro: it needs sqlx-macros, for which sqlx and what it depends on are compiled twice.
@@ -178,4 +178,9 @@ pub(crate) fn nonce(cell: Cell<'_>, number: i64) -> Result<Nonce, StoreError> {
 
 pub(crate) fn token(cell: Cell<'_>, number: i64) -> Result<FencingToken, StoreError> {
     cell.unsigned(number).map(FencingToken)
+}
+
+/// A stored sub-state. One of a newer version counts as none.
+pub(super) fn sub_state(stored: Option<&str>) -> Option<SubState> {
+    stored.and_then(SubState::read)
 }

@@ -184,7 +184,7 @@ fn blocked(
     error: Option<String>,
     since: Option<DateTime<Utc>>,
 ) -> Option<BlockedView> {
-    let reason = BlockedReason::of_sub_state(&sub_state?)?;
+    let reason = BlockedReason::of_sub_state(row::sub_state(sub_state.as_deref())?)?;
     Some(BlockedView { tx_id: TxId(tx_id?), reason, error, since: since? })
 }
 

@@ -219,7 +219,10 @@ impl Store {
         let mut blocked = Vec::new();
         for (chain_id, sub_state, age) in rows {
             let cell = Cell { table: "managed_tx", column: "chain_id", id: &"longest_blocked" };
-            let Some(reason) = sub_state.as_deref().and_then(BlockedReason::of_sub_state) else { continue };
+            let Some(reason) = row::sub_state(sub_state.as_deref()).and_then(BlockedReason::of_sub_state)
+            else {
+                continue;
+            };
             blocked.push((ChainId(cell.unsigned(chain_id)?), reason, age.max(0.0)));
         }
         Ok(blocked)

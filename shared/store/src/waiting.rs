@@ -224,7 +224,7 @@ impl TxWaitingRow {
         let cell = |table, column| Cell { table, column, id: &tx_id };
         let tx = TxFacts {
             state: cell("managed_tx", "state").parse(&self.tx_state)?,
-            sub_state: self.tx_sub_state,
+            sub_state: row::sub_state(self.tx_sub_state.as_deref()),
             error: self.tx_error,
             created_at: self.tx_created_at,
             updated_at: self.tx_updated_at,
@@ -272,7 +272,7 @@ impl FactsRow {
         let head = match (self.head_tx_id, self.head_state, self.head_created_at, self.head_updated_at) {
             (Some(_), Some(state), Some(created_at), Some(updated_at)) => Some(TxFacts {
                 state: cell("managed_tx", "state").parse(&state)?,
-                sub_state: self.head_sub_state,
+                sub_state: row::sub_state(self.head_sub_state.as_deref()),
                 error: self.head_error,
                 created_at,
                 updated_at,
@@ -288,7 +288,7 @@ impl FactsRow {
         {
             (Some(_), Some(state), Some(created_at), Some(updated_at)) => Some(TxFacts {
                 state: cell("managed_tx", "state").parse(&state)?,
-                sub_state: self.open_sub_state,
+                sub_state: row::sub_state(self.open_sub_state.as_deref()),
                 error: self.open_error,
                 created_at,
                 updated_at,

@@ -1,13 +1,12 @@
 //! Domain events for lasting conditions: the submitter is SUSPECT, or an open intent waits for a node. Start and end
 //! are each reported with the commit that stores them, so the rows also show the next owner what was reported.
 
-use gapless_domain::{ErrorCode, EventKind, TxError};
+use gapless_domain::{ErrorCode, EventKind, SubState, TxError};
 use gapless_store::OpenIntent;
 use tokio::time::Instant;
 
 use super::{Lane, OpenTx, StepError};
 use crate::steps;
-use crate::steps::recover::WAITING_NODE;
 
 impl Lane {
     /// Called before a commit: adds the events for the conditions it changes.
@@ -55,7 +54,7 @@ impl Lane {
     }
 
     fn first_waiting_for_node(&self) -> Option<&OpenTx> {
-        let waits = |tx: &&OpenTx| tx.intent.sub_state.as_deref() == Some(WAITING_NODE);
+        let waits = |tx: &&OpenTx| tx.intent.sub_state == Some(SubState::WaitingNode);
         self.rows.open.iter().filter(|tx| !tx.state().is_terminal()).find(waits)
     }
 
@@ -83,7 +82,10 @@ impl Lane {
         self.restore_alarms();
         let oldest = self.rows.open.iter_mut().find(|tx| !tx.state().is_terminal() && !tx.is_reserved());
         if let Some(oldest) = oldest.filter(|tx| tx.intent.sub_state.is_none()) {
-            oldest.set_wait_reason(Some(WAITING_NODE), Some(TxError::new(ErrorCode::NodeUnavailable, cause)));
+            oldest.set_wait_reason(
+                Some(SubState::WaitingNode),
+                Some(TxError::new(ErrorCode::NodeUnavailable, cause)),
+            );
             self.flush().await?;
         }
         self.clear_state();

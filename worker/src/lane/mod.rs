@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapless_config::Profile;
-use gapless_domain::{Address, EventKind, TxId};
+use gapless_domain::{Address, EventKind, SubState, TxId};
 use gapless_signer::{PolicySigner, Signer};
 use gapless_store::{FencedWrite, Lease};
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ use crate::watcher::{LaneEvent, Mailbox};
 use schedule::NextStep;
 
 pub(crate) use error::StepError;
-pub(crate) use open::{NOT_REPLACED, OpenTx};
+pub(crate) use open::OpenTx;
 pub(crate) use parts::{Ended, LaneCommand, LaneStatus, Sequence, Sharing, WorkerContext};
 pub(crate) use pending::QueuedMove;
 
@@ -308,7 +308,7 @@ impl Lane {
         steps::stuck::resume(self);
         self.key = std::mem::take(&mut self.key).read_again(self.rows.stored_evidence.clone());
         // A used nonce makes only an unshared key SUSPECT: external use of a shared key is expected.
-        let used = |tx: &OpenTx| tx.intent.sub_state.as_deref() == Some(steps::submit::NONCE_USED);
+        let used = |tx: &OpenTx| tx.intent.sub_state == Some(SubState::NonceUsed);
         if !self.sharing.enabled && self.rows.open.iter().any(used) {
             self.key.doubted_before();
         }

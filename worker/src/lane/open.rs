@@ -7,16 +7,13 @@ use std::time::Duration;
 use gapless_config::ReleaseAt;
 use gapless_domain::mempool::Diagnosis;
 use gapless_domain::{
-    AttemptId, Confirmation, Ending, ErrorCode, FinalConfirmations, H256, Receipt, SignedDraft, TxError,
-    TxState, U256,
+    AttemptId, Confirmation, Ending, ErrorCode, FinalConfirmations, H256, Receipt, SignedDraft, SubState,
+    TxError, TxState, U256,
 };
 use gapless_store::{Attempt, AttemptKind, Move, OpenIntent};
 use tokio::time::Instant;
 
 pub(crate) use reservation::ReservationChange;
-
-/// Sub-state: a replacement is needed but cannot be paid or priced, or the node refuses it for that reason.
-pub(crate) const NOT_REPLACED: &str = "not_replaced";
 
 /// First backoff after a node did not accept the bytes; doubles up to the resubmit interval.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
@@ -236,7 +233,7 @@ impl OpenTx {
     pub(crate) fn lose_nonce(&mut self, reason: &str, now: Instant) {
         self.enter(TxState::Protect);
         self.lose_reservation(now);
-        self.set_wait_reason(Some("nonce_taken"), Some(TxError::new(ErrorCode::NonceTaken, reason)));
+        self.set_wait_reason(Some(SubState::NonceTaken), Some(TxError::new(ErrorCode::NonceTaken, reason)));
     }
 
     /// Has signed bytes and is in no block.
@@ -346,7 +343,7 @@ impl OpenTx {
         }
         let error = self.replacing.unaffordable.clone();
         let stuck = self.state() == TxState::Stuck;
-        self.set_wait_reason(Some(if stuck { "unmined" } else { NOT_REPLACED }), error);
+        self.set_wait_reason(Some(if stuck { SubState::Unmined } else { SubState::NotReplaced }), error);
     }
 
     /// As `send_now` after a recovery: also resets the backoff.
@@ -356,9 +353,9 @@ impl OpenTx {
     }
 
     /// Sets why it waits; a change is written with the next commit.
-    pub(crate) fn set_wait_reason(&mut self, sub_state: Option<&str>, error: Option<TxError>) {
-        if self.intent.sub_state.as_deref() != sub_state || self.intent.last_error != error {
-            self.intent.sub_state = sub_state.map(str::to_owned);
+    pub(crate) fn set_wait_reason(&mut self, sub_state: Option<SubState>, error: Option<TxError>) {
+        if self.intent.sub_state != sub_state || self.intent.last_error != error {
+            self.intent.sub_state = sub_state;
             self.intent.last_error = error;
             self.unsaved.dirty = true;
         }
@@ -433,7 +430,7 @@ impl OpenTx {
             tx_id: self.intent.tx_id,
             from: self.unsaved.persisted,
             to: self.state(),
-            sub_state: self.intent.sub_state.clone(),
+            sub_state: self.intent.sub_state,
             nonce: (!queued).then_some(self.intent.nonce),
             tx_hash: (!queued).then_some(self.intent.tx_hash),
             last_error: self.intent.last_error.clone(),

@@ -2,6 +2,7 @@
 //! balance can change without a transaction of its own. The window is then one, whatever is configured. Bytes that a
 //! node refuses for this reason are resent unchanged.
 
+use gapless_domain::SubState;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,8 +10,6 @@ use tokio::time::Instant;
 use super::submit::resend_lower;
 use crate::lane::Lane;
 
-/// `sub_state` while the limit applies.
-pub(crate) const LIMIT: &str = "delegated_limit";
 /// A delegation can be set or removed at any time; a busy lane reads the code this often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -46,7 +45,7 @@ pub(crate) fn advance(lane: &mut Lane) {
         return;
     }
     let Some(oldest) = lane.rows.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
-    if oldest.intent.sub_state.as_deref() == Some(LIMIT)
+    if oldest.intent.sub_state == Some(SubState::DelegatedLimit)
         && !oldest.sending.is_accepted
         && !oldest.sending.was_first
     {

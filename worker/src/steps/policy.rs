@@ -5,7 +5,7 @@
 //! with the nonce. A lane without a policy does nothing here.
 
 use gapless_domain::policy::Breach;
-use gapless_domain::{Payload, TxError, TxId, TxState};
+use gapless_domain::{Payload, SubState, TxError, TxId, TxState};
 use gapless_store::PolicyNote;
 
 use super::prepare::draft::Refusal;
@@ -41,7 +41,7 @@ pub(super) async fn check(
 
 fn refuse(lane: &mut Lane, tx_id: TxId, breach: &Breach) -> Refusal {
     lane.pending.policy([PolicyNote::refused(tx_id, lane.context.worker_id.clone(), breach)]);
-    Refusal::Final { state: TxState::Failed, sub_state: "policy", error: breach.error() }
+    Refusal::Final { state: TxState::Failed, sub_state: SubState::Policy, error: breach.error() }
 }
 
 /// Why the policy forbids a replacement with the same payload, if it does: it may have become stricter since the

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use gapless_domain::{ErrorCode, H256, TxError, TxState};
+use gapless_domain::{ErrorCode, H256, SubState, TxError, TxState};
 use tokio::time::Instant;
 
 use super::submit;
@@ -24,8 +24,6 @@ const MAX_CHECK_PAUSE: Duration = Duration::from_secs(16);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this many misses the node is assumed not to expose its mempool, and only the resubmit timer resends.
 const MAX_MISSES: u32 = 2;
-
-pub(crate) const WAITING_NODE: &str = "waiting_node";
 
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
@@ -199,14 +197,14 @@ pub(crate) fn show_node_outage(lane: &mut Lane) {
         match &outage {
             Some(message) if tx.intent.sub_state.is_none() => {
                 tx.set_wait_reason(
-                    Some(WAITING_NODE),
+                    Some(SubState::WaitingNode),
                     Some(TxError::new(ErrorCode::NodeUnavailable, message.clone())),
                 );
                 tx.shows_outage = true;
             }
             None if tx.shows_outage => {
                 tx.shows_outage = false;
-                if tx.intent.sub_state.as_deref() == Some(WAITING_NODE) {
+                if tx.intent.sub_state == Some(SubState::WaitingNode) {
                     tx.set_wait_reason(None, None);
                 }
             }

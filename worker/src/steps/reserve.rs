@@ -4,7 +4,7 @@
 //! The database clock decides. When a reservation seems to have expired, the rows are read again first, so that an
 //! answer that arrived in time counts.
 
-use gapless_domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, TxError, TxState};
+use gapless_domain::{Answer, Ending, ErrorCode, Payload, SignedDraft, SubState, TxError, TxState};
 use gapless_signer::ReadSigned;
 use tokio::time::Instant;
 
@@ -85,9 +85,9 @@ async fn use_answer(lane: &mut Lane, index: usize, answer: Answer) -> Result<(),
         Err(Refusal::Final { state, error, .. }) => end(lane, index, state, error, false),
         Err(Refusal::Wait { sub_state, error }) => {
             let tx = &mut lane.rows.open[index];
-            if tx.intent.sub_state.as_deref() != Some(sub_state) {
+            if tx.intent.sub_state != Some(sub_state) {
                 tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %tx.intent.tx_id, sub_state, reason = error.message, "transaction for a reserved nonce waits");
+                    tx.id = %tx.intent.tx_id, sub_state = sub_state.as_str(), reason = error.message, "transaction for a reserved nonce waits");
                 tx.set_wait_reason(Some(sub_state), Some(error));
             }
             tx.answer_at = Some(Instant::now() + RETRY_INTERVAL);
@@ -113,7 +113,7 @@ async fn draft_answer(
         },
         Answer::GaveUp(reason) => {
             let error = TxError::new(ErrorCode::HandlerFailed, reason);
-            return Ok(Err(Refusal::Final { state: TxState::Failed, sub_state: "given_up", error }));
+            return Ok(Err(Refusal::Final { state: TxState::Failed, sub_state: SubState::GivenUp, error }));
         }
     };
     let count = match policy::check(lane, tx_id, &payload).await? {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use gapless_chain::BlockTag;
-use gapless_domain::{Ending, ErrorCode, EventKind, Nonce, TxError, TxState};
+use gapless_domain::{Ending, ErrorCode, EventKind, Nonce, SubState, TxError, TxState};
 use gapless_store::{ExternalCause, ExternalNonces};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
@@ -304,7 +304,7 @@ pub(super) fn displace(tx: &mut OpenTx) {
     tx.enter(TxState::Queued);
     tx.intent.gas_params = None;
     tx.set_wait_reason(
-        Some("displaced"),
+        Some(SubState::Displaced),
         Some(TxError::new(ErrorCode::Displaced, "its nonce was consumed by an external transaction")),
     );
 }

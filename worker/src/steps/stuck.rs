@@ -2,7 +2,7 @@
 //! mined.
 
 use gapless_domain::stuck::{StuckAction, StuckFacts};
-use gapless_domain::{Ending, ErrorCode, EventKind, TxError, TxState};
+use gapless_domain::{Ending, ErrorCode, EventKind, SubState, TxError, TxState};
 use gapless_store::AttemptKind;
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ pub(crate) fn alarm(lane: &mut Lane) {
         // A node's error is more specific than the elapsed time.
         let error = tx.intent.last_error.clone();
         let error = error.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, reason.clone()));
-        tx.set_wait_reason(Some("unmined"), Some(error));
+        tx.set_wait_reason(Some(SubState::Unmined), Some(error));
         let tx_id = tx.intent.tx_id;
         let action = lane.chain.stuck.decide(facts);
         metrics::counter!(m::STUCK_DECISIONS_TOTAL, "action" => action.as_str()).increment(1);

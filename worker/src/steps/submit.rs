@@ -6,18 +6,15 @@
 
 use gapless_chain::{RpcError, SubmitClass, SubmitOutcome};
 use gapless_domain::sanitize::storable;
-use gapless_domain::{ErrorCode, EventKind, TxError, TxState};
+use gapless_domain::{ErrorCode, EventKind, SubState, TxError, TxState};
 use gapless_store::{Attempt, SentNote};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
-use super::recover::WAITING_NODE;
 use super::{delegated, protect, replace, shared_key, track};
 use crate::failpoint;
-use crate::lane::{Lane, NOT_REPLACED, OpenTx, StepError};
+use crate::lane::{Lane, OpenTx, StepError};
 
-/// `sub_state`: a node reports that the nonce is used.
-pub(crate) const NONCE_USED: &str = "nonce_used";
 /// Metric label and outcome of a send without an answer.
 const NO_ANSWER: &str = "no_answer";
 
@@ -55,7 +52,7 @@ fn sendable(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
 /// Whether later nonces have to wait for this one, because no node has accepted it yet. A nonce of a shared key that
 /// was consumed externally blocks nothing.
 fn blocks_later(lane: &Lane, tx: &OpenTx) -> bool {
-    let used = tx.suspected.is_some() || tx.intent.sub_state.as_deref() == Some(NONCE_USED);
+    let used = tx.suspected.is_some() || tx.intent.sub_state == Some(SubState::NonceUsed);
     tx.is_unmined() && !tx.sending.is_accepted && !(lane.sharing.enabled && used)
 }
 
@@ -172,7 +169,7 @@ async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<S
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
             lane.pending.sent(SentNote { tx_id, attempt_id, outcome: None, answer: None, at, sends: 1 });
             let error = TxError::new(ErrorCode::NodeUnavailable, error.to_string());
-            back_off(lane, index, Some(WAITING_NODE), error);
+            back_off(lane, index, Some(SubState::WaitingNode), error);
             None
         }
     }
@@ -194,11 +191,11 @@ async fn handle_refusal(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -
         SubmitClass::NonceTooLow => nonce_used(lane, index, error).await,
         SubmitClass::NonceTooHigh => {
             resend_lower(lane, index);
-            back_off(lane, index, Some("lower_nonce_missing"), error);
+            back_off(lane, index, Some(SubState::LowerNonceMissing), error);
             Ok(())
         }
         SubmitClass::InsufficientFunds => {
-            back_off(lane, index, Some("waiting_funds"), error);
+            back_off(lane, index, Some(SubState::WaitingFunds), error);
             Ok(())
         }
         SubmitClass::Unknown => {
@@ -208,7 +205,7 @@ async fn handle_refusal(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -
         }
         SubmitClass::Fatal => {
             replace::refused_for_good(lane, index, &error.message);
-            back_off(lane, index, Some("rejected"), error);
+            back_off(lane, index, Some(SubState::Rejected), error);
             Ok(())
         }
         SubmitClass::ReplacementUnderpriced => {
@@ -224,11 +221,11 @@ async fn handle_refusal(lane: &mut Lane, index: usize, outcome: SubmitOutcome) -
         }
         SubmitClass::DelegatedLimit => {
             delegated::refused(lane, index);
-            back_off(lane, index, Some(delegated::LIMIT), error);
+            back_off(lane, index, Some(SubState::DelegatedLimit), error);
             Ok(())
         }
         SubmitClass::Unavailable => {
-            back_off(lane, index, Some(WAITING_NODE), error);
+            back_off(lane, index, Some(SubState::WaitingNode), error);
             Ok(())
         }
         SubmitClass::PoolFull | SubmitClass::FeeCapExceeded => {
@@ -266,8 +263,8 @@ fn accepted(lane: &mut Lane, index: usize, attempt: &Attempt, newest: Option<Sub
     let alarm = tx.intent.last_error.clone().filter(|error| error.code == ErrorCode::Stuck);
     let alarm = alarm.unwrap_or_else(|| TxError::new(ErrorCode::Stuck, "accepted by a node but not mined"));
     let (sub_state, error) = match (is_stuck, not_replaced) {
-        (true, not_replaced) => (Some("unmined"), Some(not_replaced.unwrap_or(alarm))),
-        (false, Some(error)) => (Some(NOT_REPLACED), Some(error)),
+        (true, not_replaced) => (Some(SubState::Unmined), Some(not_replaced.unwrap_or(alarm))),
+        (false, Some(error)) => (Some(SubState::NotReplaced), Some(error)),
         (false, None) => (None, None),
     };
     tx.set_wait_reason(sub_state, error);
@@ -287,7 +284,7 @@ async fn nonce_used(lane: &mut Lane, index: usize, error: TxError) -> Result<(),
     if lane.rows.open[index].state() == TxState::Tracking {
         return Ok(());
     }
-    back_off(lane, index, Some(NONCE_USED), error);
+    back_off(lane, index, Some(SubState::NonceUsed), error);
     if lane.sharing.enabled {
         return shared_key::suspect(lane, index).await;
     }
@@ -303,7 +300,7 @@ pub(super) fn resend_lower(lane: &mut Lane, index: usize) {
     }
 }
 
-fn back_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxError) {
+fn back_off(lane: &mut Lane, index: usize, sub_state: Option<SubState>, error: TxError) {
     let longest = lane.chain.config.resubmit.interval;
     let tx = &mut lane.rows.open[index];
     tx.back_off(longest, Instant::now());
@@ -311,9 +308,10 @@ fn back_off(lane: &mut Lane, index: usize, sub_state: Option<&str>, error: TxErr
     // If a needed replacement cannot be made, that is the wait reason, whatever the answer to the current attempt.
     let unaffordable =
         tx.replacing.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
-    let (sub_state, error) = unaffordable.map_or((sub_state, error), |why| (Some(NOT_REPLACED), why));
+    let (sub_state, error) =
+        unaffordable.map_or((sub_state, error), |why| (Some(SubState::NotReplaced), why));
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state,
+        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state = sub_state.map(SubState::as_str),
         retry_in = ?tx.sending.due.saturating_duration_since(Instant::now()), "not accepted; retrying");
     tx.set_wait_reason(sub_state, Some(error));
 }

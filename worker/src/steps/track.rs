@@ -5,7 +5,8 @@ use std::time::Duration;
 use gapless_chain::{BlockId, BlockTag, CallOutcome, RpcError};
 use gapless_domain::finality::confirmations_delta;
 use gapless_domain::{
-    Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, TxError, TxState,
+    Confirmation, Ending, ErrorCode, EventKind, FinalConfirmations, H256, Payload, Receipt, SubState,
+    TxError, TxState,
 };
 use gapless_store::AttemptKind;
 use gapless_telemetry::metrics as m;
@@ -257,7 +258,7 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
         lane.emit_event(Some(tx_id), EventKind::ended(TxState::Failed, &error));
         let tx = &mut lane.rows.open[index];
         tx.enter(TxState::Failed);
-        tx.set_wait_reason(Some("reverted"), Some(error));
+        tx.set_wait_reason(Some(SubState::Reverted), Some(error));
     }
     Ok(())
 }
@@ -312,7 +313,7 @@ fn consumed_by_placeholder(lane: &mut Lane, index: usize) {
     let ending = tx.intent.ending.clone().unwrap_or(fallback);
     let tx_id = tx.intent.tx_id;
     tx.enter(ending.state);
-    tx.set_wait_reason(Some("placeholder"), Some(ending.error()));
+    tx.set_wait_reason(Some(SubState::Placeholder), Some(ending.error()));
     lane.emit_event(Some(tx_id), EventKind::ended(ending.state, &ending.error()));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gapless_domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, TxState};
+use gapless_domain::{Ending, ErrorCode, Payload, ReservationState, SignedDraft, SubState, TxState};
 use gapless_store::{AttemptKind, OpenIntent, ReservedNonce};
 use tokio::time::Instant;
 
@@ -96,7 +96,7 @@ impl OpenTx {
         self.change_reservation(change);
         match self.state() {
             TxState::InFlight => self.intent.sub_state = None,
-            TxState::Stuck => self.intent.sub_state = Some("unmined".to_owned()),
+            TxState::Stuck => self.intent.sub_state = Some(SubState::Unmined),
             _ => {}
         }
         if matches!(self.state(), TxState::InFlight | TxState::Stuck) {

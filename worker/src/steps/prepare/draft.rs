@@ -6,13 +6,13 @@ use gapless_chain::fees::scale;
 use gapless_chain::{CallOutcome, RpcError};
 use gapless_domain::gas::{intrinsic_gas, is_chain_gas_cap, with_margin};
 use gapless_domain::{
-    Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, TxError, TxId, TxState, U256, UnsignedTx,
+    Bytes, ErrorCode, Fees, H256, Nonce, Payload, SignedDraft, SubState, TxError, TxId, TxState, U256,
+    UnsignedTx,
 };
 use gapless_signer::{ReadSigned, SignerError, read_signed};
 use gapless_store::{QueuedIntent, WaitingReservation};
 use tokio::time::Instant;
 
-use super::super::recover::WAITING_NODE;
 use super::{Funds, revert};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx};
@@ -29,22 +29,22 @@ const TRANSFER_GAS: u64 = 21_000;
 /// Why there are no bytes.
 pub(in crate::steps) enum Refusal {
     /// It can never be sent.
-    Final { state: TxState, sub_state: &'static str, error: TxError },
+    Final { state: TxState, sub_state: SubState, error: TxError },
     /// Not now. It stays at the head of the queue.
-    Wait { sub_state: &'static str, error: TxError },
+    Wait { sub_state: SubState, error: TxError },
 }
 
 impl Refusal {
-    pub(super) fn failed(sub_state: &'static str, error: TxError) -> Refusal {
+    pub(super) fn failed(sub_state: SubState, error: TxError) -> Refusal {
         Refusal::Final { state: TxState::Failed, sub_state, error }
     }
 
     /// The chain would never accept it.
     pub(super) fn invalid(reason: impl Into<String>) -> Refusal {
-        Refusal::failed("invalid", TxError::new(ErrorCode::Invalid, reason))
+        Refusal::failed(SubState::Invalid, TxError::new(ErrorCode::Invalid, reason))
     }
 
-    pub(super) fn wait(sub_state: &'static str, code: ErrorCode, reason: impl Into<String>) -> Refusal {
+    pub(super) fn wait(sub_state: SubState, code: ErrorCode, reason: impl Into<String>) -> Refusal {
         Refusal::Wait { sub_state, error: TxError::new(code, reason) }
     }
 }
@@ -52,7 +52,7 @@ impl Refusal {
 /// A failed request to a node is no evidence about the intent.
 impl From<RpcError> for Refusal {
     fn from(error: RpcError) -> Self {
-        Refusal::wait(WAITING_NODE, ErrorCode::NodeUnavailable, error.to_string())
+        Refusal::wait(SubState::WaitingNode, ErrorCode::NodeUnavailable, error.to_string())
     }
 }
 
@@ -60,10 +60,10 @@ impl From<SignerError> for Refusal {
     fn from(error: SignerError) -> Self {
         match error {
             SignerError::Unavailable { reason, .. } => {
-                Refusal::wait("waiting_signer", ErrorCode::SignerUnavailable, reason)
+                Refusal::wait(SubState::WaitingSigner, ErrorCode::SignerUnavailable, reason)
             }
             SignerError::Refused { reason, .. } => {
-                Refusal::failed("signer_refused", TxError::new(ErrorCode::SignerRefused, reason))
+                Refusal::failed(SubState::SignerRefused, TxError::new(ErrorCode::SignerRefused, reason))
             }
         }
     }
@@ -72,11 +72,15 @@ impl From<SignerError> for Refusal {
 /// Checks that an intent is not given up, expired or abandoned.
 pub(super) fn check_still_wanted(lane: &mut Lane, intent: &QueuedIntent) -> Result<(), Refusal> {
     if let Some(ending) = &intent.ending {
-        return Err(Refusal::Final { state: ending.state, sub_state: "given_up", error: ending.error() });
+        return Err(Refusal::Final {
+            state: ending.state,
+            sub_state: SubState::GivenUp,
+            error: ending.error(),
+        });
     }
     if intent.expires.is_some_and(|at| at <= Instant::now()) {
         let error = TxError::new(ErrorCode::DeadlinePassed, "deadline passed before a nonce was assigned");
-        return Err(Refusal::Final { state: TxState::Cancelled, sub_state: "deadline", error });
+        return Err(Refusal::Final { state: TxState::Cancelled, sub_state: SubState::Deadline, error });
     }
     match &intent.reservation {
         Some(reservation) => check_reservation(lane, intent.tx_id, reservation),
@@ -94,7 +98,7 @@ pub(super) async fn draft(lane: &mut Lane, payload: &Payload) -> Result<SignedDr
 fn check_reservation(lane: &mut Lane, tx_id: TxId, reservation: &WaitingReservation) -> Result<(), Refusal> {
     let abandoned = |reason: &str| Refusal::Final {
         state: TxState::Cancelled,
-        sub_state: "abandoned",
+        sub_state: SubState::Abandoned,
         error: TxError::new(ErrorCode::Cancelled, reason),
     };
     if let Some(reason) = &reservation.gave_up {
@@ -106,14 +110,14 @@ fn check_reservation(lane: &mut Lane, tx_id: TxId, reservation: &WaitingReservat
         let (_, since) = *lane.prepare.client_silent.insert(known.unwrap_or((tx_id, Instant::now())));
         if since.elapsed() < CLIENT_TIMEOUT {
             let reason = "the reserving client did not renew its request; checking again";
-            return Err(Refusal::wait("waiting_caller", ErrorCode::Unknown, reason));
+            return Err(Refusal::wait(SubState::WaitingClient, ErrorCode::Unknown, reason));
         }
         return Err(abandoned("the reserving client stopped renewing its request"));
     }
     lane.prepare.client_silent = None;
     if !lane.may_replace() {
         let reason = "nonce.profile = stability_first forbids the placeholder that a reserved nonce needs";
-        return Err(Refusal::failed("forbidden", TxError::new(ErrorCode::Invalid, reason)));
+        return Err(Refusal::failed(SubState::Forbidden, TxError::new(ErrorCode::Invalid, reason)));
     }
     Ok(())
 }
@@ -218,7 +222,7 @@ async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U2
         // It may depend on an unmined earlier intent (an approval before a transfer): decide once that is mined.
         CallOutcome::Reverted(failure) if earlier_is_unmined(lane, nonce) => {
             let error = TxError::would_revert(failure, &payload.errors);
-            return Err(Refusal::Wait { sub_state: "waiting_earlier", error });
+            return Err(Refusal::Wait { sub_state: SubState::WaitingEarlier, error });
         }
         CallOutcome::Reverted(_) | CallOutcome::Fatal { .. } => {
             revert::evaluate(lane, payload, nonce).await?
@@ -233,14 +237,14 @@ async fn estimate(lane: &mut Lane, payload: &Payload, nonce: Nonce) -> Result<U2
             Ok(with_margin(gas, scaled, lane.chain.watcher.block_gas_limit().into()))
         }
         CallOutcome::InsufficientFunds { message } => {
-            Err(Refusal::wait("waiting_funds", ErrorCode::InsufficientFunds, message))
+            Err(Refusal::wait(SubState::WaitingFunds, ErrorCode::InsufficientFunds, message))
         }
         CallOutcome::Unwilling { message, .. } | CallOutcome::Fatal { message } => {
-            Err(Refusal::wait(WAITING_NODE, ErrorCode::EstimateRefused, message))
+            Err(Refusal::wait(SubState::WaitingNode, ErrorCode::EstimateRefused, message))
         }
         CallOutcome::Reverted(failure) => {
             let error = TxError::would_revert(failure, &payload.errors);
-            Err(Refusal::Wait { sub_state: revert::CHECKING, error })
+            Err(Refusal::Wait { sub_state: SubState::CheckingRevert, error })
         }
     }
 }
@@ -262,7 +266,7 @@ pub(super) fn classify_gas_cap(lane: &Lane, outcome: CallOutcome<U256>) -> CallO
 pub(super) fn estimate_error(error: RpcError) -> Refusal {
     match error {
         RpcError::Refused { .. } => {
-            Refusal::wait(WAITING_NODE, ErrorCode::EstimateRefused, error.to_string())
+            Refusal::wait(SubState::WaitingNode, ErrorCode::EstimateRefused, error.to_string())
         }
         error => error.into(),
     }
@@ -280,7 +284,7 @@ async fn quote_fees(lane: &Lane, payload: &Payload) -> Result<Fees, Refusal> {
     match lane.chain.fees.next_base_fee(connector, head).await? {
         Some(base) if fees.cap() < base => {
             let reason = format!("fee cap of {} wei is below the base fee of {base} wei", fees.cap());
-            Err(Refusal::wait("waiting_fee", ErrorCode::Underpriced, reason))
+            Err(Refusal::wait(SubState::WaitingFee, ErrorCode::Underpriced, reason))
         }
         _ => Ok(fees),
     }
@@ -303,7 +307,7 @@ async fn check_funds(lane: &mut Lane, cost: U256, nonce: Nonce) -> Result<(), Re
     lane.prepare.funds = Some(Funds { left, read_at: Instant::now() });
     if left < cost {
         let reason = format!("needs up to {cost} wei, {left} wei available after in-flight transactions");
-        return Err(Refusal::wait("waiting_funds", ErrorCode::InsufficientFunds, reason));
+        return Err(Refusal::wait(SubState::WaitingFunds, ErrorCode::InsufficientFunds, reason));
     }
     Ok(())
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use gapless_config::BlockedPolicy;
 use gapless_domain::{
-    BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, TxError, TxId, TxState, U256,
+    BlockedReason, ErrorCode, EventKind, ReservationState, SignedDraft, SubState, TxError, TxId, TxState,
+    U256,
 };
 use gapless_store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
 use tokio::time::Instant;
 
 use super::policy::{self, Count};
-use super::recover::WAITING_NODE;
 use super::{delegated, protect, shared_key};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
@@ -188,7 +188,7 @@ fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         tx_id: intent.tx_id,
         payload: intent.payload,
         state: TxState::InFlight,
-        sub_state: reserved_for.map(|_| "reserved".to_owned()),
+        sub_state: reserved_for.map(|_| SubState::Reserved),
         nonce: draft.nonce,
         tx_hash: draft.tx_hash,
         last_error: None,
@@ -216,13 +216,7 @@ fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     lane.rows.open.insert(position, open);
 }
 
-fn fail_queued(
-    lane: &mut Lane,
-    intent: &QueuedIntent,
-    state: TxState,
-    sub_state: &'static str,
-    error: TxError,
-) {
+fn fail_queued(lane: &mut Lane, intent: &QueuedIntent, state: TxState, sub_state: SubState, error: TxError) {
     emit_unblocked(lane, intent, "the intent ended");
     lane.emit_event(Some(intent.tx_id), EventKind::ended(state, &error));
     lane.pending.move_queued(queued_move(intent, state, sub_state, error));
@@ -230,12 +224,12 @@ fn fail_queued(
 
 /// `queue.blocked`, if the head has lacked funds or a sufficient fee cap for `queue.blocked_after`; otherwise it
 /// waits. An unavailable node or signer is not the intent's fault and never counts.
-fn blocked_policy(lane: &Lane, intent: &QueuedIntent, sub_state: &str) -> BlockedPolicy {
+fn blocked_policy(lane: &Lane, intent: &QueuedIntent, sub_state: SubState) -> BlockedPolicy {
     let settings = &lane.chain.config.queue;
     let reason = BlockedReason::of_sub_state(sub_state);
     let own = reason.is_some_and(BlockedReason::is_intent_specific);
     // Only an uninterrupted time without funds or a sufficient fee cap counts.
-    let before = intent.sub_state.as_deref().and_then(BlockedReason::of_sub_state);
+    let before = intent.sub_state.and_then(BlockedReason::of_sub_state);
     let was = before.is_some_and(BlockedReason::is_intent_specific);
     let long = intent.blocked.is_some_and(|blocked| blocked.elapsed() >= settings.blocked_after);
     if own && was && long { settings.blocked } else { BlockedPolicy::Wait }
@@ -246,13 +240,13 @@ fn fail_blocked(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
     let reason = format!("blocked for {waited} s and queue.blocked = \"fail\": {}", error.message);
     tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
         tx.id = %intent.tx_id, reason, "failed by queue.blocked; no nonce used");
-    fail_queued(lane, intent, TxState::Failed, "blocked", TxError::new(error.code, reason));
+    fail_queued(lane, intent, TxState::Failed, SubState::Blocked, TxError::new(error.code, reason));
 }
 
-fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: &'static str, error: TxError) {
+fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: SubState, error: TxError) {
     let intent = record_wait_reason(lane, intent, sub_state, error);
     lane.rows.queue.push_front(intent);
-    let pause = if sub_state == revert::CHECKING { revert::RECHECK_AFTER } else { RETRY_INTERVAL };
+    let pause = if sub_state == SubState::CheckingRevert { revert::RECHECK_AFTER } else { RETRY_INTERVAL };
     lane.prepare.hold_until = Some(Instant::now() + pause);
 }
 
@@ -261,23 +255,23 @@ fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: &'static str, 
 fn record_wait_reason(
     lane: &mut Lane,
     mut intent: QueuedIntent,
-    sub_state: &'static str,
+    sub_state: SubState,
     error: TxError,
 ) -> QueuedIntent {
-    let new_reason = sub_state == "waiting_signer" && intent.last_error.as_ref() != Some(&error);
-    if intent.sub_state.as_deref() != Some(sub_state) || new_reason {
+    let new_reason = sub_state == SubState::WaitingSigner && intent.last_error.as_ref() != Some(&error);
+    if intent.sub_state != Some(sub_state) || new_reason {
         tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = %intent.tx_id, sub_state, reason = error.message, "intent waits; no nonce used");
+            tx.id = %intent.tx_id, sub_state = sub_state.as_str(), reason = error.message, "intent waits; no nonce used");
         lane.pending.move_queued(queued_move(&intent, TxState::Queued, sub_state, error.clone()));
         update_blocked(lane, &mut intent, sub_state, &error);
-        intent.sub_state = Some(sub_state.to_owned());
+        intent.sub_state = Some(sub_state);
         intent.last_error = Some(error);
     }
     intent
 }
 
 /// Emits that the head is blocked, or no longer blocked. The start time is written with `sub_state`.
-fn update_blocked(lane: &mut Lane, intent: &mut QueuedIntent, sub_state: &str, error: &TxError) {
+fn update_blocked(lane: &mut Lane, intent: &mut QueuedIntent, sub_state: SubState, error: &TxError) {
     let Some(reason) = BlockedReason::of_sub_state(sub_state) else {
         emit_unblocked(lane, intent, "it now waits for another reason");
         intent.blocked = None;
@@ -286,7 +280,7 @@ fn update_blocked(lane: &mut Lane, intent: &mut QueuedIntent, sub_state: &str, e
     let (code, text) = (error.code, error.message.clone());
     let blocked = EventKind::Blocked { waits_for: reason.as_str(), code, reason: text };
     lane.emit_event(Some(intent.tx_id), blocked);
-    let before = intent.sub_state.as_deref().and_then(BlockedReason::of_sub_state);
+    let before = intent.sub_state.and_then(BlockedReason::of_sub_state);
     if before.map(BlockedReason::is_intent_specific) != Some(reason.is_intent_specific()) {
         intent.blocked = None;
     }
@@ -303,16 +297,16 @@ fn emit_unblocked(lane: &mut Lane, intent: &QueuedIntent, reason: &str) {
 /// else of the lane's state.
 pub(crate) async fn show_waiting_for_node(lane: &mut Lane, cause: &str) -> Result<(), StepError> {
     let head = lane.context.reader.queue_head(lane.lease.key(), 1).await?.into_iter().next();
-    let Some(head) = head.filter(|head| head.sub_state.as_deref() != Some(WAITING_NODE)) else {
+    let Some(head) = head.filter(|head| head.sub_state != Some(SubState::WaitingNode)) else {
         return Ok(());
     };
-    wait_at_head(lane, head, WAITING_NODE, TxError::new(ErrorCode::NodeUnavailable, cause));
+    wait_at_head(lane, head, SubState::WaitingNode, TxError::new(ErrorCode::NodeUnavailable, cause));
     lane.flush().await
 }
 
-fn queued_move(intent: &QueuedIntent, to: TxState, sub_state: &str, error: TxError) -> QueuedMove {
+fn queued_move(intent: &QueuedIntent, to: TxState, sub_state: SubState, error: TxError) -> QueuedMove {
     let change = Move {
-        sub_state: Some(sub_state.to_owned()),
+        sub_state: Some(sub_state),
         last_error: Some(error),
         ending: intent.ending.clone(),
         ..Move::new(intent.tx_id, TxState::Queued, to)

@@ -8,15 +8,12 @@
 use std::time::Duration;
 
 use gapless_chain::{BlockId, CallOutcome};
-use gapless_domain::{ErrorCode, Nonce, Payload, TxError, U256};
+use gapless_domain::{ErrorCode, Nonce, Payload, SubState, TxError, U256};
 use tokio::time::Instant;
 
-use super::super::recover::WAITING_NODE;
 use super::draft::{Refusal, classify_gas_cap, estimate_error};
 use crate::lane::Lane;
 
-/// `sub_state` between the two checks.
-pub(super) const CHECKING: &str = "checking_revert";
 /// Time between the two checks if the head does not move.
 pub(super) const RECHECK_AFTER: Duration = Duration::from_secs(3);
 
@@ -81,7 +78,7 @@ pub(super) fn too_early(lane: &Lane, payload: &Payload, nonce: Nonce) -> Option<
 }
 
 fn checking(error: TxError) -> Refusal {
-    Refusal::Wait { sub_state: CHECKING, error }
+    Refusal::Wait { sub_state: SubState::CheckingRevert, error }
 }
 
 /// A node reported a revert, or that the transaction is invalid. Repeats the estimate on the state of the watcher's
@@ -92,7 +89,11 @@ pub(super) async fn evaluate(
     nonce: Nonce,
 ) -> Result<CallOutcome<U256>, Refusal> {
     let Some(head) = lane.chain.watcher.head_block() else {
-        return Err(Refusal::wait(WAITING_NODE, ErrorCode::NodeUnavailable, "no block received yet"));
+        return Err(Refusal::wait(
+            SubState::WaitingNode,
+            ErrorCode::NodeUnavailable,
+            "no block received yet",
+        ));
     };
     let own_block = newest_own_block(lane).await?;
     if own_block.is_some_and(|own| own > head.number) {
@@ -101,13 +102,13 @@ pub(super) async fn evaluate(
             head.number,
             own_block.unwrap_or_default()
         );
-        return Err(Refusal::wait(WAITING_NODE, ErrorCode::NodeUnavailable, reason));
+        return Err(Refusal::wait(SubState::WaitingNode, ErrorCode::NodeUnavailable, reason));
     }
     let outcome = lane.chain.connector.estimate_gas_at(lane.address(), payload, head).await;
     let (error, refusal) = match classify_gas_cap(lane, outcome.map_err(estimate_error)?) {
         CallOutcome::Reverted(failure) => {
             let error = TxError::would_revert(failure, &payload.errors);
-            (error.clone(), Refusal::failed("would_revert", error))
+            (error.clone(), Refusal::failed(SubState::WouldRevert, error))
         }
         CallOutcome::Fatal { message } => {
             (TxError::new(ErrorCode::Invalid, message.clone()), Refusal::invalid(message))
@@ -144,7 +145,7 @@ async fn newest_own_block(lane: &mut Lane) -> Result<Option<u64>, Refusal> {
         let found = lane.context.reader.newest_receipt_block(lane.lease.key()).await;
         let found = found.map_err(|error| {
             let reason = format!("could not read the submitter's last receipt: {error}");
-            Refusal::wait(CHECKING, ErrorCode::WouldRevert, reason)
+            Refusal::wait(SubState::CheckingRevert, ErrorCode::WouldRevert, reason)
         })?;
         found.into_iter().for_each(|block| lane.prepare.reverts.mined_in(block));
         lane.prepare.reverts.own_block_read = true;
