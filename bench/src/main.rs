@@ -1,4 +1,4 @@
-//! `gapless-bench`: throughput, latency and cost per transaction. See docs/performance.md.
+//! `gapless-bench`: throughput, latency and cost per transaction. See docs/internals/performance.md.
 //!
 //! Every figure is compared with a reference measured in the same run on the same machine. The product runs as its
 //! release binaries; a run whose data does not pass `gapless verify` fails.

@@ -1,5 +1,5 @@
-//! Checks the pages in docs/: every test, file and ADR that a page names exists, and diagrams have quoted labels. Checks
-//! the sources: which layer may use which crate, that retired words do not come back, and that migrations do not change.
+//! Checks the pages: every link, heading, test, file and ADR that a page or a source names exists, docs/SUMMARY.md lists
+//! every page, and diagrams have quoted labels. Checks the sources: which layer may use which crate, that retired words do not come back, and that migrations do not change.
 //! Needs no database and no chain.
 #![allow(clippy::unwrap_used)]
 
@@ -89,9 +89,57 @@ fn linked(page: &str) -> Vec<&str> {
     let inline = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let defined =
         page.lines().filter(|line| line.starts_with('[')).filter_map(|line| line.split("]: ").nth(1));
-    let target = |link: &'_ str| link.find('#').unwrap_or(link.len());
-    let all = inline.chain(defined).map(|link| &link[..target(link)]);
-    all.filter(|link| !link.is_empty() && !link.contains("://")).collect()
+    inline.chain(defined).filter(|link| !link.is_empty() && !link.contains("://")).collect()
+}
+
+/// The text of the page without its code blocks.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+/// The anchors that GitHub and mdBook give to the headings of a page.
+fn anchors(page: &str) -> Vec<String> {
+    let mut anchors: Vec<String> = Vec::new();
+    let text = prose(page);
+    for heading in text.lines().filter(|line| line.starts_with('#')) {
+        let name = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let name: String = name.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+        let earlier = anchors.iter().filter(|anchor| **anchor == name).count();
+        anchors.push(if earlier == 0 { name } else { format!("{name}-{earlier}") });
+    }
+    anchors
+}
+
+/// Whether the link leads to a file, and to a heading of it if it names one. `page` has the link, `home` is its directory.
+fn leads_somewhere(home: &Path, page: &str, link: &str) -> bool {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = home.join(file);
+    let has = |page: &str| anchors(page).iter().any(|name| name == anchor);
+    if file.is_empty() {
+        has(page)
+    } else {
+        target.exists() && (anchor.is_empty() || fs::read_to_string(target).is_ok_and(|page| has(&page)))
+    }
+}
+
+/// `docs/…` in prose, comments and messages: a page, a heading of one, or the number of an ADR.
+fn pages_named(source: &str) -> Vec<&str> {
+    let of_path = |c: char| c.is_ascii_alphanumeric() || "_/.#-".contains(c);
+    let starts = source.match_indices("docs/").filter(|(at, _)| !source[..*at].ends_with(of_path));
+    let words = starts.map(|(at, _)| {
+        let rest = &source[at..];
+        rest[..rest.find(|c| !of_path(c)).unwrap_or(rest.len())].trim_end_matches(['.', '/'])
+    });
+    words.collect()
+}
+
+fn is_page(root: &Path, name: &str) -> bool {
+    let adr = name.strip_prefix("docs/adr/").filter(|number| number.len() == 4);
+    let numbered = |number: &str| {
+        let mut records = fs::read_dir(root.join("docs/adr")).unwrap();
+        records.any(|file| file.unwrap().file_name().to_string_lossy().starts_with(number))
+    };
+    adr.map_or_else(|| leads_somewhere(root, "", name), numbered)
 }
 
 /// Names on a page that do not exist. `home` is the page's directory.
@@ -108,7 +156,8 @@ fn missing(root: &Path, home: &Path, page: &str) -> Vec<String> {
             missing.push(word.to_owned());
         }
     }
-    missing.extend(linked(page).into_iter().filter(|link| !home.join(link).exists()).map(str::to_owned));
+    let dead = linked(page).into_iter().filter(|link| !leads_somewhere(home, page, link));
+    missing.extend(dead.map(str::to_owned));
     for (at, _) in page.match_indices("[ADR ") {
         let Some((name, rest)) = page[at..].split_once(']') else { continue };
         let used = !rest.starts_with(['(', ':']);
@@ -143,25 +192,97 @@ fn requirements(page: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_test_and_every_file_that_a_page_names_exists() {
-    let docs = root().join("docs");
+    let internals = root().join("docs/internals");
     for name in ["source-documents.md", "scenarios.md"] {
-        let page = text(docs.join(name));
+        let page = text(internals.join(name));
         assert!(quoted(&page).into_iter().filter(|word| is_test(word)).count() > 100, "{name} was read");
-        assert_eq!(missing(&root(), &docs, &page), Vec::<String>::new(), "named in docs/{name}");
+        assert_eq!(missing(&root(), &internals, &page), Vec::<String>::new(), "named in {name}");
     }
-    let page = text(docs.join("source-documents.md"));
+    let page = text(internals.join("source-documents.md"));
     assert!(requirements(&page).count() > 200, "the tables were read");
-    assert_eq!(incomplete(&page), Vec::<&str>::new(), "rows of docs/source-documents.md");
+    assert_eq!(incomplete(&page), Vec::<&str>::new(), "rows of docs/internals/source-documents.md");
+}
+
+#[test]
+fn every_link_leads_to_a_page_and_a_heading() {
+    let pages = files(&root(), ".md");
+    assert!(pages.len() > 60, "the pages were read");
+    for path in pages {
+        let page = text(&path);
+        let home = path.parent().unwrap();
+        let mut dead = linked(&page);
+        assert!(!page.contains("](#") || dead.iter().any(|link| link.starts_with('#')), "links were read");
+        dead.retain(|link| !leads_somewhere(home, &page, link));
+        assert_eq!(dead, Vec::<&str>::new(), "links in {}", path.display());
+    }
+}
+
+/// Differences between the entries of the book and the pages, both by path below docs/.
+fn not_in_both(summary: &str, pages: &[String]) -> Vec<String> {
+    let entries = linked(summary);
+    let unlisted = pages.iter().filter(|page| !entries.contains(&page.as_str()));
+    let mut differences: Vec<String> = unlisted.map(|page| format!("{page} is not listed")).collect();
+    for (at, entry) in entries.iter().enumerate() {
+        if !pages.iter().any(|page| page == entry) {
+            differences.push(format!("{entry} does not exist"));
+        }
+        if entries[..at].contains(entry) {
+            differences.push(format!("{entry} is listed twice"));
+        }
+    }
+    differences
+}
+
+#[test]
+fn the_book_lists_every_page_once() {
+    let docs = root().join("docs");
+    let mut pages: Vec<String> = files(&docs, ".md")
+        .iter()
+        .map(|path| path.strip_prefix(&docs).unwrap().display().to_string())
+        .collect();
+    pages.retain(|page| page != "SUMMARY.md");
+    assert_eq!(not_in_both(&text(docs.join("SUMMARY.md")), &pages), Vec::<String>::new(), "docs/SUMMARY.md");
+    let made_up = ["a.md".to_owned(), "b/c.md".to_owned()];
+    assert_eq!(not_in_both("- [A](a.md)\n  - [C](b/c.md)", &made_up), Vec::<String>::new());
+    assert_eq!(
+        not_in_both("- [A](a.md)\n- [D](d.md)\n- [A](a.md)", &made_up),
+        ["b/c.md is not listed", "d.md does not exist", "a.md is listed twice"]
+    );
+}
+
+/// Migrations never change, so that their comments keep the names that the pages had when they were written.
+#[test]
+fn every_page_that_a_source_or_a_message_names_exists() {
+    let endings = [".rs", ".toml", ".md", ".yaml", ".yml", "Makefile"];
+    let mut found = 0;
+    for path in endings.iter().flat_map(|ending| files(&root(), ending)) {
+        let source = text(&path);
+        let names = pages_named(&source);
+        found += names.len();
+        let dead: Vec<&str> = names.into_iter().filter(|name| !is_page(&root(), name)).collect();
+        assert_eq!(dead, Vec::<&str>::new(), "named in {}", path.display());
+    }
+    assert!(found > 50, "the sources were read");
+    let right =
+        "docs/adr, docs/adr/0002, docs/adr/README.md. (docs/adr/README.md#architecture-decision-records)";
+    assert_eq!(pages_named(right).len(), 4);
+    assert!(pages_named(right).into_iter().all(|name| is_page(&root(), name)));
+    // In two parts, because this file is one of the sources.
+    for wrong in ["adr/9999", "no-such-page.md", "adr/README.md#no-such-heading"] {
+        assert!(!is_page(&root(), &format!("docs/{wrong}")), "{wrong}");
+    }
 }
 
 #[test]
 fn a_made_up_name_is_found_missing() {
     let right = "`documents::a_made_up_name_is_found_missing`, `tests/tests/documents.rs::every_mermaid_node_is_quoted`,
-        `tests/tests/e2e`, `Cargo.toml`, `TxState::may_become`, `GET /api/v1/tx`, [a](scenarios.md#load), [ADR 1]
+        `tests/tests/e2e`, `Cargo.toml`, `TxState::may_become`, `GET /api/v1/tx`, [a](scenarios.md#load), [ADR 1], [here](#a-b_c)
 
-[ADR 1]: adr/README.md
+[ADR 1]: ../adr/README.md
+
+## A `b_c`?
 ";
-    let home = root().join("docs");
+    let home = root().join("docs/internals");
     assert_eq!(missing(&root(), &home, right), Vec::<String>::new());
     for wrong in [
         "documents::nobody_wrote_this",
@@ -174,7 +295,9 @@ fn a_made_up_name_is_found_missing() {
     ] {
         assert_eq!(missing(&root(), &home, &format!("{right}`{wrong}`")), [wrong]);
     }
-    assert_eq!(missing(&root(), &home, "[a](no-such-page.md)"), ["no-such-page.md"]);
+    for wrong in ["no-such-page.md", "scenarios.md#no-such-heading", "#no-such-heading"] {
+        assert_eq!(missing(&root(), &home, &format!("[a]({wrong})")), [wrong]);
+    }
     assert_eq!(missing(&root(), &home, "as [ADR 9999] says"), ["[ADR 9999]"]);
     let table = "| section | requirement | where | test | deviation |\n|---|---|---|---|---|\n";
     for (row, is_whole) in [
@@ -331,7 +454,7 @@ fn steps_and_lanes_name_no_adapter_and_no_library_of_one() {
     assert!(!places(&["worker/src"], &words).is_empty(), "the search works");
 }
 
-/// Words that were replaced by common terms (docs/glossary.md). The last three are two words in a row.
+/// Words that were replaced by common terms (docs/reference/glossary.md). The last three are two words in a row.
 const RETIRED: &str = "bell door strangers keyring visits unstalled funnel keeper policed pulse bury complain \
     vanish obey hostile remarks foreign taker seats nemesis by_hand whole_body put_off";
 

@@ -14,7 +14,9 @@ pub(super) fn check(path: Option<&Path>) -> (Vec<Check>, Option<Config>) {
         Ok(config) => config,
         Err(error) => {
             let advice = match path {
-                Some(_) => "correct it (docs/configuration.md); neither API nor worker starts with it",
+                Some(_) => {
+                    "correct it (docs/reference/configuration.md); neither API nor worker starts with it"
+                }
                 None => "name the configuration file with --config or GAPLESS_CONFIG",
             };
             return (vec![subject.problem("file", error.to_string(), advice)], None);
@@ -25,7 +27,11 @@ pub(super) fn check(path: Option<&Path>) -> (Vec<Check>, Option<Config>) {
     let mut checks = vec![subject.ok("file", format!("valid; chains: {}", chains.join(", ")))];
     let warnings = database_warnings(&config.database.url).into_iter().chain(config.security_warnings());
     checks.extend(warnings.map(|warning| {
-        subject.warning("security", warning, "secure it, or accept it knowingly (docs/operations.md, TLS)")
+        subject.warning(
+            "security",
+            warning,
+            "secure it, or accept it knowingly (docs/operate/operations.md#tls)",
+        )
     }));
     (checks, Some(config))
 }

@@ -111,7 +111,7 @@ pub struct Signer {
     pub json_rpc: Vec<RemoteSigner>,
     /// Signers with Clef's method `account_signTransaction`.
     pub clef: Vec<RemoteSigner>,
-    /// Signing services (docs/signing-service.md).
+    /// Signing services (docs/operate/signing-service.md).
     pub http: Vec<RemoteSigner>,
     /// Keys of AWS KMS.
     pub aws_kms: Vec<AwsKms>,

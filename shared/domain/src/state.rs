@@ -1,6 +1,6 @@
 //! The states of an intent and the transitions between them.
 //!
-//! The transitions are defined here, in the database (`managed_tx_move_allowed`) and in docs/state-machine.md. A test
+//! The transitions are defined here, in the database (`managed_tx_move_allowed`) and in docs/reference/state-machine.md. A test
 //! compares all three.
 
 use std::fmt;

@@ -10,7 +10,7 @@ use super::revert::{Failure, RevertData};
 use super::state::TxState;
 use super::sub_state::SubState;
 
-/// The stable codes that clients branch on. Codes are added, never renamed; docs/api.md lists them, and a test
+/// The stable codes that clients branch on. Codes are added, never renamed; docs/reference/api.md lists them, and a test
 /// compares the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
@@ -245,7 +245,7 @@ mod tests {
 
     /// The first column of the table under this heading.
     fn documented() -> BTreeSet<String> {
-        let document = include_str!("../../../docs/api.md");
+        let document = include_str!("../../../docs/reference/api.md");
         let section = document.split("### Codes of a transaction").nth(1).expect("the heading");
         let section = section.split("\n#").next().unwrap_or_default();
         let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());

@@ -3,7 +3,7 @@
 //! The client side of reservations; it needs the database only. It writes requests and answers and nothing else: the
 //! worker that owns the submitter assigns nonces, and records, sends and tracks transactions. When a client sees its
 //! nonce, the placeholder is already recorded, so the nonce is consumed whatever happens to the client
-//! (docs/adr/0012, docs/embedding.md).
+//! (docs/adr/0012, docs/guide/embedding.md).
 
 mod call;
 mod context;

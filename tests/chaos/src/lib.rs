@@ -3,7 +3,7 @@
 //! `schedule` plans faults and operations, `faults` injects them, `operations` and `operator` simulate users and
 //! operators, `clients` send requests, `sampler` samples every submitter, `history` records events, `evidence`
 //! collects the final data, `checker` evaluates it, `report` prints the result. Runs with faulty workers
-//! (`reference_worker`) are the negative controls of the checker. See docs/reliability.md.
+//! (`reference_worker`) are the negative controls of the checker. See docs/internals/reliability.md.
 
 pub mod checker;
 mod clients;

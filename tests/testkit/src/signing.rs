@@ -1,4 +1,4 @@
-//! A fake of the signing service in docs/signing-service.md, with configurable failures.
+//! A fake of the signing service in docs/operate/signing-service.md, with configurable failures.
 
 use std::sync::Arc;
 

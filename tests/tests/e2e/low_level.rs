@@ -221,12 +221,12 @@ async fn the_database_refuses_a_reservation_that_no_owner_could_have_written() {
     stack.finish().await;
 }
 
-/// The grants of docs/embedding.md are sufficient for all of this, and for nothing else.
+/// The grants of docs/guide/embedding.md are sufficient for all of this, and for nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_needs_no_more_rights_than_the_documents_say() {
     let stack = low_level().up().await;
     let role = format!("caller_{}", uuid::Uuid::new_v4().simple());
-    let document = include_str!("../../../docs/embedding.md");
+    let document = include_str!("../../../docs/guide/embedding.md");
     let grants = document.split("```sql").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let grants = grants.replace("gapless_caller", &role);
     sqlx::raw_sql(sqlx::AssertSqlSafe(grants)).execute(stack.db()).await.unwrap();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::stack;
 
-const DOCUMENT: &str = include_str!("../../../docs/state-machine.md");
+const DOCUMENT: &str = include_str!("../../../docs/reference/state-machine.md");
 
 /// `FROM --> TO: why` of the mermaid block.
 fn documented_moves() -> BTreeSet<(TxState, TxState)> {
@@ -43,7 +43,7 @@ async fn code_database_and_documentation_have_the_same_state_machine() {
         assert_eq!(
             in_document,
             from.may_become(to),
-            "docs/state-machine.md and the code about {from} --> {to}"
+            "docs/reference/state-machine.md and the code about {from} --> {to}"
         );
     }
     stack.finish().await;

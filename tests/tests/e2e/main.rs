@@ -1,4 +1,4 @@
-//! End-to-end tests on a real PostgreSQL and a real chain, one module per part of docs/scenarios.md. The numbers in
+//! End-to-end tests on a real PostgreSQL and a real chain, one module per part of docs/internals/scenarios.md. The numbers in
 //! comments are those of the scenarios.
 #![allow(clippy::unwrap_used)]
 

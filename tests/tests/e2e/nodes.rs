@@ -1,7 +1,7 @@
 //! Core scenarios on other node programs than anvil: Gapless relies only on what nodes have in common.
 //!
 //! The scenarios are functions of the node program. A few of them run on Hardhat in every test run; all of them on all
-//! programs with `make test-nodes`. `docs/nodes.md` lists the differences.
+//! programs with `make test-nodes`. `docs/internals/nodes.md` lists the differences.
 
 mod flow;
 mod losses;
