@@ -1,4 +1,4 @@
-//! The sub-state of an intent: why it waits, or why it ended. docs/state-machine.md describes each.
+//! The sub-state of an intent: why it waits, or why it ended. docs/reference/state-machine.md describes each.
 
 use std::fmt;
 
