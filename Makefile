@@ -5,12 +5,14 @@ CARGO ?= cargo
 ARGS ?=
 # Arguments of `make bench` and `make bench-quick`.
 BENCH ?=
+# Target of `make fuzz`: abi, answer, payload, request or words.
+TARGET ?= answer
 # Released binaries support the keys of both cloud services; development builds do not.
 RELEASE_FEATURES := gapless-worker/aws-kms,gapless-worker/gcp-kms
 DATA := .gapless
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes test-openapi test-ecosystem chaos lint bench bench-quick bench-build clean-data
+.PHONY: help up build test test-nodes test-openapi test-ecosystem chaos lint fmt openapi fuzz bench bench-quick bench-build clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +48,15 @@ lint: ## check formatting, lints, and licences and sources of dependencies
 	$(CARGO) clippy -p gapless-worker -p gapless-remote-signer -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
 	else echo "NOT CHECKED: licences and sources of dependencies; cargo-deny is not installed (cargo install cargo-deny)"; fi
+
+fmt: ## format the sources
+	$(CARGO) fmt --all
+
+openapi: ## write openapi.yaml from the API's code
+	@$(CARGO) run -q -p gapless-api -- --print-openapi > openapi.yaml.new && mv openapi.yaml.new openapi.yaml
+
+fuzz: ## run one fuzz target until Ctrl-C (TARGET=answer; needs cargo-fuzz and a nightly compiler)
+	cd fuzz && cargo +nightly fuzz run $(TARGET)
 
 bench-build: ## build the benchmarks and the binaries in release mode
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench --features $(RELEASE_FEATURES)
