@@ -27,11 +27,7 @@ pub(super) fn check(path: Option<&Path>) -> (Vec<Check>, Option<Config>) {
     let mut checks = vec![subject.ok("file", format!("valid; chains: {}", chains.join(", ")))];
     let warnings = database_warnings(&config.database.url).into_iter().chain(config.security_warnings());
     checks.extend(warnings.map(|warning| {
-        subject.warning(
-            "security",
-            warning,
-            "secure it, or accept it knowingly (docs/operate/operations.md#tls)",
-        )
+        subject.warning("security", warning, "secure it, or accept it knowingly (docs/operate/access.md#tls)")
     }));
     (checks, Some(config))
 }

@@ -62,7 +62,7 @@ async fn with_store(config: &Config, subject: &Subject, store: &Store) -> (Vec<C
             checks.push(subject.problem(
                 "pooler",
                 format!("database.url points to a connection pooler that {problem}"),
-                "connect to PostgreSQL directly (docs/operate/operations.md#connection-poolers)",
+                "connect to PostgreSQL directly (docs/operate/production.md#connection-poolers)",
             ));
             checks.push(subject.not_checked("other checks", "answers through this pooler are not reliable"));
             return (checks, Found::default());
@@ -133,7 +133,7 @@ fn connection_advice(error: &StoreError) -> &'static str {
         error,
         StoreError::BadUrl { .. } | StoreError::Unsecured { .. } | StoreError::Untrusted { .. }
     ) {
-        return "correct database.url (docs/operate/operations.md#tls)";
+        return "correct database.url (docs/operate/access.md#tls)";
     }
     match error.sql_state().as_deref() {
         Some("28P01" | "28000") => "correct user and password in database.url, or pg_hba.conf of the server",
@@ -179,7 +179,7 @@ fn standby(subject: &Subject, facts: &ServerFacts) -> Option<Check> {
         subject.problem(
             "standby",
             "the server is a standby and accepts no writes",
-            "point database.url at the primary server, or promote this one (docs/operate/operations.md#backup-and-failover)",
+            "point database.url at the primary server, or promote this one (docs/operate/backup.md#backup-and-failover)",
         )
     })
 }
@@ -286,7 +286,7 @@ fn rights(subject: &Subject, api: &RoleFacts, worker: &RoleFacts) -> Check {
     let advice = match facts.is_member {
         true => "run `SELECT gapless_grant_roles()` as the owner of the tables".to_owned(),
         false => format!(
-            "make {user} a member of gapless_api or gapless_worker (docs/operate/operations.md#database-roles), or use \
+            "make {user} a member of gapless_api or gapless_worker (docs/operate/access.md#database-roles), or use \
              another user in database.url"
         ),
     };

@@ -156,11 +156,11 @@ fn states(submitters: &[SubmitterView]) -> Vec<Check> {
     for view in submitters {
         let subject = Subject::new(Area::Submitters, view.key.to_string());
         if let Some(reason) = &view.protect_reason {
-            let advice = "find out who used the key, then `gapless release` or `gapless adopt` (docs/operate/operations.md#protect)";
+            let advice = "find out who used the key, then `gapless release` or `gapless adopt` (docs/operate/incidents.md#protect)";
             checks.push(subject.problem(NAME, format!("PROTECT: {reason}"), advice));
         }
         if let Some(reason) = &view.suspect_reason {
-            let advice = "see docs/operate/operations.md#suspect; it ends by itself when a node returns the transaction";
+            let advice = "see docs/operate/incidents.md#suspect; it ends by itself when a node returns the transaction";
             checks.push(subject.problem(NAME, format!("SUSPECT: {reason}"), advice));
         }
         if view.status == SubmitterStatus::Paused {

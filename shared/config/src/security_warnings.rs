@@ -14,7 +14,7 @@ pub(super) fn security_warnings(config: &Config) -> Vec<String> {
                 warnings.push(format!(
                     "chain.{}.rpc.urls[{index}] ({origin}) is an unencrypted connection to another machine: \
                      an attacker on the network can read its API key and forge responses; use https \
-                     (docs/operate/operations.md#tls)",
+                     (docs/operate/access.md#tls)",
                     chain.name
                 ));
             }

@@ -98,7 +98,7 @@ impl Address {
             let host = self.options.get_host();
             warnings.push(format!(
                 "the connection to the database on {host} {danger}: a man in the middle can read and \
-                 change it, and have anything signed; use sslmode=verify-full (docs/operate/operations.md#tls)"
+                 change it, and have anything signed; use sslmode=verify-full (docs/operate/access.md#tls)"
             ));
         }
         let (names, variable) = FILES[2];

@@ -32,7 +32,7 @@ pub enum StoreError {
     /// See `check_session`.
     #[error(
         "database.url points to a connection pooler that {problem}: connect to PostgreSQL directly \
-         (docs/operate/operations.md#connection-poolers)"
+         (docs/operate/production.md#connection-poolers)"
     )]
     Pooled { problem: String },
     /// Without the URL itself: it contains a password.
@@ -41,7 +41,7 @@ pub enum StoreError {
     #[error(
         "database.url points to another machine ({host}) without sslmode: add sslmode=verify-full, and \
          sslrootcert=FILE for a private CA; or sslmode=disable if the network in between is trusted \
-         (docs/operate/operations.md#tls)"
+         (docs/operate/access.md#tls)"
     )]
     Unsecured { host: String },
     /// The server's certificate is not valid, or it offers no TLS.

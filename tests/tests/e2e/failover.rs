@@ -99,7 +99,7 @@ async fn a_standby_that_lacks_a_tail_is_found_out_and_no_nonce_is_used_again() {
     });
     let state: String = state.await;
     assert_eq!(state, "QUEUED", "the last transactions are lost");
-    // The step in docs/operate/operations.md before a worker is started: the audit reports what no row explains.
+    // The step in docs/operate/backup.md before a worker is started: the audit reports what no row explains.
     let verdict = stack.verify().await;
     assert!(
         verdict.broken().iter().any(|check| check.contains("contiguous and recorded")),
