@@ -10,9 +10,11 @@ TARGET ?= answer
 # Released binaries support the keys of both cloud services; development builds do not.
 RELEASE_FEATURES := gapless-worker/aws-kms,gapless-worker/gcp-kms
 DATA := .gapless
+# The version of mdBook for `make doc`.
+MDBOOK_VERSION := 0.5.4
 
 .DEFAULT_GOAL := help
-.PHONY: help up build test test-nodes test-openapi test-ecosystem chaos lint fmt openapi fuzz bench bench-quick bench-build clean-data
+.PHONY: help up build test test-nodes test-openapi test-ecosystem chaos lint fmt doc openapi fuzz bench bench-quick bench-build clean-data
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +59,11 @@ openapi: ## write openapi.yaml from the API's code
 
 fuzz: ## run one fuzz target until Ctrl-C (TARGET=answer; needs cargo-fuzz and a nightly compiler)
 	cd fuzz && cargo +nightly fuzz run $(TARGET)
+
+doc: ## build the documentation of the code into target/doc, and that of docs/ into target/book
+	$(CARGO) doc --no-deps --workspace
+	@if mdbook --version >/dev/null 2>&1; then mdbook build docs; \
+	else echo "NOT BUILT: target/book; mdBook is not installed (cargo install mdbook --version $(MDBOOK_VERSION) --locked)"; fi
 
 bench-build: ## build the benchmarks and the binaries in release mode
 	$(CARGO) build --release -p gapless-cli -p gapless-api -p gapless-worker -p gapless-bench --features $(RELEASE_FEATURES)
