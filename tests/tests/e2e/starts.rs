@@ -121,6 +121,7 @@ async fn a_missing_or_unreachable_database_is_waited_for_and_reported_once() {
             fewer => Err(fewer),
         })
         .await;
+        service.wait_for_log("the database is unavailable; retrying").await;
         reported_once(&service);
         service.stop_sigterm().await;
     }

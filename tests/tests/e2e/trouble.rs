@@ -25,9 +25,10 @@ async fn wait_sub_state(stack: &Stack, tx_id: TxId, sub_state: &str) -> TxRow {
 
 /// Calls to a node in the life of one transaction, and the state in which it then waits.
 const QUESTIONS: [(&str, TxState); 8] = [
+    // First, because prices of an earlier transaction stay valid for a moment.
+    ("eth_feeHistory", TxState::Queued),
     ("eth_getTransactionCount", TxState::Queued),
     ("eth_estimateGas", TxState::Queued),
-    ("eth_feeHistory", TxState::Queued),
     ("eth_getBalance", TxState::Queued),
     ("eth_sendRawTransaction", TxState::InFlight),
     ("eth_getBlockByNumber", TxState::Submitted),
@@ -40,8 +41,6 @@ async fn no_question_fails_anything(code: i64, message: &str) {
     let stack = stack().submitters(QUESTIONS.len()).proxied().up().await;
     let (proxy, to) = (stack.proxy(), Address::repeat_byte(0x71));
     for ((method, state), submitter) in QUESTIONS.into_iter().zip(stack.submitters()) {
-        // At a new head prices are fetched again.
-        stack.anvil().mine(1).await;
         proxy.always(method, Fault::Error { code, message: message.into() });
         let tx_id = stack.create(submitter, "troubled", &payload(to, 1)).await;
         let row = wait_sub_state(&stack, tx_id, "waiting_node").await;
