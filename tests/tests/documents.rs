@@ -176,9 +176,9 @@ fn incomplete(page: &str) -> Vec<&str> {
         .filter(|row| {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let is_tested = |test: &str| quoted(test).into_iter().any(is_test);
-            // A row begins and ends with a separator. With two cells the requirement is met as its test says.
+            // A row begins and ends with a separator. An entry of a list is met as its test says.
             match cells[..] {
-                [_, section, test, _] => section.is_empty() || !is_tested(test),
+                [entry] => !is_tested(entry),
                 [_, section, requirement, test, deviation, _] => {
                     let is_open = test == "—" && deviation.starts_with("not ");
                     [section, requirement, deviation].contains(&"") || !(is_tested(test) || is_open)
@@ -189,10 +189,11 @@ fn incomplete(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The rows of the tables whose first column is the section.
+/// The rows of the tables whose first column is the section, and the entries of lists that begin with a document's number.
 fn requirements(page: &str) -> impl Iterator<Item = &str> {
     let tables = page.split("\n\n").filter(|block| block.starts_with("| section |"));
-    tables.flat_map(|table| table.lines().skip(2))
+    let rows = tables.flat_map(|table| table.lines().skip(2));
+    rows.chain(page.lines().filter(|line| line.starts_with("- 00")))
 }
 
 #[test]
@@ -307,11 +308,11 @@ fn a_made_up_name_is_found_missing() {
     assert_eq!(missing(&root(), &home, "as [ADR 9999] says"), ["[ADR 9999]"]);
     let table = "| section | requirement | test | deviation |\n|---|---|---|---|\n";
     for (row, is_whole) in [
-        ("| 1 | `model::a` |", true),
+        ("- 000 §1: `model::a`", true),
         ("| 1 | it works | `model::a` | differently |", true),
         ("| 1 | it works | — | not yet |", true),
         ("| 1 | it works | — | later |", false),
-        ("| 1 | — |", false),
+        ("- 000 §1: by hand", false),
         ("| 1 | it works | by hand | |", false),
         ("| 1 | it works | `model::a` | |", false),
         ("| 1 | it works |", false),
