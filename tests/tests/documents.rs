@@ -204,7 +204,10 @@ fn every_test_and_every_file_that_a_page_names_exists() {
         assert!(quoted(&page).into_iter().filter(|word| is_test(word)).count() > 100, "{name} was read");
         assert_eq!(missing(&root(), &internals, &page), Vec::<String>::new(), "named in {name}");
     }
-    assert_eq!(missing(&root(), &root(), &text(root().join("README.zh-CN.md"))), Vec::<String>::new());
+    let reliability = text(internals.join("reliability.md"));
+    assert_eq!(missing(&root(), &internals, &reliability), Vec::<String>::new(), "named in reliability.md");
+    let chinese = text(root().join("README.zh-CN.md"));
+    assert_eq!(missing(&root(), &root(), &chinese), Vec::<String>::new(), "named in README.zh-CN.md");
     let page = text(internals.join("source-documents.md"));
     assert!(requirements(&page).count() > 150, "the tables were read");
     assert_eq!(incomplete(&page), Vec::<&str>::new(), "rows of docs/internals/source-documents.md");
