@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use ethers_core::types::{Bytes, H256, U256};
 use gapless_config as config;
 use gapless_domain::{Fees, Nonce, Receipt, SignedDraft, SubmitterKey, TxId, TxState, WorkerId};
-use gapless_store::{Applied, Attempt, AttemptKind, CursorWrite, FencedWrite, Lease, Move, Store};
+use gapless_store::{Applied, Attempt, AttemptKind, Cursor, CursorWrite, FencedWrite, Lease, Move, Store};
 use tokio::task::JoinSet;
 
 use crate::bed::{Bed, CHAIN_ID, GAS, Key};
@@ -154,16 +154,10 @@ impl Lane {
             write.record(tx_id, AttemptKind::Original, draft);
             self.next = nonce.next();
         }
+        let cursor = |next| Cursor { next, open_from: nonce, ..Cursor::starting_at(Nonce(0), 1) };
         write.cursor(CursorWrite {
-            expect_next: (nonce.0 > 0).then_some(nonce),
-            expect_protected: false,
-            start: Nonce(0),
-            next: self.next,
-            in_flight: tx_id.map(|tx_id| (tx_id, nonce)),
-            open_from: nonce,
-            protect: None,
-            max_in_flight: 1,
-            delegated: false,
+            before: (nonce.0 > 0).then(|| cursor(nonce)),
+            after: Cursor { in_flight: tx_id.map(|tx_id| (tx_id, nonce)), ..cursor(self.next) },
         });
         Ok(write)
     }

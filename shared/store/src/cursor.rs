@@ -1,22 +1,68 @@
-//! Writes of nonce cursors behind the fence: created here; updated by compare-and-set together with the intents
-//! (`lanes`).
+//! The nonce cursor of a submitter, and its writes behind the fence: created here; updated by compare-and-set together
+//! with the intents (`lanes`).
 
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
-use super::fenced::{CursorWrite, FencedWrite};
+use super::fenced::FencedWrite;
 use super::lease::Fence;
 use super::row;
-use gapless_domain::Nonce;
+use gapless_domain::{Nonce, TxId};
 
-pub(super) type Cursor<'a> = (&'a Fence, &'a CursorWrite);
+/// The nonce sequence of a submitter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    pub start: Nonce,
+    pub next: Nonce,
+    /// Lowest nonce that may be open; equals `next` if none is.
+    pub open_from: Nonce,
+    /// The oldest intent that occupies the window. Not read: it follows from the open intents.
+    pub in_flight: Option<(TxId, Nonce)>,
+    /// The reason, if it is in PROTECT.
+    pub protect: Option<String>,
+    pub max_in_flight: u32,
+    /// The account had delegated code (EIP-7702) when a lane last checked: nodes accept one pending transaction.
+    pub delegated: bool,
+}
+
+impl Cursor {
+    /// No nonce was assigned yet.
+    pub fn starting_at(start: Nonce, max_in_flight: u32) -> Cursor {
+        Cursor {
+            start,
+            next: start,
+            open_from: start,
+            in_flight: None,
+            protect: None,
+            max_in_flight,
+            delegated: false,
+        }
+    }
+}
+
+/// Compare-and-set of a submitter's cursor.
+#[derive(Clone, Debug)]
+pub struct CursorWrite {
+    /// The stored one: its nonce and whether it is in PROTECT are compared. `None`: there is none, and it is created.
+    pub before: Option<Cursor>,
+    pub after: Cursor,
+}
+
+impl CursorWrite {
+    /// Whether the stored cursor must be in PROTECT.
+    pub(super) fn was_protected(&self) -> bool {
+        self.before.as_ref().is_some_and(|before| before.protect.is_some())
+    }
+}
+
+pub(super) type FencedCursor<'a> = (&'a Fence, &'a CursorWrite);
 
 /// The cursor writes for existing cursors, or for new ones.
-pub(super) fn cursors<'a>(live: &[&'a FencedWrite], exist: bool) -> Vec<Cursor<'a>> {
+pub(super) fn cursors<'a>(live: &[&'a FencedWrite], exist: bool) -> Vec<FencedCursor<'a>> {
     let all = live.iter().filter_map(|write| write.cursor.as_ref().map(|cursor| (&write.fence, cursor)));
-    all.filter(|(_, cursor)| cursor.expect_next.is_some() == exist).collect()
+    all.filter(|(_, cursor)| cursor.before.is_some() == exist).collect()
 }
 
 /// Creates the cursors of submitters that have none, possibly with their first nonces assigned.
@@ -48,10 +94,11 @@ pub(super) async fn create_cursors(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Re
     .map_err(StoreError::db("create_cursors"))?;
     ensure_rows("create_cursors", new.len(), done.rows_affected() as usize)
 }
+
 pub(super) type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
 /// Binds the 14 columns of the cursors, in the order of both statements.
-pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[Cursor<'_>]) -> Query<'q> {
+pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[FencedCursor<'_>]) -> Query<'q> {
     let column = |get: fn(&Fence, &CursorWrite) -> i64| -> Vec<i64> {
         cursors.iter().map(|(fence, cursor)| get(fence, cursor)).collect()
     };
@@ -59,32 +106,40 @@ pub(super) fn bind_cursors<'q>(query: Query<'q>, cursors: &[Cursor<'_>]) -> Quer
         .bind(column(|fence, _| fence.key.chain_id.as_i64()))
         .bind(cursors.iter().map(|(fence, _)| row::address(fence.key)).collect::<Vec<_>>())
         .bind(column(|fence, _| fence.token.as_i64()))
-        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_next.map(Nonce::as_i64)).collect::<Vec<_>>())
-        .bind(column(|_, cursor| cursor.start.as_i64()))
-        .bind(column(|_, cursor| cursor.next.as_i64()))
         .bind(
-            cursors.iter().map(|(_, cursor)| cursor.in_flight.map(|(tx_id, _)| tx_id.0)).collect::<Vec<_>>(),
+            cursors
+                .iter()
+                .map(|(_, cursor)| cursor.before.as_ref().map(|before| before.next.as_i64()))
+                .collect::<Vec<_>>(),
+        )
+        .bind(column(|_, cursor| cursor.after.start.as_i64()))
+        .bind(column(|_, cursor| cursor.after.next.as_i64()))
+        .bind(
+            cursors
+                .iter()
+                .map(|(_, cursor)| cursor.after.in_flight.map(|(tx_id, _)| tx_id.0))
+                .collect::<Vec<_>>(),
         )
         .bind(
             cursors
                 .iter()
-                .map(|(_, cursor)| cursor.in_flight.map(|(_, nonce)| nonce.as_i64()))
+                .map(|(_, cursor)| cursor.after.in_flight.map(|(_, nonce)| nonce.as_i64()))
                 .collect::<Vec<_>>(),
         )
-        .bind(cursors.iter().map(|(_, cursor)| cursor_state(cursor).to_owned()).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| cursor.protect.clone()).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor_state(&cursor.after).to_owned()).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor.after.protect.clone()).collect::<Vec<_>>())
         .bind(
             cursors
                 .iter()
-                .map(|(_, cursor)| i32::try_from(cursor.max_in_flight).unwrap_or(i32::MAX))
+                .map(|(_, cursor)| i32::try_from(cursor.after.max_in_flight).unwrap_or(i32::MAX))
                 .collect::<Vec<_>>(),
         )
-        .bind(cursors.iter().map(|(_, cursor)| cursor.expect_protected).collect::<Vec<_>>())
-        .bind(cursors.iter().map(|(_, cursor)| cursor.delegated).collect::<Vec<_>>())
-        .bind(column(|_, cursor| cursor.open_from.as_i64()))
+        .bind(cursors.iter().map(|(_, cursor)| cursor.was_protected()).collect::<Vec<_>>())
+        .bind(cursors.iter().map(|(_, cursor)| cursor.after.delegated).collect::<Vec<_>>())
+        .bind(column(|_, cursor| cursor.after.open_from.as_i64()))
 }
 
-fn cursor_state(cursor: &CursorWrite) -> &'static str {
+fn cursor_state(cursor: &Cursor) -> &'static str {
     match (&cursor.protect, cursor.in_flight) {
         (Some(_), _) => "PROTECT",
         (None, Some(_)) => "IN_FLIGHT",

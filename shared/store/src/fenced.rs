@@ -6,6 +6,7 @@ use ethers_core::types::H256;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, AttemptKind};
+use super::cursor::CursorWrite;
 use super::evidence::Evidence;
 use super::external_nonce::ExternalNonces;
 use super::lease::{Fence, Lease};
@@ -62,23 +63,6 @@ impl Move {
             resubmit_in: None,
         }
     }
-}
-
-/// Compare-and-set of a submitter's nonce cursor.
-#[derive(Clone, Debug)]
-pub struct CursorWrite {
-    /// The current value of `next`; `None`: the cursor does not exist and is created.
-    pub expect_next: Option<Nonce>,
-    pub expect_protected: bool,
-    pub start: Nonce,
-    pub next: Nonce,
-    pub in_flight: Option<(TxId, Nonce)>,
-    /// Lowest nonce that may be open; equals `next` if none is.
-    pub open_from: Nonce,
-    pub protect: Option<String>,
-    pub max_in_flight: u32,
-    /// The account has delegated code (EIP-7702).
-    pub delegated: bool,
 }
 
 /// A send of an attempt, and the node's response.

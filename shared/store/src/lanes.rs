@@ -7,7 +7,7 @@
 use sqlx::Row;
 
 use super::confirmed::{confirmation_hashes, confirmations_json};
-use super::cursor::{Cursor, Query, bind_cursors, cursors};
+use super::cursor::{FencedCursor, Query, bind_cursors, cursors};
 use super::error::{StoreError, ensure_rows};
 use super::fence::Tx;
 use super::fenced::{FencedWrite, Move, NewAttempt};
@@ -20,7 +20,7 @@ type Moved<'a> = (&'a Fence, &'a Move);
 type Recorded<'a> = (&'a Fence, &'a NewAttempt);
 
 pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {
-    let cursors: Vec<Cursor<'_>> = cursors(live, true);
+    let cursors: Vec<FencedCursor<'_>> = cursors(live, true);
     let moves: Vec<Moved<'_>> =
         live.iter().flat_map(|write| write.moves.iter().map(|change| (&write.fence, change))).collect();
     let attempts: Vec<Recorded<'_>> =

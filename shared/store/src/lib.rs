@@ -51,17 +51,18 @@ pub use address::database_warnings;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};
 pub use attempt::{Attempt, AttemptKind};
 pub use blocks::ConfirmingBlocks;
+pub use cursor::{Cursor, CursorWrite};
 pub use diagnosis::DiagnosisView;
 pub use error::StoreError;
 pub use evidence::Evidence;
 pub use external_nonce::{ExternalCause, ExternalNonces};
-pub use fenced::{Applied, AskedBy, CursorWrite, DoneAction, FencedWrite, MinedSend, Move, SentNote};
+pub use fenced::{Applied, AskedBy, DoneAction, FencedWrite, MinedSend, Move, SentNote};
 pub use fleet::{Beat, Peer, Work};
 pub use history::{AttemptView, StateChange, TxHistory};
 pub use inspect::{OLDEST_SERVER, ProgramRole, RoleFacts, ServerFacts, database_place};
 pub use intake::{IntakeOutcome, NewIntent};
 pub use lease::{Acquired, Announced, Lease, LeaseTag};
-pub use load::{Cursor, LaneRows, OpenIntent};
+pub use load::{LaneRows, OpenIntent};
 pub use notify::{Channel, Listener};
 pub use operator::{
     AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus, TakenBy,
@@ -76,9 +77,7 @@ pub use reservation_lane::{ReservedNonce, WaitingReservation};
 pub use submitters::{BlockedView, QUEUE_DEPTH_CAP, SubmitterView};
 pub use tx_request::{RequestNo, TxRequestEntry, TxRequestOutcome};
 pub use upkeep::{Backlog, IdleSequence, Open};
-pub use verify::{
-    AuditedAttempt, AuditedCount, AuditedCursor, AuditedIntent, AuditedReservation, AuditedSubmitter,
-};
+pub use verify::{AuditedAttempt, AuditedCount, AuditedIntent, AuditedReservation, AuditedSubmitter};
 #[doc(hidden)]
 pub use waiting::WAITING;
 pub use waiting::{PendingRequestView, TxWaiting};

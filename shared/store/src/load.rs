@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::attempt::Attempt;
+use super::cursor::Cursor;
 use super::error::StoreError;
 use super::evidence::{Evidence, EvidenceRow};
 use super::external_nonce::ExternalNonces;
@@ -62,19 +63,6 @@ pub struct OpenIntent {
     pub attempts: Vec<Attempt>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    pub start: Nonce,
-    pub next: Nonce,
-    /// Lowest nonce that may be open.
-    pub open_from: Nonce,
-    pub protect: Option<String>,
-    pub max_in_flight: u32,
-    /// The account had delegated code (EIP-7702) when a lane last checked.
-    pub delegated: bool,
-    pub evidence: Evidence,
-}
-
 /// Everything a lane starts from.
 #[derive(Clone, Debug, Default)]
 pub struct LaneRows {
@@ -84,6 +72,8 @@ pub struct LaneRows {
     /// The submitter's own window, if it has one.
     pub max_in_flight: Option<u32>,
     pub cursor: Option<Cursor>,
+    /// What is known about the use of the key.
+    pub evidence: Evidence,
     /// For a shared submitter: nonces left to external senders, newest first.
     pub external: Vec<ExternalNonces>,
     /// In nonce order.
@@ -300,7 +290,7 @@ impl Store {
                         .and_then(|window| u32::try_from(window).ok())
                         .unwrap_or(1),
                     delegated: found.delegated.unwrap_or(false),
-                    evidence: found.evidence.into_evidence(found.submitter)?,
+                    in_flight: None,
                 }),
                 _ => None,
             };
@@ -309,6 +299,7 @@ impl Store {
             lane.shared = found.shared;
             lane.max_in_flight = found.max_in_flight.and_then(|window| u32::try_from(window).ok());
             lane.cursor = cursor;
+            lane.evidence = found.evidence.into_evidence(found.submitter)?;
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ impl FencedWrite {
         let records = |kind| self.attempts.iter().any(|attempt| attempt.kind == kind);
         let moves_to = |state| self.moves.iter().any(|change| change.to == state && change.from != state);
         let protection =
-            self.cursor.as_ref().map(|cursor| (cursor.expect_protected, cursor.protect.is_some()));
+            self.cursor.as_ref().map(|cursor| (cursor.was_protected(), cursor.after.protect.is_some()));
         let reserves = |change: &ReservationChange| matches!(change, ReservationChange::Reserve { .. });
         if protection == Some((false, true)) {
             "protect"

@@ -9,6 +9,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::attempt::AttemptKind;
+use super::cursor::Cursor;
 use super::error::StoreError;
 use super::external_nonce::{self, ExternalNonces};
 use super::pool::Store;
@@ -19,7 +20,7 @@ use gapless_domain::{ChainId, FencingToken, Nonce, ReservationState, SubmitterKe
 #[derive(Clone, Debug, Default)]
 pub struct AuditedSubmitter {
     /// `None` before its first nonce.
-    pub cursor: Option<AuditedCursor>,
+    pub cursor: Option<Cursor>,
     /// Others also use the key.
     pub shared: bool,
     /// Nonces that were left to external senders while it was shared.
@@ -30,16 +31,6 @@ pub struct AuditedSubmitter {
     pub reservations: Vec<AuditedReservation>,
     /// Values counted towards daily caps, in the order in which they were written.
     pub counts: Vec<AuditedCount>,
-}
-
-#[derive(Clone, Debug)]
-pub struct AuditedCursor {
-    pub start: Nonce,
-    pub next: Nonce,
-    /// Lowest nonce that may be open.
-    pub open_from: Nonce,
-    /// The reason, if it is in PROTECT.
-    pub protect: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +81,8 @@ row::row_struct! {
         next_nonce: Option<i64>,
         open_from: Option<i64>,
         protect_reason: Option<String>,
+        max_in_flight: Option<i32>,
+        delegated: Option<bool>,
         shared: Option<bool>,
     }
 }
@@ -177,7 +170,7 @@ async fn read_submitters(
 ) -> Result<(), StoreError> {
     let rows: Vec<SubmitterRow> = sqlx::query_as(
         "-- audit_cursors
-        SELECT submitter, c.start_nonce, c.next_nonce, c.open_from, c.protect_reason, s.shared
+        SELECT submitter, c.start_nonce, c.next_nonce, c.open_from, c.protect_reason, c.max_in_flight, c.delegated, s.shared
         FROM (SELECT chain_id, submitter, shared FROM submitter WHERE chain_id = $1) s
         FULL JOIN (SELECT * FROM submitter_nonce_cursor WHERE chain_id = $1) c USING (chain_id, submitter)",
     )
@@ -189,11 +182,14 @@ async fn read_submitters(
         let key = row::key("submitter_nonce_cursor", chain_id.as_i64(), found.submitter)?;
         let cell = |column| Cell { table: "submitter_nonce_cursor", column, id: &found.submitter };
         let cursor = match (found.start_nonce, found.next_nonce, found.open_from) {
-            (Some(start), Some(next), Some(open_from)) => Some(AuditedCursor {
+            (Some(start), Some(next), Some(open_from)) => Some(Cursor {
                 start: row::nonce(cell("start_nonce"), start)?,
                 next: row::nonce(cell("next_nonce"), next)?,
                 open_from: row::nonce(cell("open_from"), open_from)?,
+                in_flight: None,
                 protect: found.protect_reason,
+                max_in_flight: found.max_in_flight.and_then(|window| u32::try_from(window).ok()).unwrap_or(1),
+                delegated: found.delegated.unwrap_or(false),
             }),
             _ => None,
         };

@@ -6,8 +6,8 @@ mod race;
 use gapless_domain::mempool::{PoolSurvey, diagnose};
 use gapless_domain::{ErrorCode, Event, EventKind, Nonce, Payload, TxError};
 use gapless_store::{
-    Applied, AskedBy, AttemptKind, CursorWrite, DoneAction, ExternalCause, ExternalNonces, FencedWrite,
-    IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
+    Applied, AskedBy, AttemptKind, Cursor, CursorWrite, DoneAction, ExternalCause, ExternalNonces,
+    FencedWrite, IntakeOutcome, Lease, Move, NewIntent, OpenIntent, StoreError,
 };
 use gapless_testkit::{Address, TxId, TxState, U256, eventually};
 use serde_json::json;
@@ -30,17 +30,10 @@ async fn every_write(
     let dead = || Move { last_error: error(), ..Move::new(queued, TxState::Queued, TxState::Failed) };
     let stuck = || EventKind::Stuck { code: ErrorCode::Stuck, reason: "no".into() };
     let event = || Event { submitter: lease.key(), tx_id: None, kind: stuck() };
-    let protect = || CursorWrite {
-        expect_next: Some(open.nonce.next()),
-        expect_protected: false,
-        start: Nonce(0),
-        next: open.nonce.next(),
-        in_flight: None,
-        open_from: open.nonce,
-        protect: Some("no".into()),
-        max_in_flight: 1,
-        delegated: false,
-    };
+    let before =
+        || Cursor { next: open.nonce.next(), open_from: open.nonce, ..Cursor::starting_at(Nonce(0), 1) };
+    let protect =
+        || CursorWrite { before: Some(before()), after: Cursor { protect: Some("no".into()), ..before() } };
     let others = || ExternalNonces { first: Nonce(7), last: Nonce(7), cause: ExternalCause::SteppedOver };
     let note = || sent(open);
     let done = || DoneAction { asked_by: AskedBy::Audit(1), outcome: Ok("done".into()) };

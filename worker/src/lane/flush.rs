@@ -1,13 +1,13 @@
 //! Turns the changes in a lane's memory into one fenced write and commits it.
 
 use gapless_domain::{FencingToken, TxState};
-use gapless_store::{CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, SentNote};
+use gapless_store::{Cursor, CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, SentNote};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
 use super::error::StepError;
 use super::open::{OpenTx, ReservationChange};
-use super::{LAZY, Lane, QueuedMove, Sequence};
+use super::{LAZY, Lane, QueuedMove};
 use crate::failpoint;
 use crate::steps;
 
@@ -139,21 +139,7 @@ impl Lane {
         if let Some(sequence) =
             self.rows.sequence.as_ref().filter(|_| self.rows.sequence != self.rows.stored_sequence)
         {
-            write.cursor(CursorWrite {
-                expect_next: self.rows.stored_sequence.as_ref().map(|stored| stored.next),
-                expect_protected: self
-                    .rows
-                    .stored_sequence
-                    .as_ref()
-                    .is_some_and(|stored| stored.protect.is_some()),
-                start: sequence.start,
-                next: sequence.next,
-                in_flight: sequence.in_flight,
-                open_from: sequence.open_from,
-                protect: sequence.protect.clone(),
-                max_in_flight: sequence.max_in_flight,
-                delegated: sequence.delegated,
-            });
+            write.cursor(CursorWrite { before: self.rows.stored_sequence.clone(), after: sequence.clone() });
         }
         write
     }
@@ -214,7 +200,7 @@ impl Lane {
     /// One line per changed intent, and one for the sequence if no intent changed or its protection did.
     fn log_write(&self, token: FencingToken, operation: &'static str) {
         let protection =
-            |sequence: &Option<Sequence>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
+            |sequence: &Option<Cursor>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
         let protected = protection(&self.rows.sequence);
         let about_intents =
             self.pending.queued_moves.len() + self.rows.open.iter().filter(|tx| tx.is_dirty()).count();

@@ -32,7 +32,7 @@ use schedule::NextStep;
 
 pub(crate) use error::StepError;
 pub(crate) use open::OpenTx;
-pub(crate) use parts::{Ended, LaneCommand, LaneStatus, Sequence, Sharing, WorkerContext};
+pub(crate) use parts::{Ended, LaneCommand, LaneStatus, Sharing, WorkerContext};
 pub(crate) use pending::QueuedMove;
 
 use parts::{Progress, Signals, Signing};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gapless_domain::{Nonce, Policy, TxId, WorkerId};
 use gapless_events::EventPublisher;
 use gapless_signer::Signer;
-use gapless_store::{Cursor, ExternalNonces, Lease, LeaseTag};
+use gapless_store::{ExternalNonces, Lease, LeaseTag};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -48,34 +48,6 @@ pub(crate) struct Ended {
     pub(crate) handed_over: bool,
     /// Ended by `ReleaseBlocked`.
     pub(crate) was_blocked: bool,
-}
-
-/// The nonce sequence of the submitter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sequence {
-    pub(crate) start: Nonce,
-    pub(crate) next: Nonce,
-    pub(crate) protect: Option<String>,
-    pub(crate) max_in_flight: u32,
-    pub(crate) in_flight: Option<(TxId, Nonce)>,
-    /// No intent below it is open; `next` if none is.
-    pub(crate) open_from: Nonce,
-    /// The account has delegated code (EIP-7702): nodes accept one pending transaction at a time.
-    pub(crate) delegated: bool,
-}
-
-impl Sequence {
-    pub(super) fn loaded(cursor: Cursor) -> Sequence {
-        Sequence {
-            start: cursor.start,
-            next: cursor.next,
-            protect: cursor.protect,
-            max_in_flight: cursor.max_in_flight,
-            in_flight: None,
-            open_from: cursor.open_from,
-            delegated: cursor.delegated,
-        }
-    }
 }
 
 /// State of the lane of a shared key about its other users.

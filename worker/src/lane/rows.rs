@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gapless_store::{Evidence, LaneRows, PendingAction, PendingTxRequest, QueuedIntent};
+use gapless_store::{Cursor, Evidence, LaneRows, PendingAction, PendingTxRequest, QueuedIntent};
 use tokio::time::Instant;
 
 use super::open::OpenTx;
-use super::parts::Sequence;
 
 /// Replaced as a whole when the rows are read again.
 #[derive(Debug, Default)]
@@ -18,9 +17,9 @@ pub(crate) struct Rows {
     pub(crate) queue: VecDeque<QueuedIntent>,
     /// Whether the database may have more eligible intents than `queue`.
     pub(crate) more_queued: bool,
-    pub(crate) sequence: Option<Sequence>,
+    pub(crate) sequence: Option<Cursor>,
     /// `sequence` as stored.
-    pub(super) stored_sequence: Option<Sequence>,
+    pub(super) stored_sequence: Option<Cursor>,
     /// The evidence about the key as stored.
     pub(super) stored_evidence: Evidence,
     pub(crate) paused: bool,
@@ -40,15 +39,13 @@ impl Rows {
             tx.sending.due = tx.sending.due.min(now + resubmit_interval);
             tx.note_answer();
         }
-        let stored_evidence = rows.cursor.as_ref().map(|cursor| cursor.evidence.clone()).unwrap_or_default();
-        let sequence = rows.cursor.map(Sequence::loaded);
         Rows {
             open,
             queue: VecDeque::new(),
             more_queued: true,
-            stored_sequence: sequence.clone(),
-            sequence,
-            stored_evidence,
+            stored_sequence: rows.cursor.clone(),
+            sequence: rows.cursor,
+            stored_evidence: rows.evidence,
             paused: rows.paused,
             own_window: rows.max_in_flight,
             actions: rows.actions,

@@ -3,11 +3,11 @@
 
 use gapless_chain::{BlockId, BlockTag, MinedTx};
 use gapless_domain::{EventKind, Nonce, TxState};
-use gapless_store::{AskedBy, OperatorAction, TakenBy};
+use gapless_store::{AskedBy, Cursor, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
 use super::{attribution, protect, shared_key, track};
-use crate::lane::{Lane, OpenTx, Sequence, StepError};
+use crate::lane::{Lane, OpenTx, StepError};
 
 /// What was done, or why nothing was changed.
 type Outcome = Result<String, String>;
@@ -82,15 +82,7 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
         return Ok(Err(why));
     }
     let displaced = displace(lane);
-    let start = Sequence {
-        start: Nonce(latest),
-        next: Nonce(latest),
-        protect: None,
-        max_in_flight: lane.window(),
-        in_flight: None,
-        open_from: Nonce(latest),
-        delegated: false,
-    };
+    let start = Cursor::starting_at(Nonce(latest), lane.window());
     let sequence = lane.rows.sequence.get_or_insert(start);
     sequence.start = Nonce(latest);
     sequence.next = Nonce(sequence.next.0.max(latest));

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use gapless_chain::{BlockId, BlockTag, MinedTx};
 use gapless_domain::{CountAt, EventKind, Nonce, TxId, TxState};
-use gapless_store::Evidence;
+use gapless_store::{Cursor, Evidence};
 use tokio::time::Instant;
 
 use super::attribution::{self, BlockSearch, Consumer};
 use super::pending_use::{self, PendingUse};
 use super::{shared_key, track};
-use crate::lane::{Lane, OpenTx, Sequence, StepError};
+use crate::lane::{Lane, OpenTx, StepError};
 
 /// Minimum pause between two checks.
 pub(super) const RECHECK: Duration = Duration::from_millis(700);
@@ -323,15 +323,7 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     let count = count?;
     // A shared key may have any history.
     let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
-    lane.rows.sequence = Some(Sequence {
-        start,
-        next: start,
-        protect: None,
-        max_in_flight: lane.window(),
-        in_flight: None,
-        open_from: start,
-        delegated: false,
-    });
+    lane.rows.sequence = Some(Cursor::starting_at(start, lane.window()));
     lane.key.checked = true;
     if count == start.0 {
         // Written with the first nonce, or at the end of the step. If another row exists, the insert and the whole
@@ -424,7 +416,7 @@ pub(super) async fn explain_open(lane: &mut Lane) -> Result<Vec<String>, StepErr
 
 /// Rechecks a lane in PROTECT with growing pauses: if the nonce turns out to be ours, or the count matches twice, it
 /// was a false alarm and PROTECT ends.
-async fn watch_protected(lane: &mut Lane, sequence: &Sequence) -> Result<(), StepError> {
+async fn watch_protected(lane: &mut Lane, sequence: &Cursor) -> Result<(), StepError> {
     if lane.key.false_alarm && in_protect(lane).next().is_none() {
         return lift_protection(lane, "false alarm: the nonce was used by one of our own transactions").await;
     }

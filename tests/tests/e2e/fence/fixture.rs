@@ -5,7 +5,7 @@ use std::time::Duration;
 use gapless_config as config;
 use gapless_domain::{Bytes, ChainId, Fees, Nonce, Payload, Receipt, SignedDraft, SubmitterKey, WorkerId};
 use gapless_store::{
-    Announced, Applied, AttemptKind, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
+    Announced, Applied, AttemptKind, Cursor, CursorWrite, FencedWrite, IntakeOutcome, LaneRows, Lease, Move,
     NewIntent, OpenIntent, SentNote, Store, StoreError, Timeouts,
 };
 use gapless_testkit::{Address, H256, Stack, TxId, TxState, U256, eventually};
@@ -96,16 +96,10 @@ impl Fixture {
         let nonce = expect_next.unwrap_or(Nonce(0));
         let draft = self.sign(submitter, nonce, tx_id);
         let mut write = FencedWrite::new(lease);
+        let cursor = |next| Cursor { next, ..Cursor::starting_at(Nonce(0), 1) };
         write.cursor(CursorWrite {
-            expect_next,
-            expect_protected: false,
-            start: Nonce(0),
-            next: nonce.next(),
-            in_flight: Some((tx_id, nonce)),
-            open_from: Nonce(0),
-            protect: None,
-            max_in_flight: 1,
-            delegated: false,
+            before: expect_next.map(cursor),
+            after: Cursor { in_flight: Some((tx_id, nonce)), ..cursor(nonce.next()) },
         });
         let tx_hash = Some(draft.tx_hash);
         let given = Move::new(tx_id, TxState::Queued, TxState::InFlight);
