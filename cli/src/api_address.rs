@@ -1,6 +1,6 @@
 //! The address of the API if none is given: that of `gapless up` in the same project directory, or the default port.
 //!
-//! `up` writes only the port into its data directory: a file of a stranger's directory must not direct an API key to
+//! `up` writes only the port into its data directory: a file in a directory of somebody else must not direct an API key to
 //! another machine.
 
 use std::path::{Path, PathBuf};

@@ -469,7 +469,7 @@ fn steps_and_lanes_name_no_adapter_and_no_library_of_one() {
 }
 
 /// Words that were replaced by common terms (docs/reference/glossary.md). The last three are two words in a row.
-const RETIRED: &str = "bell door strangers keyring visits unstalled funnel keeper policed pulse bury complain \
+const RETIRED: &str = "bell door stranger strangers keyring visits unstalled funnel keeper policed pulse bury complain \
     vanish obey hostile remarks foreign taker seats nemesis by_hand whole_body put_off";
 
 /// The retired words in a name, which is split at underscores and capitals.

@@ -394,8 +394,8 @@ mod tests {
         assert_eq!(lost.outcome, Outcome::Problem);
         assert!(lost.message.contains("gapless_api") && lost.message.contains("and 1 more"), "{lost:?}");
         assert!(lost.advice.unwrap().contains("gapless_grant_roles"));
-        let stranger = result(role(Api, false, some), role(Worker, false, some));
-        assert!(stranger.advice.unwrap().contains("member"));
+        let no_member = result(role(Api, false, some), role(Worker, false, some));
+        assert!(no_member.advice.unwrap().contains("member"));
         let half = result(role(Api, true, &[]), role(Worker, true, some));
         assert_eq!(half.outcome, Outcome::Problem, "a member of both needs both");
     }

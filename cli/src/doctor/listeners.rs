@@ -59,8 +59,8 @@ fn api_keys(bind: SocketAddr, exist: Option<bool>) -> Option<Check> {
 enum Answer {
     Ready,
     NotReady(String),
-    /// Another program.
-    Stranger,
+    /// Not an answer of Gapless.
+    OtherProgram,
 }
 
 async fn port(
@@ -156,7 +156,7 @@ fn answered(subject: &Subject, key: &str, answer: Answer) -> Check {
             format!("the program is not ready: {why}"),
             "correct what the other areas report; the program's log has the details",
         ),
-        Answer::Stranger => taken(subject, key, "its answer is not one of Gapless"),
+        Answer::OtherProgram => taken(subject, key, "its answer is not one of Gapless"),
     }
 }
 
@@ -201,7 +201,7 @@ fn api_answer(status: StatusCode, body: &Value) -> Answer {
             let detail = body["detail"].as_str().unwrap_or("no reason given").to_owned();
             Answer::NotReady(if missing.is_empty() { detail } else { missing.join(", ") })
         }
-        false => Answer::Stranger,
+        false => Answer::OtherProgram,
     }
 }
 
@@ -212,7 +212,7 @@ fn worker_answer(_: StatusCode, body: &Value) -> Answer {
     match body["ready"].as_bool() {
         Some(true) if problems.is_empty() => Answer::Ready,
         Some(_) => Answer::NotReady(problems.join(", ")),
-        None => Answer::Stranger,
+        None => Answer::OtherProgram,
     }
 }
 
@@ -298,13 +298,17 @@ mod tests {
         assert_eq!(api_answer(ok, &json!({ "status": "ok" })), Answer::Ready);
         let problem = json!({ "type": "urn:gapless:problem:not_ready", "missing": ["schema"] });
         assert_eq!(api_answer(busy, &problem), Answer::NotReady("schema".into()));
-        assert_eq!(api_answer(ok, &json!({ "ready": true })), Answer::Stranger, "a worker is not the API");
-        assert_eq!(api_answer(busy, &Value::Null), Answer::Stranger);
+        assert_eq!(
+            api_answer(ok, &json!({ "ready": true })),
+            Answer::OtherProgram,
+            "a worker is not the API"
+        );
+        assert_eq!(api_answer(busy, &Value::Null), Answer::OtherProgram);
         let ready = json!({ "ready": true, "reasons": {} });
         assert_eq!(worker_answer(ok, &ready), Answer::Ready);
         let without_key = json!({ "ready": true, "reasons": { "signer": 1 } });
         assert_eq!(worker_answer(ok, &without_key), Answer::NotReady("signer (1)".into()));
-        assert_eq!(worker_answer(ok, &json!({ "status": "ok" })), Answer::Stranger);
+        assert_eq!(worker_answer(ok, &json!({ "status": "ok" })), Answer::OtherProgram);
     }
 
     #[test]

@@ -76,7 +76,7 @@ async fn limited<T: Default>(area: Area, work: impl Future<Output = (Vec<Check>,
 }
 
 /// The chain with a request timeout that is short enough to wait for.
-fn impatient(chain: &ChainConfig) -> ChainConfig {
+fn with_short_timeout(chain: &ChainConfig) -> ChainConfig {
     let mut chain = chain.clone();
     chain.rpc.timeout = chain.rpc.timeout.min(REQUEST_LIMIT);
     chain

@@ -9,8 +9,8 @@ use gapless_chain::{BlockId, BlockTag, BlockTime, ChainConnector, ChainIdentity,
 use gapless_config::{ChainConfig, Config, FeePolicyKind};
 use gapless_domain::{ChainId, Finality};
 
-use super::impatient;
 use super::report::{Area, Check, Subject};
+use super::with_short_timeout;
 
 /// Blocks that are searched for a transaction to look up.
 const SEARCHED_BLOCKS: u64 = 16;
@@ -48,7 +48,7 @@ async fn chain_checks(chain: &ChainConfig, genesis: Option<H256>) -> Vec<Check> 
             format!("set chain.{}.rpc.urls", chain.name),
         )];
     }
-    let chain = impatient(chain);
+    let chain = with_short_timeout(chain);
     let nodes = match SingleNode::all(&chain) {
         Ok(nodes) => nodes,
         Err(error) => {

@@ -10,9 +10,9 @@ use gapless_domain::ChainId;
 use gapless_store::{SubmitterStatus, SubmitterView};
 
 use super::database::{Found, MAX_SUBMITTERS};
-use super::impatient;
 use super::report::{Area, Check, Subject};
 use super::signers::Keys;
+use super::with_short_timeout;
 
 /// Gas of a plain transfer.
 const TRANSFER_GAS: u64 = 21_000;
@@ -67,7 +67,7 @@ async fn read_balances(
     chain: &ChainConfig,
     addresses: BTreeSet<Address>,
 ) -> Result<(U256, BTreeMap<Address, U256>), String> {
-    let client = EvmClient::new(&impatient(chain)).map_err(|error| error.to_string())?;
+    let client = EvmClient::new(&with_short_timeout(chain)).map_err(|error| error.to_string())?;
     // Nodes of another chain are not asked.
     match client.identity(None).await {
         Ok(ChainIdentity::Ours { .. }) => {}

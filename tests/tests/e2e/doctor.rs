@@ -223,13 +223,13 @@ async fn missing_rights_of_the_database_user_are_named() {
     // Another database of the server may have created it already.
     stack
         .sql(
-            "DO $$ BEGIN CREATE ROLE gapless_test_stranger; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
+            "DO $$ BEGIN CREATE ROLE gapless_test_no_rights; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$",
         )
         .await;
-    let stranger = stack.database_url_as("gapless_test_stranger");
-    let found = deployment.doctor_with(&[("DATABASE_URL", &stranger)]).await;
+    let no_rights = stack.database_url_as("gapless_test_no_rights");
+    let found = deployment.doctor_with(&[("DATABASE_URL", &no_rights)]).await;
     let problem = found.names_only("database", "rights", "127.0.0.1");
-    assert!(problem["message"].to_string().contains("gapless_test_stranger"), "{problem:#}");
+    assert!(problem["message"].to_string().contains("gapless_test_no_rights"), "{problem:#}");
 
     stack.sql("REVOKE INSERT ON managed_tx FROM gapless_api").await;
     let api = stack.database_url_as("gapless_api");
