@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::error::ApiError;
+use crate::events::EventFeed;
 use crate::intake::Intake;
 use crate::long_poll::LongPolls;
 use crate::nodes::Nodes;
@@ -31,6 +32,7 @@ pub(crate) struct App {
     /// Changes when a worker has finished something; false while LISTEN is down.
     pub(crate) completions: watch::Receiver<bool>,
     pub(crate) long_polls: LongPolls,
+    pub(crate) events: EventFeed,
     pub(crate) chains: Chains,
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,

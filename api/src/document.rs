@@ -10,6 +10,7 @@ use poem::http::HeaderValue;
 use serde_yaml::{Mapping, Value};
 
 use crate::routes;
+use crate::wire::{EXAMPLE_ID, EXAMPLE_SUBMITTER};
 
 const ADDRESS: &str = "^0x[0-9a-fA-F]{40}$";
 /// A hash, or a storage key.
@@ -25,6 +26,8 @@ const WAIT: &str = "^(0|[0-9]{1,9}(ms|s|m|h))$";
 const REASON: &str =
     r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x08\x0b-\x1f\x7f-\x9f]*$";
 const TX_CURSOR: &str = "^[0-9a-f]{32}$";
+/// A cursor of the event log, or one of its ends.
+const EVENT_CURSOR: &str = r"^([0-9a-f]{8}\.[0-9]{1,18}|start|end)$";
 const SUBMITTER_CURSOR: &str = "^[0-9]{1,18}:0x[0-9a-fA-F]{40}$";
 
 /// Patterns of parameters and of request body properties, by name.
@@ -88,8 +91,14 @@ fn completed_document() -> Value {
             for parameter in parameters.into_iter().flatten() {
                 let name = parameter["name"].as_str().unwrap_or_default().to_owned();
                 add_constraints(&name, &mut parameter["schema"]);
-                if name == "cursor" {
-                    parameter["schema"]["pattern"] = cursor.into();
+                match name.as_str() {
+                    "cursor" => parameter["schema"]["pattern"] = cursor.into(),
+                    "Last-Event-ID" => parameter["schema"]["pattern"] = EVENT_CURSOR.into(),
+                    "after" if path.ends_with("/events") => {
+                        parameter["schema"]["pattern"] = EVENT_CURSOR.into();
+                    }
+                    "type" => parameter["schema"]["pattern"] = event_types().into(),
+                    _ => {}
                 }
             }
         }
@@ -99,8 +108,52 @@ fn completed_document() -> Value {
             strict(schema);
         }
     }
+    add_events(&mut document);
     portable::finish(&mut document);
     document
+}
+
+/// A list of event types, separated by commas.
+fn event_types() -> String {
+    let names = gapless_events::EVENT_TYPES.map(|kind| kind.name.replace('.', r"\.")).join("|");
+    format!("^({names})( *, *({names}))*$")
+}
+
+/// The schemas of events and of a page of them. The API writes their text itself.
+fn add_events(document: &mut Value) {
+    let (tx_id, hash) = (EXAMPLE_ID, format!("0x{}", "4e".repeat(32)));
+    let example = serde_json::json!({
+        "specversion": "1.0",
+        "id": "6d1f0a52-2c1e-4a70-9f53-0d2b9d1c7a11",
+        "source": format!("/chains/31337/submitters/{EXAMPLE_SUBMITTER}"),
+        "type": "tx.submitted",
+        "subject": tx_id,
+        "time": "2026-11-18T09:30:00.120Z",
+        "datacontenttype": "application/json",
+        "sequence": "0000000000000000042",
+        "data": {
+            "chainId": 31337, "submitter": EXAMPLE_SUBMITTER, "txId": tx_id, "requestId": "invoice-1042",
+            "txHash": hash,
+        },
+    });
+    let page = serde_json::json!({
+        "example": { "items": [example], "nextCursor": "5f3a9c21.42" },
+        "description": "A page of events, oldest first.",
+        "type": "object",
+        "required": ["items", "nextCursor"],
+        "properties": {
+            "items": { "type": "array", "items": { "$ref": "#/components/schemas/Event" } },
+            "nextCursor": {
+                "type": "string",
+                "description": "`after` of the next page. There always is one: it may be empty until something happens.",
+            },
+        },
+    });
+    let mut schemas = gapless_events::schemas();
+    schemas.insert(routes::PAGE_SCHEMA.to_owned(), page);
+    for (name, schema) in schemas {
+        document["components"]["schemas"][name] = serde_yaml::to_value(schema).expect("JSON is YAML");
+    }
 }
 
 fn members(value: &mut Value) -> impl Iterator<Item = (String, &mut Value)> {

@@ -11,6 +11,7 @@ use gapless_domain::policy::Breach;
 use gapless_domain::{InvalidIntent, Scope, SubmitterKey, TxId, TxState};
 use gapless_http::BodyError;
 use gapless_store::StoreError;
+use gapless_store::events::{EventCursor, ResetReason};
 use poem::http::{StatusCode, header};
 use poem::{IntoResponse, Response};
 use poem_openapi::ApiResponse;
@@ -19,7 +20,8 @@ use poem_openapi::types::{ToJSON, Type};
 
 pub(crate) use self::examples::examples;
 use crate::intake::IntakeError;
-use crate::wire::{Problem, redact_nonces};
+use crate::wire::Problem;
+use gapless_domain::redact_nonces;
 
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 /// `Retry-After` of a 503. The database is usually back, and the intake queue drained, within a second.
@@ -92,6 +94,10 @@ pub(crate) enum ApiError {
     RateLimited { retry_after: Duration },
     #[error("the submitter's queue is full (limit: {limit} transactions)")]
     QueueFull { limit: u64 },
+    #[error("too many event streams are open (api.max_event_streams)")]
+    TooManyStreams,
+    #[error("{}", reset_text(*.reason))]
+    EventsReset { reason: ResetReason, cursor: EventCursor },
     #[error("too many requests are waiting to be stored")]
     Overloaded,
     #[error("the database is unavailable")]
@@ -133,6 +139,8 @@ impl ApiError {
             ApiError::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             ApiError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             ApiError::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            ApiError::TooManyStreams => (StatusCode::SERVICE_UNAVAILABLE, "too_many_streams"),
+            ApiError::EventsReset { .. } => (StatusCode::GONE, "events_reset"),
             ApiError::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
             ApiError::DatabaseUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "database_unavailable"),
             ApiError::NotReady { .. } => (StatusCode::SERVICE_UNAVAILABLE, "not_ready"),
@@ -197,7 +205,20 @@ impl ApiError {
                 ApiError::NotReady { missing } => Some(missing.clone()),
                 _ => None,
             },
+            cursor: match self {
+                ApiError::EventsReset { cursor, .. } => Some(cursor.to_string()),
+                _ => None,
+            },
         }
+    }
+}
+
+fn reset_text(reason: ResetReason) -> &'static str {
+    match reason {
+        ResetReason::Epoch => {
+            "the database was restored or failed over since this cursor: events may be missing"
+        }
+        ResetReason::Retention => "events after this cursor are older than events.retention and were deleted",
     }
 }
 
@@ -277,6 +298,7 @@ statuses! {
     OnSimulate: [400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503];
     OnBatch: [400, 401, 403, 408, 413, 415, 429, 500, 503];
     OnTxAction: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
+    OnEvents: [400, 401, 403, 404, 410, 429, 500, 503];
     OnRead: [400, 401, 403, 404, 429, 500, 503];
     OnAdmin: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnReady: [400, 403, 503];
@@ -366,6 +388,11 @@ fn description_of(status: u16) -> &'static str {
              node is configured for this chain."
         }
         408 => "`body_too_slow`: the body was not received within `api.body_timeout`. Nothing was stored.",
+        410 => {
+            "`events_reset`: events after the cursor are missing, because they are older than `events.retention`, or \
+             because the database was restored or failed over. Read the state of your transactions, then go on with \
+             the `cursor` of the response."
+        }
         413 => "`body_too_large`: the body is larger than `api.max_body_bytes`.",
         415 => "`unsupported_media_type`: the content type must be `application/json`.",
         422 => {
@@ -377,7 +404,7 @@ fn description_of(status: u16) -> &'static str {
              was stored; retry after `Retry-After`."
         }
         503 => {
-            "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`: retry with the same \
+            "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`, `too_many_streams`: retry with the same \
              requestId after `Retry-After`."
         }
         _ => "`internal_error`. Safe to retry with the same requestId.",

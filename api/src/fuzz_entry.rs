@@ -3,7 +3,8 @@
 use gapless_domain::RequestedTx;
 
 use crate::error::ApiError;
-use crate::wire::{BatchRequest, CreateTx, TxPayload, parse, redact_nonces};
+use crate::wire::{BatchRequest, CreateTx, TxPayload, parse};
+use gapless_domain::redact_nonces;
 
 /// Parses and validates the body of `POST /api/v1/tx` or of a batch, and checks that its canonical form is equivalent.
 pub fn read_request(bytes: &[u8]) {

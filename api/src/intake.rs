@@ -182,7 +182,7 @@ impl Inserter {
     }
 
     async fn insert_accepted(&self, rows: &[NewIntent]) -> Answers {
-        let answers = insert(&self.store, rows, self.events.wants_outbox()).await;
+        let answers = insert(&self.store, rows).await;
         self.limiter.release_unused(rows, &answers);
         answers
     }
@@ -222,11 +222,11 @@ fn publish_created(events: &dyn EventPublisher, rows: &[NewIntent], answers: &An
 }
 
 /// Returns an answer for every row, also on errors.
-async fn insert(store: &Store, rows: &[NewIntent], outbox: bool) -> Answers {
+async fn insert(store: &Store, rows: &[NewIntent]) -> Answers {
     let (mut answers, mut bisection) = (Answers::with_capacity(rows.len()), Bisection::new(rows.len()));
     while let Some(range) = bisection.next_range() {
         let part = &rows[range.clone()];
-        match store.insert_group(part, outbox).await {
+        match store.insert_group(part).await {
             Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
             Err(error) if error.is_connection() => {
                 let part = bisection.abort(&range);

@@ -5,6 +5,7 @@ mod app;
 mod auth;
 mod document;
 mod error;
+mod events;
 #[cfg(feature = "fuzz")]
 pub mod fuzz_entry;
 mod intake;

@@ -37,7 +37,7 @@ async fn serve() -> anyhow::Result<()> {
         return Ok(());
     }
     let config = Config::load(options.config.as_deref())?;
-    let _log = gapless_telemetry::init_logging(&config.log)?;
+    let _log = gapless_telemetry::init_telemetry(&config.log, &config.traces, "gapless-api")?;
     gapless_api::run(config, gapless_telemetry::shutdown::stop_signal()).await
 }
 

@@ -12,6 +12,7 @@ use poem::http::{StatusCode, header};
 use poem::{Endpoint, IntoResponse, Middleware, Request, Response};
 use poem_openapi::OperationId;
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::document::Methods;
 use crate::error::{ApiError, PROBLEM_JSON};
@@ -49,19 +50,28 @@ impl<E: Endpoint> Endpoint for RequestEndpoint<E> {
 
     async fn call(&self, mut request: Request) -> poem::Result<Response> {
         let started = Instant::now();
-        let trace = TraceContext::continue_from(request.header("traceparent"));
+        // As named by OpenTelemetry's conventions.
+        let span = tracing::info_span!(
+            "request",
+            http.request.method = request.method().as_str(),
+            url.path = request.uri().path(),
+            http.route = Empty,
+            http.response.status_code = Empty,
+            trace.id = Empty,
+            otel.kind = Empty
+        );
+        let trace = TraceContext::of_request(&span, request.header("traceparent"));
+        span.record("trace.id", trace.trace_id());
         request.set_data(trace);
-        let span = tracing::info_span!("request", http.method = %request.method(), http.path = request.uri().path(),
-            trace.id = trace.trace_id());
         let response = self.respond(request).instrument(span.clone()).await;
         let route = response.data::<OperationId>().map_or("other", |operation| operation.0);
         let status = response.status().as_u16();
         metrics::histogram!(HTTP_REQUEST_SECONDS, "route" => route, "status" => status.to_string())
             .record(started.elapsed());
-        span.in_scope(|| {
-            let elapsed = started.elapsed();
-            tracing::debug!(http.route = route, http.status = status, ?elapsed, "request completed");
-        });
+        gapless_telemetry::name_request(&span, route);
+        span.record("http.route", route);
+        span.record("http.response.status_code", status);
+        span.in_scope(|| tracing::debug!(elapsed = ?started.elapsed(), "request completed"));
         Ok(response)
     }
 }

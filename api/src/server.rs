@@ -23,6 +23,7 @@ use crate::app::{App, Chains, Policies, SharedApp};
 use crate::auth::{AuthMiddleware, Authenticator};
 use crate::document;
 use crate::error::ApiError;
+use crate::events::EventFeed;
 use crate::intake::{self, Intake, QueueLimits};
 use crate::long_poll::LongPolls;
 use crate::middleware::RequestMiddleware;
@@ -36,6 +37,8 @@ const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquir
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 /// One connection: a key lookup query serves many requests.
 const KEY_LOOKUP_CONNECTIONS: u32 = 1;
+/// Pause before recording of events is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Interval of metrics upkeep, which bounds the histograms even if nothing scrapes them.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
@@ -61,6 +64,9 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
             }
             authenticator.check_bind_address()?;
         }
+    }
+    if config.events.mode.asks_for_recording() && !ask_for_events(&store).await {
+        tokio::spawn(ask_again(store.clone(), shutdown.clone()));
     }
     // A pool of its own, so that NOTIFY never waits for a connection used by requests.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
@@ -92,6 +98,35 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     store.close().await;
     intake_store.close().await;
     outcome
+}
+
+/// Enables the recording of events, which the configuration asks for. False: try again later.
+async fn ask_for_events(store: &Store) -> bool {
+    match store.ask_for_event_recording("configuration of an API").await {
+        Ok(stored) => {
+            if !stored.enabled {
+                tracing::warn!(
+                    by = stored.changed_by,
+                    "events.mode asks for events, but an operator has disabled them"
+                );
+            }
+            true
+        }
+        // Reported by whoever waits for the database.
+        Err(error) if error.is_connection() => false,
+        Err(error) => {
+            tracing::warn!(%error, "events are not recorded; retrying");
+            false
+        }
+    }
+}
+
+async fn ask_again(store: Store, shutdown: CancellationToken) {
+    while tokio::time::timeout(ASK_AGAIN, shutdown.cancelled()).await.is_err() {
+        if ask_for_events(&store).await {
+            return;
+        }
+    }
 }
 
 fn limits(api: &Api) -> Limits {
@@ -150,6 +185,7 @@ fn app(
         notifier,
         completions,
         long_polls,
+        events: EventFeed::start(store.clone(), config.api.max_event_streams, shutdown.clone()),
         chains: Chains::new(config),
         policies: Policies::new(config),
         nodes: Nodes::new(config),

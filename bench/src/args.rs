@@ -58,6 +58,8 @@ pub(crate) enum Name {
     Recovery,
     /// Ingest and engine at the same time
     Both,
+    /// Recorded events: their cost, their latency, and many streams
+    Events,
 }
 
 impl Args {

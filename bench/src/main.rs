@@ -10,6 +10,7 @@ mod both;
 mod chain;
 mod end_to_end;
 mod engine;
+mod events;
 mod ingest;
 mod latency;
 mod load;
@@ -63,5 +64,6 @@ async fn run(name: Name, bed: &Bed, args: &Args, report: &mut Report) -> Result<
         Name::Scale => scale::run(bed, args, report).await,
         Name::Recovery => recovery::run(bed, args, report).await,
         Name::Both => both::run(bed, args, report).await,
+        Name::Events => events::run(bed, args, report).await,
     }
 }

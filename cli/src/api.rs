@@ -7,13 +7,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use gapless_config::Secret;
 use gapless_http_client::client_builder;
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url, header};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::authorities::trust;
 
+/// Of a whole request. Streams have no such limit.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest silence of a stream: the API sends a comment every 15 s.
+pub(crate) const STREAM_READ_TIMEOUT: Duration = Duration::from_secs(45);
+const EVENT_STREAM: &str = "text/event-stream";
 
 #[derive(Clone)]
 pub struct Api {
@@ -48,6 +52,16 @@ pub struct Problem {
     pub detail: Option<String>,
     #[serde(default)]
     pub code: Option<String>,
+    /// Where reading events can go on.
+    #[serde(default)]
+    pub cursor: Option<String>,
+}
+
+/// A 4xx other than 429 is permanent; retrying does not help.
+pub(crate) fn is_refusal(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Problem>()
+        .is_some_and(|problem| (400..500).contains(&problem.status) && problem.status != 429)
 }
 
 impl std::error::Error for Problem {}
@@ -55,7 +69,8 @@ impl std::error::Error for Problem {}
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.status, self.detail.as_deref().unwrap_or(&self.title))?;
-        self.code.as_ref().map_or(Ok(()), |code| write!(f, " ({code})"))
+        self.code.as_ref().map_or(Ok(()), |code| write!(f, " ({code})"))?;
+        self.cursor.as_ref().map_or(Ok(()), |cursor| write!(f, "; to go on, use --after {cursor}"))
     }
 }
 
@@ -67,7 +82,7 @@ impl Api {
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        let http = trust(client_builder().timeout(TIMEOUT), ca_file)?.build()?;
+        let http = trust(client_builder().read_timeout(STREAM_READ_TIMEOUT), ca_file)?.build()?;
         Ok(Api { http, base, token, remedy: String::new() })
     }
 
@@ -141,6 +156,40 @@ impl Api {
         self.answer(self.request(Method::POST, &path, &[by_chain(chain)])?.json(body)).await
     }
 
+    /// A page of events after a cursor, `start` or `end`.
+    pub async fn events(&self, filter: &EventFilter, after: &str, limit: u32) -> Result<Value> {
+        let query = [filter.query(), vec![after_cursor(Some(after)), ("limit", Some(limit.to_string()))]];
+        self.answer(self.request(Method::GET, EVENTS, &query.concat())?).await
+    }
+
+    /// Opens a stream of events: after `last_id` if given, otherwise after `after`, or with the next event.
+    pub async fn event_stream(
+        &self,
+        filter: &EventFilter,
+        after: Option<&str>,
+        last_id: Option<&str>,
+    ) -> Result<Response> {
+        let query = [filter.query(), vec![after_cursor(after)]].concat();
+        let mut request =
+            self.endless_request(Method::GET, EVENTS, &query)?.header(header::ACCEPT, EVENT_STREAM);
+        if let Some(id) = last_id {
+            request = request.header("Last-Event-ID", id);
+        }
+        let response = self.send(request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(problem(status, &body(response).await?).into());
+        }
+        let media_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = media_type.unwrap_or("no content type");
+        anyhow::ensure!(
+            media_type.starts_with(EVENT_STREAM),
+            "the API at {} did not return an event stream but {media_type}: is there a proxy in front of it?",
+            shown(&self.base)
+        );
+        Ok(response)
+    }
+
     /// `/readyz`; the error is the response body or the connection error.
     pub async fn ready(&self) -> Result<(), String> {
         let request = self.request(Method::GET, "readyz", &[]).map_err(|error| error.to_string())?;
@@ -152,6 +201,16 @@ impl Api {
     }
 
     fn request(
+        &self,
+        method: Method,
+        path: &str,
+        query: &[(&str, Option<String>)],
+    ) -> Result<RequestBuilder> {
+        Ok(self.endless_request(method, path, query)?.timeout(TIMEOUT))
+    }
+
+    /// Without a limit for the whole response.
+    fn endless_request(
         &self,
         method: Method,
         path: &str,
@@ -170,13 +229,15 @@ impl Api {
         })
     }
 
-    async fn answer(&self, request: RequestBuilder) -> Result<Value> {
+    async fn send(&self, request: RequestBuilder) -> Result<Response> {
         let sent = request.send().await.map_err(reqwest::Error::without_url);
-        let unreachable = || format!("cannot reach the API at {}{}", shown(&self.base), self.remedy);
-        let response = sent.with_context(unreachable)?;
+        sent.with_context(|| format!("cannot reach the API at {}{}", shown(&self.base), self.remedy))
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Value> {
+        let response = self.send(request).await?;
         let status = response.status();
-        let body = response.bytes().await.map_err(reqwest::Error::without_url);
-        let body = body.context("the API closed the connection within the response")?;
+        let body = body(response).await?;
         if !status.is_success() {
             return Err(problem(status, &body).into());
         }
@@ -187,6 +248,38 @@ impl Api {
     }
 }
 
+const EVENTS: &str = "api/v1/events";
+
+/// Which events; all if nothing is set.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Any of these; `tx.confirmed` for example.
+    pub kinds: Vec<String>,
+    pub submitter: Option<String>,
+    pub chain: Option<u64>,
+    pub tx_id: Option<String>,
+}
+
+impl EventFilter {
+    fn query(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("type", (!self.kinds.is_empty()).then(|| self.kinds.join(","))),
+            ("submitter", self.submitter.clone()),
+            ("txId", self.tx_id.clone()),
+            by_chain(self.chain),
+        ]
+    }
+}
+
+fn after_cursor(after: Option<&str>) -> (&'static str, Option<String>) {
+    ("after", after.map(str::to_owned))
+}
+
+async fn body(response: Response) -> Result<Vec<u8>> {
+    let body = response.bytes().await.map_err(reqwest::Error::without_url);
+    Ok(body.context("the API closed the connection within the response")?.into())
+}
+
 fn by_chain(chain: Option<u64>) -> (&'static str, Option<String>) {
     ("chainId", chain.map(|id| id.to_string()))
 }
@@ -195,7 +288,7 @@ fn by_chain(chain: Option<u64>) -> (&'static str, Option<String>) {
 fn problem(status: StatusCode, body: &[u8]) -> Problem {
     let stated = serde_json::from_slice::<Problem>(body).ok();
     let title = status.canonical_reason().unwrap_or("refused").to_owned();
-    let mut problem = stated.unwrap_or(Problem { status: 0, title, detail: None, code: None });
+    let mut problem = stated.unwrap_or(Problem { status: 0, title, detail: None, code: None, cursor: None });
     problem.status = status.as_u16();
     problem
 }
@@ -209,6 +302,12 @@ mod tests {
         let body = br#"{"type":"about:blank","title":"Conflict","status":409,"detail":"other payload","code":"request_conflict"}"#;
         assert_eq!(problem(StatusCode::CONFLICT, body).to_string(), "409 other payload (request_conflict)");
         assert_eq!(problem(StatusCode::BAD_GATEWAY, b"<html>").to_string(), "502 Bad Gateway");
+        let body =
+            br#"{"title":"Gone","detail":"events were deleted","code":"events_reset","cursor":"5f3a9c21.7"}"#;
+        assert_eq!(
+            problem(StatusCode::GONE, body).to_string(),
+            "410 events were deleted (events_reset); to go on, use --after 5f3a9c21.7"
+        );
     }
 
     #[test]
@@ -221,6 +320,25 @@ mod tests {
             "http://h/gapless/api/v1/tx?requestId=a+b"
         );
         assert!(!format!("{api:?}").contains("t0ken"));
+    }
+
+    #[test]
+    fn only_streams_have_no_time_limit() {
+        let api = Api::new("http://h", None, None).unwrap();
+        let request = api.request(Method::GET, "a", &[]).unwrap().build().unwrap();
+        assert_eq!(request.timeout(), Some(&TIMEOUT));
+        let request = api.endless_request(Method::GET, "a", &[]).unwrap().build().unwrap();
+        assert_eq!(request.timeout(), None);
+    }
+
+    #[test]
+    fn only_a_refusal_is_permanent() {
+        let problem =
+            |status| Problem { status, title: String::new(), detail: None, code: None, cursor: None };
+        assert!(is_refusal(&problem(404).into()));
+        assert!(!is_refusal(&problem(503).into()));
+        assert!(!is_refusal(&problem(429).into()));
+        assert!(!is_refusal(&anyhow::anyhow!("connection refused")));
     }
 
     #[tokio::test]

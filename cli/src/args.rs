@@ -1,5 +1,9 @@
 //! The command line: options, help texts and examples. `commands/`, `doctor/`, `up/` and `verify/` implement the commands.
 
+mod events;
+
+pub use self::events::{Events, EventsCommand, ReadEvents, ResetEvents};
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,7 +24,7 @@ const GLOBAL_OPTIONS: &str = "Global options";
                   simulation did not succeed, verify found a violation, or doctor found a problem); 2 error."
 )]
 pub struct Cli {
-    /// Configuration file; used by migrate, verify, doctor, audit and api-keys
+    /// Configuration file; used by migrate, verify, doctor, audit, api-keys and the subcommands of events
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON instead of text
@@ -67,10 +71,15 @@ pub struct Cli {
 pub enum Command {
     /// Start a local database, chain, API and worker, and send a test transaction
     Up(Up),
-    /// Create the database schema or migrate it to this version
-    #[command(after_help = "Example:\n  gapless --config gapless.toml migrate\n  \
-                            DATABASE_URL=postgres://gapless@localhost/gapless gapless migrate")]
-    Migrate,
+    /// Create the database schema or migrate it to this version. Programs of the previous version keep working
+    #[command(after_help = "Examples:\n  gapless --config gapless.toml migrate\n  \
+                            DATABASE_URL=postgres://gapless@localhost/gapless gapless migrate\n\n\
+                            How to upgrade without downtime: docs/operate/upgrade.md")]
+    Migrate {
+        /// Also remove what only older programs used; refused while one of them is connected
+        #[arg(long)]
+        contract: bool,
+    },
     /// Submit a transaction
     #[command(after_help = SUBMIT_EXAMPLES)]
     Submit(Box<Submit>),
@@ -126,6 +135,9 @@ pub enum Command {
                             gapless --config gapless.toml audit --submitter 1:0xAb… --limit 1000\n  \
                             gapless --config gapless.toml --json audit --tx 0190a5c2-…")]
     Audit(Audit),
+    /// Read or follow events; with a subcommand: enable, disable or inspect their recording
+    #[command(after_help = events::EXAMPLES)]
+    Events(Box<Events>),
     /// Create or import keys in the worker's keystore
     #[command(subcommand)]
     Keys(Keys),

@@ -7,6 +7,7 @@ mod authorities;
 pub mod commands;
 pub mod doctor;
 pub mod output;
+mod sse;
 pub mod up;
 pub mod verify;
 
@@ -33,7 +34,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
     }
     match &cli.command {
         Command::Up(args) => up::run(args, json).await,
-        Command::Migrate => commands::migrate::run(cli.config.as_deref(), json).await,
+        Command::Migrate { contract } => commands::migrate::run(cli.config.as_deref(), *contract, json).await,
         Command::Submit(args) => commands::submit::run(&api, args, json).await,
         Command::Status(args) => commands::status::run(&api, args, json).await,
         Command::Watch(args) => commands::watch::run(&api, &args.tx_id, json).await,
@@ -46,6 +47,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Adopt(args) => commands::admin::adopt(&api, args, json).await,
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
         Command::Doctor => doctor::run(cli.config.as_deref(), json).await,
+        Command::Events(args) => commands::events::run(&api, cli.config.as_deref(), args, json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
         Command::Audit(audit) => commands::audit::run(cli.config.as_deref(), audit, json).await,
         Command::ApiKeys(keys) => commands::api_keys::run(cli.config.as_deref(), keys, json).await,

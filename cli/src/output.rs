@@ -8,7 +8,12 @@ use serde_json::{Map, Value};
 
 /// One line of data.
 pub fn line(text: impl AsRef<str>) {
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.as_ref());
+    let _ = try_line(text);
+}
+
+/// One line of data of an endless command, which ends when nobody reads it any more.
+pub fn try_line(text: impl AsRef<str>) -> std::io::Result<()> {
+    writeln!(std::io::stdout().lock(), "{}", text.as_ref())
 }
 
 /// One JSON document on one line, so that a stream of documents can be read line by line.

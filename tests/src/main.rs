@@ -16,7 +16,7 @@ use gapless_chaos::reference_worker::FenceStrategy;
 use gapless_config::Config;
 use gapless_domain::{Address, ChainId, RequestedTx, SubmitterKey};
 use gapless_embed::{Gapless, NonceContext};
-use gapless_telemetry::LogGuard;
+use gapless_telemetry::TelemetryGuard;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -73,25 +73,25 @@ async fn run() -> anyhow::Result<ExitCode> {
     clock::follow();
     match Args::parse().part {
         Part::Api { config } => {
-            let (config, _log) = load(config)?;
+            let (config, _log) = load(config, "gapless-api")?;
             gapless_api::run(config, gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::Worker { config } => {
-            let (config, _log) = load(config)?;
+            let (config, _log) = load(config, "gapless-worker")?;
             gapless_worker::run(config, gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::CustomWorker { config } => {
-            let (config, _log) = load(config)?;
+            let (config, _log) = load(config, "gapless-worker")?;
             let worker = adapters::with_adapters(gapless_worker::Worker::builder(config));
             worker.run(gapless_telemetry::shutdown::stop_signal()).await?;
         }
         Part::ReferenceWorker { config, strategy } => {
-            let log = gapless_config::Log::default();
-            let _log = gapless_telemetry::init_logging(&log)?;
+            let (log, traces) = (gapless_config::Log::default(), gapless_config::Traces::default());
+            let _log = gapless_telemetry::init_telemetry(&log, &traces, "gapless-reference-worker")?;
             gapless_chaos::reference_worker::run(&std::fs::read_to_string(config)?, strategy).await?;
         }
         Part::ReservationClient { config, chain_id, submitter, request_id } => {
-            let (config, _log) = load(config)?;
+            let (config, _log) = load(config, "gapless-reservation-client")?;
             let submitter = SubmitterKey { chain_id: ChainId(chain_id), address: submitter };
             let call = Gapless::with_config(&config).await?;
             let call = call.call(submitter).request_id(request_id).reserve_for(Duration::from_secs(5));
@@ -106,8 +106,8 @@ async fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: PathBuf) -> anyhow::Result<(Config, LogGuard)> {
+fn load(path: PathBuf, service: &'static str) -> anyhow::Result<(Config, TelemetryGuard)> {
     let config = Config::load(Some(&path))?;
-    let log = gapless_telemetry::init_logging(&config.log)?;
+    let log = gapless_telemetry::init_telemetry(&config.log, &config.traces, service)?;
     Ok((config, log))
 }

@@ -423,15 +423,15 @@ fn the_domain_and_embedding_programs_link_no_http_client() {
     assert!(both.iter().all(|name| worker.iter().any(|linked| linked == name)), "the search works");
 }
 
-/// sqlx and ethers link these too, so that only the manifests of our crates show who uses them.
+/// They are optional, so that only the manifests of our crates show who uses them.
 #[test]
-fn embedding_programs_link_no_cryptography_of_cloud_keys() {
+fn embedding_programs_link_no_libraries_of_cloud_services() {
     let names = |manifest: &Path| -> Vec<String> {
         let manifest: toml::Table = text(manifest).parse().unwrap();
         let direct = manifest["dependencies"].as_table().unwrap();
         direct
             .keys()
-            .filter(|name| ["base64", "crc", "hmac", "ring"].contains(&name.as_str()))
+            .filter(|name| name.starts_with("aws-") || name.starts_with("google-cloud-"))
             .cloned()
             .collect()
     };
@@ -443,7 +443,7 @@ fn embedding_programs_link_no_cryptography_of_cloud_keys() {
     for package in ours {
         assert_eq!(names(&manifest_of(&package)), Vec::<String>::new(), "{package}");
     }
-    assert_eq!(names(&manifest_of("gapless-remote-signer")).len(), 4, "the search works");
+    assert!(!names(&manifest_of("gapless-remote-signer")).is_empty(), "the search works");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::chains::Chain;
 use crate::heartbeat::Heartbeat;
@@ -331,7 +332,8 @@ impl Fleet {
             key,
             LaneHandle { tag, mailbox, commands, paused: false, shared: None, busy: true, status },
         );
-        let running = tokio::spawn(lane.run(command_receiver));
+        let span = lane.span();
+        let running = tokio::spawn(lane.run(command_receiver).instrument(span));
         tokio::spawn(async move {
             // The lease of a panicked lane is lost with it: it is not renewed and expires.
             let end = running.await.unwrap_or(Ended {

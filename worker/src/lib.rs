@@ -13,6 +13,7 @@ mod lease_balance;
 mod reader;
 mod receipts;
 mod run;
+mod sequencer;
 #[cfg(feature = "sim-driver")]
 pub mod sim_driver;
 mod steps;

@@ -30,6 +30,6 @@ async fn main() -> ExitCode {
 async fn run() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
-    let _log = gapless_telemetry::init_logging(&config.log)?;
+    let _log = gapless_telemetry::init_telemetry(&config.log, &config.traces, "gapless-worker")?;
     gapless_worker::run(config, gapless_telemetry::shutdown::stop_signal()).await
 }

@@ -19,10 +19,13 @@ use crate::chains::Chain;
 use crate::fleet::Fleet;
 use crate::lane::WorkerContext;
 use crate::reader::Reader;
+use crate::sequencer::{EventsWritten, RecordingHint, Sequencer};
 use crate::writer::Writer;
 
 /// Time limit for releasing leases at shutdown. Leases that are not released by then expire.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
+/// One for the sequencer, one for NOTIFY.
+const EVENT_CONNECTIONS: u32 = 2;
 
 /// Runs until `stop`, then releases every lease.
 pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -> anyhow::Result<()> {
@@ -67,16 +70,31 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     }
     health.set_announced();
 
+    let recording = RecordingHint::default();
+    let events_store = open("events", EVENT_CONNECTIONS)?;
+    let events_written =
+        EventsWritten::new(recording.clone(), Some(Notifier::start(events_store.clone(), Channel::Outbox)));
+    let sequencer = Sequencer::new(
+        &config,
+        events_store.clone(),
+        worker_id.clone(),
+        recording.clone(),
+        events_written.clone(),
+    );
+    tokio::spawn(sequencer.run(stop.clone()));
+    tokio::spawn(listen_for_events(events_written.clone(), events_store, stop.clone()));
     let context = Arc::new(WorkerContext {
         worker_id: worker_id.clone(),
         writer: Writer::start(
             Arc::new(write_store),
             writers,
             Notifier::start(fleet_store.clone(), Channel::Final),
+            events_written.clone(),
             worker_id.clone(),
         ),
         reader: Reader::start(read_store),
         events: ports.events,
+        recording,
         linger: config.worker.linger,
     });
     let (fleet, endings) = Fleet::new(
@@ -90,7 +108,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     let renewing = CancellationToken::new();
     tokio::spawn(fleet.clone().collect(endings));
     tokio::spawn(fleet.clone().renew(renewing.clone()));
-    tokio::spawn(listen(fleet.clone(), fleet_store.clone(), stop.clone()));
+    tokio::spawn(listen(fleet.clone(), events_written, fleet_store.clone(), stop.clone()));
     tokio::spawn(discover(
         fleet.clone(),
         fleet_store.clone(),
@@ -213,9 +231,22 @@ async fn discover(
 
 /// Wakes the fleet when NOTIFY announces new work. Notifications only shorten the wait: a lost one is made up by the
 /// next poll.
-async fn listen(fleet: Arc<Fleet>, store: Store, stop: CancellationToken) {
+async fn listen(fleet: Arc<Fleet>, events: EventsWritten, store: Store, stop: CancellationToken) {
+    let announced = |_| {
+        fleet.work_announced();
+        // Accepted requests have an event.
+        events.maybe_written();
+    };
     tokio::select! {
         () = stop.cancelled() => {}
-        () = notifier::listen(store, Channel::Work, |_| fleet.work_announced()) => {}
+        () = notifier::listen(store, Channel::Work, announced) => {}
+    }
+}
+
+/// Wakes the sequencer when another worker has written events.
+async fn listen_for_events(events: EventsWritten, store: Store, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = notifier::listen(store, Channel::Outbox, |_| events.maybe_written()) => {}
     }
 }

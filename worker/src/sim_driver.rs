@@ -18,6 +18,7 @@ use gapless_store::{Lease, LeaseTag, Store};
 use crate::chains::Chain;
 use crate::lane::{Lane, WorkerContext};
 use crate::reader::Reader;
+use crate::sequencer::{EventsWritten, RecordingHint};
 use crate::watcher::{LaneEvent, Mailbox, WatchTask};
 use crate::writer::Writer;
 
@@ -43,10 +44,17 @@ impl Worker {
     ) -> Worker {
         let (chain, task) = Chain::sim_driver(config, connector);
         let context = Arc::new(WorkerContext {
-            writer: Writer::start(commits, 1, notifier, worker_id.clone()),
+            writer: Writer::start(
+                commits,
+                1,
+                notifier,
+                EventsWritten::new(RecordingHint::default(), None),
+                worker_id.clone(),
+            ),
             worker_id,
             reader: Reader::start(reads),
             events: Arc::new(NoEvents),
+            recording: RecordingHint::default(),
             linger: Duration::ZERO,
         });
         Worker { context, chain, task }

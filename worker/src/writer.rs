@@ -13,6 +13,8 @@ use gapless_store::{Applied, Attempt, FencedWrite, Store, StoreError};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
+use crate::sequencer::EventsWritten;
+
 /// Why a lane's write failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum WriteError {
@@ -63,14 +65,15 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// `endings` is notified of final intents after their commit. `worker_id` is for the log.
+    /// `endings` is notified of final intents after their commit, `events` of events. `worker_id` is for the log.
     pub(crate) fn start(
         store: Arc<dyn Commits>,
         writers: usize,
         endings: Notifier,
+        events: EventsWritten,
         worker_id: WorkerId,
     ) -> Self {
-        let observer = Arc::new(CommitObserver { endings, worker_id });
+        let observer = Arc::new(CommitObserver { endings, events, worker_id });
         let batcher = Batcher::start(batching("writer", writers), move |batch| {
             let (store, observer) = (store.clone(), observer.clone());
             async move {
@@ -96,6 +99,7 @@ impl Writer {
 #[derive(Debug)]
 struct CommitObserver {
     endings: Notifier,
+    events: EventsWritten,
     worker_id: WorkerId,
 }
 
@@ -151,6 +155,7 @@ impl CommitObserver {
         match answer {
             Applied::Yes(attempts) => {
                 self.endings.notify(write.endings());
+                self.events.written(write.events());
                 Ok(attempts)
             }
             Applied::LeaseLost => {

@@ -215,6 +215,8 @@ impl Authenticator {
     pub(super) async fn recheck(&self, authenticated: &Authenticated) -> Result<(), ApiError> {
         match &authenticated.credential {
             Credential::Key { id, .. } => self.find_usable_key(id).await.map(|_| ()),
+            // Keys may have been created meanwhile.
+            Credential::Anonymous if !self.is_open() => Err(ApiError::Unauthorized),
             Credential::Anonymous | Credential::AdminToken | Credential::Loopback => Ok(()),
         }
     }

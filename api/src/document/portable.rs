@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use poem_openapi::types::ToJSON;
 use serde_yaml::{Mapping, Value};
 
-use super::{ADDRESS, REQUEST_ID, WORD, members};
+use super::{ADDRESS, EVENT_CURSOR, REQUEST_ID, WORD, members};
 use crate::error::{PROBLEM_JSON, examples};
+use crate::routes::EVENT_STREAM;
 use crate::wire::EXAMPLE_SUBMITTER;
 
 const SCHEMAS: &str = "#/components/schemas/";
@@ -188,6 +189,9 @@ fn finish_response(status: &str, response: &mut Value, described: &HashMap<Strin
     for (media_type, media) in children(response, "content") {
         if media_type == PROBLEM_JSON {
             media["example"] = problem_example(status);
+        } else if media_type == EVENT_STREAM {
+            media["example"] =
+                "id: 5f3a9c21.42\ndata: {\"specversion\":\"1.0\",\"type\":\"tx.confirmed\"}\n\n".into();
         } else if media_type == "text/plain" {
             media["example"] = "# TYPE gapless_tx_create_total counter\n".into();
         }
@@ -212,7 +216,7 @@ fn problem_example(status: &str) -> Value {
 /// cannot have a description.
 fn name_string(name: &str, schema: &mut Value) {
     let Some((_, named)) = NAMED.iter().find(|(known, _)| *known == name) else { return };
-    if schema["type"] != "string" || schema.get("nullable").is_some() {
+    if schema["type"] != "string" || schema.get("nullable").is_some() || schema["pattern"] == EVENT_CURSOR {
         return;
     }
     let implied = ["", "Lower case.", "Decimal."];

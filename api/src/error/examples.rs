@@ -5,6 +5,8 @@ use std::time::Duration;
 use gapless_domain::policy::{Breach, Call, Rule};
 use gapless_domain::{Address, ChainId, InvalidIntent, Scope, SubmitterKey, TxId, TxState, U256};
 
+use gapless_store::events::{EventCursor, ResetReason};
+
 use super::ApiError;
 use crate::wire::EXAMPLE_ID;
 
@@ -39,6 +41,10 @@ pub(crate) fn examples() -> Vec<ApiError> {
         ApiError::ActionRefused("the transaction is not in flight".into()),
         ApiError::TxFinal { tx_id, state: TxState::Confirmed },
         ApiError::SimulationDisabled,
+        ApiError::EventsReset {
+            reason: ResetReason::Retention,
+            cursor: EventCursor { epoch: "5f3a9c21".to_owned(), position: 120_000 },
+        },
         ApiError::BodyTooLarge,
         ApiError::UnsupportedMediaType,
         ApiError::RateLimited { retry_after: Duration::from_secs(1) },
@@ -47,6 +53,7 @@ pub(crate) fn examples() -> Vec<ApiError> {
         ApiError::DatabaseUnavailable,
         ApiError::NodeUnavailable,
         ApiError::Overloaded,
+        ApiError::TooManyStreams,
         ApiError::NotReady { missing: vec!["database".into()] },
     ]
 }

@@ -3,10 +3,11 @@
 use gapless_domain::intent::check_request_id;
 use gapless_domain::{RequestedTx, TxId};
 use gapless_store::{IntakeOutcome, NewIntent};
-use gapless_telemetry::TraceContext;
 use gapless_telemetry::metrics::TX_CREATE_TOTAL;
+use gapless_telemetry::{TraceContext, child_span};
 use poem_openapi::ApiResponse;
 use poem_openapi::payload::Json;
+use tracing::Instrument;
 
 use crate::app::App;
 use crate::auth::{Caller, Write};
@@ -42,7 +43,10 @@ pub(super) async fn create(
 ) -> Result<Created, Failure<OnCreate>> {
     let accepted = match validate(app, caller, request, idempotency_key, trace) {
         Ok(intent) => match check_policy(app, &intent).await {
-            Ok(()) => accept(intent.submitter, app.intake.submit(intent).await.map_err(ApiError::from)),
+            Ok(()) => accept(
+                intent.submitter,
+                app.intake.submit(intent).instrument(child_span("insert")).await.map_err(ApiError::from),
+            ),
             Err(error) => Err(error),
         },
         Err(error) => Err(error),

@@ -5,6 +5,7 @@ mod attempts;
 mod batch;
 mod by_request;
 mod create;
+mod events;
 mod get;
 mod health;
 mod list;
@@ -15,6 +16,7 @@ mod submitters;
 mod tx;
 mod tx_actions;
 
+pub(crate) use events::{EVENT_STREAM, PAGE_SCHEMA};
 pub(crate) use list::MAX_PAGE;
 use poem_openapi::{OpenApiService, Tags};
 pub(crate) use submitter_actions::MAX_BLOCK;
@@ -30,6 +32,7 @@ pub(crate) type Routes = (
     stuck::Stuck,
     submitters::Submitters,
     submitter_actions::SubmitterActions,
+    events::Events,
     health::Health,
 );
 
@@ -39,6 +42,8 @@ pub(crate) enum Tag {
     Transactions,
     /// The sending addresses.
     Submitters,
+    /// What happened, in order.
+    Events,
     /// Health and metrics.
     Operations,
 }
@@ -72,6 +77,7 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
         stuck::Stuck,
         submitters::Submitters,
         submitter_actions::SubmitterActions,
+        events::Events,
         health::Health,
     );
     OpenApiService::new(routes, "Gapless", env!("CARGO_PKG_VERSION"))

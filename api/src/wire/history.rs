@@ -7,8 +7,8 @@ use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 use uuid::Uuid;
 
-use super::redact_nonces;
 use super::tx::{EXAMPLE_ID, TxState, example_hash, example_time};
+use gapless_domain::redact_nonces;
 
 /// The recorded attempts and state changes of a transaction.
 #[derive(Clone, Debug, Object)]

@@ -26,6 +26,8 @@ pub(crate) struct Problem {
     pub(crate) tx_id: Option<Uuid>,
     /// With `not_ready`: what is unavailable.
     pub(crate) missing: Option<Vec<String>>,
+    /// With `events_reset`: where reading can go on.
+    pub(crate) cursor: Option<String>,
 }
 
 impl Example for Problem {
@@ -39,6 +41,7 @@ impl Example for Problem {
             field: Some("payload.args[1]".into()),
             tx_id: None,
             missing: None,
+            cursor: None,
         }
     }
 }

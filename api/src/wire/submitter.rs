@@ -5,9 +5,9 @@ use gapless_store::{QUEUE_DEPTH_CAP, SubmitterStatus, SubmitterView};
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 
-use super::redact_nonces;
 use super::tx::{EXAMPLE_SUBMITTER, example_time};
 use super::waiting::{WaitReason, Waiting};
+use gapless_domain::redact_nonces;
 
 /// Whether a submitter accepts new transactions and sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enum)]

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::mempool::Mempool;
 use super::problem::Problem;
-use super::redact_nonces;
 use super::request::TxPayload;
 use super::tx_error::TxError;
 use super::waiting::{PendingRequest, Waiting};
+use gapless_domain::redact_nonces;
 
 /// An accepted request.
 #[derive(Clone, Copy, Debug, Object)]

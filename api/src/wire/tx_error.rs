@@ -6,7 +6,7 @@ use poem_openapi::types::Any;
 use poem_openapi::{Enum, Object};
 use serde_json::Value;
 
-use super::redact_nonces;
+use gapless_domain::redact_nonces;
 
 /// Why a transaction waits, failed or was cancelled.
 #[derive(Clone, Debug, Object)]

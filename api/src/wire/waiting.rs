@@ -6,8 +6,8 @@ use gapless_store::{PendingRequestView, TxAction};
 use poem_openapi::types::Example;
 use poem_openapi::{Enum, Object};
 
-use super::redact_nonces;
 use super::tx::example_time;
+use gapless_domain::redact_nonces;
 
 /// What a transaction that is not final waits for, or the head of a submitter's queue.
 #[derive(Clone, Debug, Object)]

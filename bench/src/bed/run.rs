@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_localnet::{Launch, Port, Settings};
-use gapless_store::{Announced, IntakeOutcome, NewIntent, Store, Timeouts};
+use gapless_store::{Announced, Contract, IntakeOutcome, NewIntent, Store, Timeouts};
 use serde_json::Value;
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
@@ -37,7 +37,7 @@ impl<'a> Run<'a> {
     pub(super) async fn new(bed: &'a Bed, name: &str, database: String, chain_url: &str) -> Result<Run<'a>> {
         let url = bed.url(&database);
         let secret = Secret::new(url.as_str());
-        migrate(&secret).await?;
+        migrate(&secret, Contract::Later).await?;
         let mut settings = Settings::default();
         settings.set("database.url", url.as_str());
         settings.set("confirmations.required", 1);
@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
     }
 
     async fn insert(&self, group: Vec<NewIntent>) -> Result<()> {
-        let outcomes = self.store.insert_group(&group, false).await?;
+        let outcomes = self.store.insert_group(&group).await?;
         match outcomes.iter().find(|outcome| !matches!(outcome, IntakeOutcome::Created(_))) {
             Some(other) => bail!("a row was not inserted: {other:?}"),
             None => Ok(()),

@@ -14,7 +14,7 @@ use crate::args::{self, ApiKeys};
 use crate::output;
 
 pub async fn run(config: Option<&Path>, keys: &ApiKeys, json: bool) -> Result<ExitCode> {
-    let store = Store::new(&database_url(config)?, "gapless-api-keys", 1, Timeouts::default())?;
+    let store = Store::new(&database_url(config)?, "gapless-keys", 1, Timeouts::default())?;
     store.check_schema().await?;
     let outcome = match keys {
         ApiKeys::Create(args) => create(&store, args, json).await,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gapless_config::{Config, Secret};
-use gapless_store::{Store, Timeouts, database_warnings};
+use gapless_store::{Contract, Migrated, Store, Timeouts, database_warnings};
 use serde_json::json;
 
 use crate::output;
@@ -14,12 +14,22 @@ use crate::output;
 /// A migration may rewrite a large table.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
-pub async fn run(config: Option<&Path>, json: bool) -> Result<ExitCode> {
-    migrate(&database_url(config)?).await?;
+pub async fn run(config: Option<&Path>, contract: bool, json: bool) -> Result<ExitCode> {
+    let contract = if contract { Contract::Now } else { Contract::Later };
+    let done = migrate(&database_url(config)?, contract).await?;
     if json {
-        output::json(&json!({ "schema": "current" }));
+        let waiting: Vec<_> = done.waiting.iter().map(|(version, _)| version).collect();
+        output::json(&json!({ "schema": "current", "applied": done.applied, "waiting": waiting }));
     } else {
         output::line("the database schema is up to date");
+        // The newest program that any of them needs.
+        if let Some(oldest) = done.waiting.iter().map(|(_, oldest)| oldest).max() {
+            output::line(format!(
+                "{} migrations that older programs could not work with are left: run `gapless migrate --contract` once \
+                 all programs are version {oldest} or newer",
+                done.waiting.len()
+            ));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -42,13 +52,13 @@ pub(crate) fn log_security_warnings(url: &Secret) {
     }
 }
 
-pub async fn migrate(url: &Secret) -> Result<()> {
+pub async fn migrate(url: &Secret, contract: Contract) -> Result<Migrated> {
     let timeouts = Timeouts { statement: STATEMENT_LIMIT, ..Timeouts::default() };
     let store = Store::new(url, "gapless-migrate", 1, timeouts)?;
     let outcome = async {
         // An advisory lock serialises migrations; it needs a session, not a transaction-pooled connection.
         store.check_session().await?;
-        store.migrate().await
+        store.migrate(contract).await
     };
     let outcome = outcome.await.context("cannot migrate the database");
     store.close().await;

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod api_keys;
 pub mod audit;
+pub mod events;
 pub mod keys;
 pub mod migrate;
 pub mod revert;

@@ -8,7 +8,7 @@ use gapless_domain::TxState;
 use serde_json::Value;
 
 use super::{revert, waiting};
-use crate::api::{Api, Problem};
+use crate::api::{Api, is_refusal};
 use crate::output;
 
 const POLL: Duration = Duration::from_millis(400);
@@ -64,13 +64,6 @@ fn deployed(answer: &Value) -> Option<String> {
     let receipt = &answer["receipt"];
     let address = receipt["contractAddress"].as_str()?;
     (answer["state"] == "CONFIRMED" && receipt["succeeded"] == true).then(|| format!("contract  {address}"))
-}
-
-/// A 4xx other than 429 is permanent; retrying does not help.
-fn is_refusal(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<Problem>()
-        .is_some_and(|problem| (400..500).contains(&problem.status) && problem.status != 429)
 }
 
 /// `TRACKING  2/3 confirmations  0xhash`, and the reason if it waits for something that is not the normal course.
@@ -134,14 +127,5 @@ mod tests {
         assert_eq!(deployed(&answer("TRACKING", true)), None);
         assert_eq!(deployed(&answer("FAILED", false)), None);
         assert_eq!(deployed(&json!({ "state": "CONFIRMED", "receipt": { "succeeded": true } })), None);
-    }
-
-    #[test]
-    fn only_a_refusal_ends_the_watch() {
-        let problem = |status| Problem { status, title: String::new(), detail: None, code: None };
-        assert!(is_refusal(&problem(404).into()));
-        assert!(!is_refusal(&problem(503).into()));
-        assert!(!is_refusal(&problem(429).into()));
-        assert!(!is_refusal(&anyhow::anyhow!("connection refused")));
     }
 }

@@ -8,8 +8,8 @@ use ethers_core::types::H256;
 use gapless_config::Config;
 use gapless_domain::ChainId;
 use gapless_store::{
-    OLDEST_SERVER, ProgramRole, RoleFacts, ServerFacts, Store, StoreError, SubmitterView, Timeouts,
-    database_place,
+    ConnectedProgram, OLDEST_SERVER, ProgramRole, RoleFacts, ServerFacts, Store, StoreError, SubmitterView,
+    Timeouts, database_place,
 };
 
 use super::REQUEST_LIMIT;
@@ -21,8 +21,8 @@ pub(super) const MAX_SUBMITTERS: u32 = 5_000;
 const CLOCK_READS: usize = 3;
 /// The connections that an API process opens in addition to `database.max_connections`, and a worker in addition to
 /// `worker.writers`.
-const OTHER_CONNECTIONS_OF_API: i64 = 5;
-const OTHER_CONNECTIONS_OF_WORKER: i64 = 7;
+const OTHER_CONNECTIONS_OF_API: i64 = 6;
+const OTHER_CONNECTIONS_OF_WORKER: i64 = 10;
 
 /// What later checks need from the database.
 #[derive(Debug, Default)]
@@ -103,6 +103,7 @@ async fn with_store(config: &Config, subject: &Subject, store: &Store) -> (Vec<C
     // As workers decide it about each other.
     let within = config.lease.duration.max(config.worker.poll_interval * 3);
     checks.push(workers(subject, store.live_workers(within).await, within));
+    checks.push(program_versions(subject, store.connected_programs().await));
     (checks, read(config, store).await)
 }
 
@@ -157,6 +158,10 @@ fn schema_problem(subject: &Subject, error: &StoreError) -> Check {
             format!("it is of an unreleased version (migration {version} differs) and cannot be upgraded"),
             "use an empty database, and run `gapless migrate`",
         ),
+        StoreError::ProgramTooOld { own, oldest } => (
+            format!("it needs programs of version {oldest} or newer; this one is {own}"),
+            "update the programs",
+        ),
         other => (other.reason(), "make sure that the database answers, and run this again"),
     };
     subject.problem("schema", message, advice)
@@ -171,6 +176,25 @@ fn version(subject: &Subject, facts: &ServerFacts) -> Check {
             format!("PostgreSQL {} is older than {oldest}, the oldest supported version", facts.version),
             format!("upgrade the server to PostgreSQL {oldest} or newer"),
         ),
+    }
+}
+
+/// During a roll there are two versions for some minutes.
+fn program_versions(subject: &Subject, connected: Result<Vec<ConnectedProgram>, StoreError>) -> Check {
+    let connected = match connected {
+        Ok(connected) => connected,
+        Err(error) => return subject.not_checked("program versions", error.reason()),
+    };
+    let programs: Vec<String> = connected.iter().map(ConnectedProgram::to_string).collect();
+    let programs = programs.join(", ");
+    match connected.iter().any(|program| program.version != connected[0].version) {
+        true => subject.warning(
+            "program versions",
+            format!("programs of different versions are connected: {programs}"),
+            "finish the upgrade: all programs of one version (docs/operate/upgrade.md)",
+        ),
+        false if connected.is_empty() => subject.ok("program versions", "no program is connected"),
+        false => subject.ok("program versions", programs),
     }
 }
 
@@ -351,6 +375,22 @@ mod tests {
         let check = durability(&subject(), &risky);
         assert_eq!(check.outcome, Outcome::Warning);
         assert!(check.message.contains("fsync and synchronous_commit"), "{}", check.message);
+    }
+
+    #[test]
+    fn programs_of_two_versions_are_a_warning() {
+        let program = |name: &str, version: Option<&str>| ConnectedProgram {
+            name: name.to_owned(),
+            version: version.map(|version| version.parse().unwrap()),
+            connections: 2,
+        };
+        let check = |programs: Vec<ConnectedProgram>| program_versions(&subject(), Ok(programs));
+        let one = program("gapless-api", Some("0.2.0"));
+        assert_eq!(check(vec![]).outcome, Outcome::Ok);
+        assert_eq!(check(vec![one.clone(), program("gapless-worker", Some("0.2.0"))]).outcome, Outcome::Ok);
+        let mixed = check(vec![one, program("gapless-worker", None)]);
+        assert_eq!(mixed.outcome, Outcome::Warning);
+        assert!(mixed.message.contains("gapless-worker 0.1.0 (2 connections)"), "{}", mixed.message);
     }
 
     #[test]

@@ -75,9 +75,14 @@ impl Home {
         Ok(path)
     }
 
+    /// Whether commands in the working directory find it by themselves.
+    pub(super) fn is_default(&self) -> bool {
+        self.dir == Path::new(DEFAULT_DIR).canonicalize().unwrap_or_default()
+    }
+
     /// The command that deletes all data, for messages.
     pub(super) fn clean_data(&self) -> String {
-        match self.dir == Path::new(DEFAULT_DIR).canonicalize().unwrap_or_default() {
+        match self.is_default() {
             true => "`make clean-data`".to_owned(),
             false => format!("`make clean-data DATA={}`", self.dir.display()),
         }

@@ -66,7 +66,7 @@ async fn run_stack(home: &Home, stack: &mut Stack, args: &args::Up, json: bool) 
     stack.start(home, args).await.map_err(|error| {
         match (error.downcast_ref::<UnusableState>(), error.downcast_ref::<StoreError>()) {
             (Some(damage), _) => start_over(home, damage),
-            (None, Some(StoreError::SchemaUnreleased { .. } | StoreError::SchemaTooNew { .. })) => {
+            (None, Some(StoreError::SchemaUnreleased { .. } | StoreError::ProgramTooOld { .. })) => {
                 anyhow::anyhow!("the data is of another version of Gapless: {}", remedy(home))
             }
             _ => error,
@@ -290,7 +290,9 @@ fn announce(home: &Home, stack: &Stack, submitters: &[String], first: &Value, js
     output::line(format!("  Metrics   {api}/metrics  {}/metrics", stack.worker_url()));
     output::line(format!("  RPC       {}", stack.rpc_url()));
     output::line(format!("  Database  {}", stack.database_shown()));
-    output::line(format!("  Logs      {}\n", home.logs().display()));
+    output::line(format!("  Logs      {}", home.logs().display()));
+    let option = if home.is_default() { String::new() } else { format!("--api {api} ") };
+    output::line(format!("  Events    gapless {option}events --follow\n"));
     let body = json!({
         "submitter": submitters[0],
         "requestId": format!("hello-{}", &Uuid::new_v4().to_string()[..8]),

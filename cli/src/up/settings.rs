@@ -38,6 +38,7 @@ fn settings(home: &Home, places: &Places) -> Value {
         "api": { "bind": format!("127.0.0.1:{}", places.api), "admin_on_loopback": true },
         "worker": { "metrics_bind": format!("127.0.0.1:{}", places.worker) },
         "signer": { "keystore": home.keys(), "password_file": home.password_file() },
+        "events": { "mode": "mq_outbox" },
         "log": { "format": "text" },
         "resubmit": { "interval": RESUBMIT },
         "chain": { "local": {
@@ -84,5 +85,6 @@ mod tests {
             gapless_domain::Finality::Blocks(CONFIRMATIONS)
         );
         assert_eq!(config.signer.keystore, Some(home.keys()));
+        assert!(config.events.mode.asks_for_recording());
     }
 }

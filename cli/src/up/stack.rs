@@ -9,6 +9,7 @@ use gapless_localnet::{
     Anvil, AnvilOptions, AnvilProgram, Launch, Mining, Port, Postgres, PostgresBinaries, PostgresOptions,
     Process, StateFile,
 };
+use gapless_store::Contract;
 use serde_json::json;
 
 use super::consistency::ConsistencyCheck;
@@ -110,7 +111,8 @@ impl Stack {
     async fn start_database(&mut self, home: &Home, port: Option<u16>) -> Result<Option<String>> {
         if let Ok(url) = std::env::var("DATABASE_URL") {
             say("PostgreSQL  from DATABASE_URL");
-            migrate::migrate(&Secret::new(url)).await?;
+            // Other programs may use it.
+            migrate::migrate(&Secret::new(url), Contract::Later).await?;
             return Ok(None);
         }
         let binaries = tokio::task::spawn_blocking(|| PostgresBinaries::obtain(say)).await??;
@@ -125,7 +127,7 @@ impl Stack {
         let url = postgres.url(DATABASE);
         self.postgres = Some(postgres);
         say(&format!("PostgreSQL  {url}"));
-        migrate::migrate(&Secret::new(url.as_str())).await?;
+        migrate::migrate(&Secret::new(url.as_str()), Contract::Now).await?;
         Ok(Some(url))
     }
 

@@ -33,6 +33,8 @@ pub struct Api {
     /// Maximum connections of one client address that have not sent an authenticated request. Above it, the oldest of
     /// them are closed.
     pub max_connections_per_address: usize,
+    /// Maximum open event streams. They do not count as connections.
+    pub max_event_streams: usize,
     /// Maximum size of the request line and all headers together.
     pub max_header_bytes: usize,
     /// From accepting the connection, or from the previous response, to the end of the request's headers; also the idle
@@ -75,6 +77,7 @@ impl Default for Api {
             max_connections: 1_000,
             // A tenth of all; more than probes, scrapers and browsers of one machine need.
             max_connections_per_address: 100,
+            max_event_streams: 2_000,
             // Proxies and browsers need less than half of it.
             max_header_bytes: 16 << 10,
             header_timeout: Duration::from_secs(30),

@@ -43,7 +43,8 @@ pub struct AwsKms {
     pub max_in_flight: usize,
 }
 
-/// Source of the AWS credentials. Explicit, without fallbacks, so that a worker never uses an unintended identity.
+/// Source of the AWS credentials. Explicit and without fallbacks unless `Default` is chosen, so that a worker never uses
+/// an unintended identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AwsCredentials {
@@ -58,6 +59,8 @@ pub enum AwsCredentials {
     Instance,
     /// A role of a Kubernetes service account: `AWS_ROLE_ARN`, `AWS_WEB_IDENTITY_TOKEN_FILE`.
     WebIdentity,
+    /// The chain of AWS's SDK: the first of several sources that has credentials.
+    Default,
 }
 
 /// Keys of Google Cloud KMS, used with the same credentials.
@@ -68,7 +71,7 @@ pub struct GcpKms {
     pub keys: Vec<CloudKey>,
     #[serde(default = "default_gcp_endpoint")]
     pub endpoint: String,
-    /// JSON key file of a service account, read for every token. Absent: the metadata server.
+    /// JSON file of a service account or an external account. Absent: the metadata server.
     pub credentials_file: Option<PathBuf>,
     #[serde(default = "default_timeout", with = "humantime_serde")]
     pub timeout: Duration,
@@ -87,11 +90,6 @@ fn default_gcp_endpoint() -> String {
 type Problem = (&'static str, &'static str);
 
 impl AwsKms {
-    /// China and other partitions have other host names and need `endpoint`.
-    pub fn url(&self) -> String {
-        self.endpoint.clone().unwrap_or_else(|| format!("https://kms.{}.amazonaws.com", self.region))
-    }
-
     fn problem(&self) -> Option<Problem> {
         let plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         if self.region.is_empty() || !plain(&self.region) {
@@ -100,7 +98,7 @@ impl AwsKms {
         if (self.credentials == AwsCredentials::File) != self.credentials_file.is_some() {
             return Some(("credentials_file", "must be set if and only if credentials = \"file\""));
         }
-        common(&self.keys, &self.url(), self.timeout, self.max_in_flight)
+        common(&self.keys, self.endpoint.as_deref(), self.timeout, self.max_in_flight)
     }
 }
 
@@ -112,19 +110,19 @@ impl GcpKms {
                 "an id is not projects/*/locations/*/keyRings/*/cryptoKeys/*/cryptoKeyVersions/*",
             ));
         }
-        common(&self.keys, &self.endpoint, self.timeout, self.max_in_flight)
+        common(&self.keys, Some(&self.endpoint), self.timeout, self.max_in_flight)
     }
 }
 
-fn common(keys: &[CloudKey], url: &str, timeout: Duration, max_in_flight: usize) -> Option<Problem> {
+fn common(keys: &[CloudKey], url: Option<&str>, timeout: Duration, max_in_flight: usize) -> Option<Problem> {
     if keys.is_empty() || keys.iter().any(|key| key.id.is_empty()) {
         return Some(("keys", "must contain at least one key id"));
     }
-    if let Some(problem) = exposes_secrets(url) {
+    if let Some(problem) = url.and_then(exposes_secrets) {
         return Some(("endpoint", problem));
     }
-    // The signed path and the sent path must be the same.
-    if url::Url::parse(url).is_ok_and(|url| url.path() != "/" || url.query().is_some()) {
+    let parsed = url.and_then(|url| url::Url::parse(url).ok());
+    if parsed.is_some_and(|url| url.path() != "/" || url.query().is_some()) {
         return Some(("endpoint", "must be scheme, host and port without a path"));
     }
     if timeout.is_zero() {
@@ -182,7 +180,7 @@ mod tests {
             "[[aws_kms]]\nregion = \"eu-central-1\"\nkeys = [{{ id = \"alias/a\" }}]\n[[gcp_kms]]\nkeys = [{{ id = \"{VERSION}\" }}]"
         ))
         .unwrap();
-        assert_eq!(signer.aws_kms[0].url(), "https://kms.eu-central-1.amazonaws.com");
+        assert_eq!(signer.aws_kms[0].endpoint, None);
         assert_eq!(signer.aws_kms[0].credentials, AwsCredentials::Environment);
         assert_eq!((signer.gcp_kms[0].keys.len(), signer.gcp_kms[0].keys[0].address), (1, None));
     }

@@ -23,6 +23,7 @@ mod sections;
 mod security_warnings;
 mod submitter;
 mod text;
+mod traces;
 
 pub use adapters::Adapters;
 pub use api::{Api, ApiTls};
@@ -39,6 +40,7 @@ pub use sections::{
     Signer, Stuck, Worker,
 };
 pub use submitter::{OwnSwitch, SubmitterNonce, SubmitterSettings};
+pub use traces::Traces;
 
 use std::collections::BTreeMap;
 
@@ -55,6 +57,7 @@ pub struct Config {
     pub events: Events,
     pub duties: Duties,
     pub log: Log,
+    pub traces: Traces,
     /// By name, as in `[chain.NAME]`. At least one.
     pub chains: BTreeMap<String, ChainConfig>,
 }
@@ -71,6 +74,7 @@ struct File {
     events: Events,
     duties: Duties,
     log: Log,
+    traces: Traces,
     rpc: Rpc,
     nonce: Nonce,
     fees: Fees,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -26,6 +27,8 @@ const PER_CHAIN: [&str; 12] = [
     "adapters",
     "submitter",
 ];
+
+const MAX_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -105,6 +108,7 @@ fn checked(figment: &Figment) -> Result<Config, ConfigError> {
         events: file.events,
         duties: file.duties,
         log: file.log,
+        traces: file.traces,
         chains,
     };
     check(&config)?;
@@ -166,9 +170,10 @@ fn check(config: &Config) -> Result<(), ConfigError> {
             "must be at most half of lease.duration, otherwise one slow renewal loses the lease",
         );
     }
-    if config.events.mode == super::EventsMode::Webhook {
-        return bad("events.mode", "webhook delivery is not implemented");
+    if !(Duration::from_secs(1)..=MAX_RETENTION).contains(&config.events.retention) {
+        return bad("events.retention", "must be 1s to 10 years");
     }
+    config.traces.check()?;
     super::sections::check_variables(&config.signer)?;
     super::remote_signer::check(&config.signer)?;
     super::cloud_keys::check(&config.signer)?;

@@ -21,7 +21,7 @@ use gapless_domain::stuck::StuckAction;
 pub struct Database {
     /// PostgreSQL URL. A secret, because it usually contains a password.
     pub url: Secret,
-    /// Read connections of an API process, which opens five more. A worker opens `worker.writers` plus seven.
+    /// Read connections of an API process, which opens six more. A worker opens `worker.writers` plus ten.
     pub max_connections: u32,
 }
 
@@ -133,21 +133,37 @@ pub(super) fn check_variables(signer: &Signer) -> Result<(), ConfigError> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventsMode {
-    /// Clients poll; no events are written.
+    /// Asks for nothing: clients poll, or read events if an operator has enabled them.
     #[default]
     Poll,
-    /// Each event is logged.
+    /// Each event of this process is a log line.
     Log,
-    /// Written to `outbox_event` in the transaction of the state change, for an external relay.
+    /// Asks for the recording of events in the event log.
     MqOutbox,
-    /// Like `mq_outbox`, delivered by HTTP. Not implemented; a configuration error.
+    /// The same as `mq_outbox`.
     Webhook,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+impl EventsMode {
+    /// Whether events are to be recorded for the whole deployment.
+    pub fn asks_for_recording(self) -> bool {
+        matches!(self, EventsMode::MqOutbox | EventsMode::Webhook)
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Events {
     pub mode: EventsMode,
+    /// Events are kept at least this long, whether read or not.
+    #[serde(with = "humantime_serde")]
+    pub retention: Duration,
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Events { mode: EventsMode::default(), retention: Duration::from_secs(7 * 24 * 3600) }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -21,6 +21,13 @@ pub(super) fn security_warnings(config: &Config) -> Vec<String> {
         }
     }
     warnings.extend(unencrypted_signers(&config.signer));
+    if let Some(origin) = config.traces.otlp_url.as_ref().and_then(|url| origin_if_unencrypted(url.expose()))
+    {
+        warnings.push(format!(
+            "traces.otlp_url ({origin}) is an unencrypted connection to another machine: an attacker on the network can \
+             read spans and headers; use https"
+        ));
+    }
     let of_api = config.api.tls.iter().map(|tls| tls.key.as_path());
     for path in secret_files(&config.signer).into_iter().chain(of_api) {
         if is_world_readable(path) {
@@ -69,13 +76,15 @@ mod tests {
     #[test]
     fn an_unencrypted_connection_is_reported_without_its_secrets() {
         let config = load(
-            "database.url = \"postgres://localhost/d\"\n[[signer.http]]\nurl = \"http://signer/hunter2\"\n\
+            "database.url = \"postgres://localhost/d\"\ntraces.otlp_url = \"http://collector:4318/hunter2\"\n\
+             [[signer.http]]\nurl = \"http://signer/hunter2\"\n\
              URLS = [\"http://u:hunter2@node:8545/hunter2\", \"https://node\", \"http://localhost:8545\"]",
         );
         let warnings = config.security_warnings();
-        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
         assert!(warnings[0].contains("chain.a.rpc.urls[0] (http://node:8545)"), "{warnings:?}");
         assert!(warnings[1].contains("signer.http.0.url (http://signer:80)"), "{warnings:?}");
+        assert!(warnings[2].contains("traces.otlp_url (http://collector:4318)"), "{warnings:?}");
         assert!(!warnings.concat().contains("hunter2"), "{warnings:?}");
     }
 

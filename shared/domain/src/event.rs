@@ -75,6 +75,11 @@ impl EventKind {
         }
     }
 
+    /// The last event of its intent.
+    pub fn is_final(&self) -> bool {
+        matches!(self, EventKind::Confirmed { .. } | EventKind::Failed { .. } | EventKind::Cancelled { .. })
+    }
+
     pub fn name(&self) -> &'static str {
         match self {
             EventKind::Accepted => "tx.accepted",

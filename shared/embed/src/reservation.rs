@@ -76,10 +76,9 @@ impl PendingReservation {
             owner: new.owner,
             finished: false,
         };
-        let outbox = gapless.events.wants_outbox();
         let retry = ConnectionRetry::within(request.wait);
         let outcome = loop {
-            let tried = gapless.store.request_reservation(&new, outbox).await;
+            let tried = gapless.store.request_reservation(&new).await;
             if let Some(outcome) = retry.result_or_wait(tried).await {
                 break outcome?;
             }

@@ -1,4 +1,11 @@
-//! The port for domain events. Nothing depends on an event being delivered: a lost event loses no transaction.
+//! The port for domain events inside a process. Nothing depends on it: a lost call loses no transaction, and no event of
+//! the log, which is written in the commit of the state change (`gapless_store::events`).
+
+mod envelope;
+mod schema;
+
+pub use envelope::cloud_event;
+pub use schema::{EVENT_TYPES, EventType, schemas};
 
 use gapless_config::EventsMode;
 use gapless_domain::Event;
@@ -10,13 +17,9 @@ pub trait EventPublisher: Send + Sync + std::fmt::Debug {
     fn is_enabled(&self) -> bool {
         true
     }
-    /// Whether events must also be written to the outbox, in the same commit.
-    fn wants_outbox(&self) -> bool {
-        false
-    }
 }
 
-/// `events.mode = poll`: clients poll the API; no event is published.
+/// No event is published in the process. Those of the log are not affected.
 #[derive(Clone, Copy, Debug)]
 pub struct NoEvents;
 
@@ -45,21 +48,9 @@ impl EventPublisher for LogLines {
     }
 }
 
-/// The delivering modes: the outbox row is written in the commit of the state change, and a deliverer reads it there.
-#[derive(Clone, Copy, Debug)]
-pub struct Outbox;
-
-impl EventPublisher for Outbox {
-    fn publish(&self, _: &Event) {}
-    fn wants_outbox(&self) -> bool {
-        true
-    }
-}
-
 pub fn publisher(mode: EventsMode) -> std::sync::Arc<dyn EventPublisher> {
     match mode {
-        EventsMode::Poll => std::sync::Arc::new(NoEvents),
+        EventsMode::Poll | EventsMode::MqOutbox | EventsMode::Webhook => std::sync::Arc::new(NoEvents),
         EventsMode::Log => std::sync::Arc::new(LogLines),
-        EventsMode::MqOutbox | EventsMode::Webhook => std::sync::Arc::new(Outbox),
     }
 }

@@ -8,9 +8,14 @@ use rustls::crypto::ring;
 /// Every client must be built from this: without a TLS provider, building one panics. The provider is ring, as for the
 /// database, unless the program that links Gapless has installed another.
 pub fn client_builder() -> ClientBuilder {
+    install_tls_provider();
+    Client::builder()
+}
+
+/// For libraries that build their own clients.
+pub fn install_tls_provider() {
     // Fails if one is installed already.
     let _ = ring::default_provider().install_default();
-    Client::builder()
 }
 
 /// The certificates of a PEM file, at least one. The error names the file.

@@ -82,7 +82,8 @@ pub async fn serve(
     while let Some((stream, remote, permit)) = accept(&listener, &slots, &server.per_address, stop).await {
         // Here and not in the task: in the order of arrival.
         let client = server.per_address.enter(remote.ip());
-        connections.spawn(server.clone().serve_connection(stream, remote, client, permit));
+        client.hold_slot(permit);
+        connections.spawn(server.clone().serve_connection(stream, remote, client));
     }
     drop(listener);
     connections.close();
@@ -166,14 +167,8 @@ impl<E> Clone for Server<E> {
 }
 
 impl<E: Endpoint<Output = Response> + 'static> Server<E> {
-    async fn serve_connection(
-        self,
-        stream: TcpStream,
-        remote: SocketAddr,
-        client: ClientConnection,
-        permit: OwnedSemaphorePermit,
-    ) {
-        let _guard = ConnectionGuard::new(permit, self.open_connections.clone());
+    async fn serve_connection(self, stream: TcpStream, remote: SocketAddr, client: ClientConnection) {
+        let _guard = ConnectionGuard::new(client.clone(), self.open_connections.clone());
         let served = async {
             tokio::select! {
                 // First, so that a request that has arrived is seen before the connection is closed for having none.
@@ -269,22 +264,24 @@ impl<E: Endpoint<Output = Response> + 'static> Server<E> {
     }
 }
 
-/// Holds the permit and counts the connection until it ends.
+/// Counts the connection and keeps its slot until it ends.
 struct ConnectionGuard {
     open_connections: Gauge,
-    _permit: OwnedSemaphorePermit,
+    client: ClientConnection,
 }
 
 impl ConnectionGuard {
-    fn new(permit: OwnedSemaphorePermit, open_connections: Gauge) -> ConnectionGuard {
+    fn new(client: ClientConnection, open_connections: Gauge) -> ConnectionGuard {
         open_connections.increment(1.0);
-        ConnectionGuard { open_connections, _permit: permit }
+        ConnectionGuard { open_connections, client }
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.open_connections.decrement(1.0);
+        // Requests that were abandoned may keep the connection's entry a little longer.
+        self.client.free_slot();
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How long an excess connection stays open while slots are free. When many clients behind one address connect at the
@@ -56,7 +56,16 @@ impl PerAddress {
         }
         let (authenticated, requests) = (CancellationToken::new(), watch::Sender::new(0));
         let counted_by = self.clone();
-        ClientConnection(Arc::new(Entry { number, address, excess, authenticated, requests, counted_by }))
+        let slot = Mutex::default();
+        ClientConnection(Arc::new(Entry {
+            number,
+            address,
+            excess,
+            authenticated,
+            requests,
+            counted_by,
+            slot,
+        }))
     }
 
     /// While true, excess connections are closed at once.
@@ -93,6 +102,8 @@ struct Entry {
     /// Number of requests in progress.
     requests: watch::Sender<usize>,
     counted_by: PerAddress,
+    /// Its slot among all connections.
+    slot: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 /// Counts as a request in progress until it is dropped.
@@ -117,6 +128,17 @@ impl ClientConnection {
             self.0.authenticated.cancel();
             self.0.leave();
         }
+    }
+
+    /// Keeps the slot until the connection ends or `free_slot`.
+    pub(crate) fn hold_slot(&self, permit: OwnedSemaphorePermit) {
+        *self.0.slot.lock() = Some(permit);
+    }
+
+    /// From now on the connection does not count towards the limit of all connections. For responses that last as long
+    /// as the connection and have a limit of their own.
+    pub fn free_slot(&self) {
+        self.0.slot.lock().take();
     }
 
     /// Returns when the connection must be closed to make room for newer ones.

@@ -27,7 +27,7 @@ pub(super) fn of_aws(_: &config::AwsKms) -> Result<CloudKeys, String> {
 
 #[cfg(feature = "gcp-kms")]
 pub(super) fn of_google(config: &config::GcpKms) -> Result<CloudKeys, String> {
-    Ok(keys_of(Arc::new(GcpKms::new(config)?), &config.keys))
+    Ok(keys_of(Arc::new(GcpKms::new(config)), &config.keys))
 }
 
 #[cfg(not(feature = "gcp-kms"))]

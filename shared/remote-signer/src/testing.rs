@@ -30,7 +30,7 @@ pub(crate) enum Act {
     Answer(u16, String),
     /// A response with this `Date` header.
     #[cfg(feature = "aws-kms")]
-    AnswerAt(chrono::DateTime<chrono::Utc>, u16, String),
+    AnswerAt(String, u16, String),
     /// The connection closes in the middle of this body.
     Truncate(String),
     Reset,
@@ -112,10 +112,7 @@ async fn converse(
         let (status, date, text, part) = match act(&asked) {
             Act::Answer(status, text) => (status, String::new(), text, 1),
             #[cfg(feature = "aws-kms")]
-            Act::AnswerAt(at, status, text) => {
-                let date = format!("Date: {}\r\n", at.format("%a, %d %b %Y %H:%M:%S GMT"));
-                (status, date, text, 1)
-            }
+            Act::AnswerAt(at, status, text) => (status, format!("Date: {at}\r\n"), text, 1),
             Act::Truncate(text) => (200, String::new(), text, 2),
             Act::Reset => return None,
             Act::Hang => std::future::pending().await,

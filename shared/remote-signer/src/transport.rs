@@ -5,8 +5,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-#[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
-use chrono::{DateTime, Utc};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Identity, Method, RequestBuilder, Url};
 use tokio::sync::Semaphore;
@@ -18,7 +16,7 @@ use gapless_http_client::{client_builder, read_certificates};
 /// Mempools accept at most 128 KiB per transaction, twice that in hex; other responses are smaller.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Shorter than the idle timeouts of common proxies, so that a pooled connection is not closed during a request.
-const POOL_IDLE: Duration = Duration::from_secs(30);
+pub(super) const POOL_IDLE: Duration = Duration::from_secs(30);
 
 /// Connection settings of a server.
 #[derive(Clone, Copy)]
@@ -29,13 +27,11 @@ pub(super) struct Route<'a> {
     pub(super) ca_file: Option<&'a PathBuf>,
     /// Client certificate and its key.
     pub(super) identity: Option<(&'a PathBuf, &'a PathBuf)>,
-    /// Ignore proxy settings of the environment.
-    pub(super) direct: bool,
 }
 
 impl<'a> Route<'a> {
     pub(super) fn to(url: &'a str, timeout: Duration) -> Route<'a> {
-        Route { url, timeout, max_in_flight: 1, ca_file: None, identity: None, direct: false }
+        Route { url, timeout, max_in_flight: 1, ca_file: None, identity: None }
     }
 }
 
@@ -51,9 +47,6 @@ pub(super) struct Transport {
 /// A response with any status.
 pub(super) struct Reply {
     pub(super) status: u16,
-    /// The server's clock.
-    #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
-    pub(super) date: Option<DateTime<Utc>>,
     pub(super) body: Zeroizing<Vec<u8>>,
 }
 
@@ -76,7 +69,7 @@ impl Transport {
             // Send tokens only to the configured server.
             .redirect(Policy::none());
         // Never use a proxy for loopback.
-        if route.direct || is_loopback(host) {
+        if is_loopback(host) {
             builder = builder.no_proxy();
         }
         if let Some(path) = route.ca_file {
@@ -97,16 +90,6 @@ impl Transport {
         &self.shown
     }
 
-    /// The value of the `host` header.
-    #[cfg(feature = "aws-kms")]
-    pub(super) fn host(&self) -> String {
-        let host = self.url.host_str().unwrap_or_default();
-        match self.url.port() {
-            Some(port) => format!("{host}:{port}"),
-            None => host.to_owned(),
-        }
-    }
-
     /// Appends the segments of `path` to the URL.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.url.clone();
@@ -121,8 +104,6 @@ impl Transport {
         let _slot = self.slots.acquire().await.expect("an open semaphore");
         let mut response = request.send().await.map_err(|error| self.failed(error))?;
         let status = response.status().as_u16();
-        #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
-        let date = date_of(&response);
         let mut body = Zeroizing::new(Vec::new());
         while let Some(chunk) = response.chunk().await.map_err(|error| self.failed(error))? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
@@ -130,12 +111,7 @@ impl Transport {
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(Reply {
-            status,
-            #[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
-            date,
-            body,
-        })
+        Ok(Reply { status, body })
     }
 
     fn failed(&self, error: reqwest::Error) -> String {
@@ -144,12 +120,6 @@ impl Transport {
         }
         innermost(&error.without_url())
     }
-}
-
-#[cfg(any(feature = "aws-kms", feature = "gcp-kms"))]
-fn date_of(response: &reqwest::Response) -> Option<DateTime<Utc>> {
-    let text = response.headers().get(reqwest::header::DATE)?.to_str().ok()?;
-    Some(DateTime::parse_from_rfc2822(text).ok()?.to_utc())
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {

@@ -1,5 +1,9 @@
 //! Errors of the store.
 
+use semver::Version;
+
+use super::schema::ConnectedProgram;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database returned an error or could not be reached. Whether a COMMIT took effect may be unknown.
@@ -26,9 +30,21 @@ pub enum StoreError {
     )]
     SchemaUnreleased { version: i64 },
     #[error(
-        "the database schema is newer than this program (it has migration {version}): update the program"
+        "this program is version {own}, and the database schema needs version {oldest} or newer: update the program"
     )]
-    SchemaTooNew { version: i64 },
+    ProgramTooOld { own: Version, oldest: String },
+    #[error(
+        "programs older than version {oldest} are connected to the database: {}; update or stop them first \
+         (docs/operate/upgrade.md#contract)",
+        list(.connected)
+    )]
+    OlderPrograms { oldest: Version, connected: Vec<ConnectedProgram> },
+    #[error(
+        "events cannot be recorded yet: programs older than version {oldest} are connected to the database and write \
+         none: {}; update or stop them first",
+        list(.connected)
+    )]
+    ProgramsRecordNothing { oldest: Version, connected: Vec<ConnectedProgram> },
     /// See `check_session`.
     #[error(
         "database.url points to a connection pooler that {problem}: connect to PostgreSQL directly \
@@ -57,6 +73,10 @@ fn cause(error: &sqlx::Error) -> String {
         sqlx::Error::PoolTimedOut => "no connection to the database within the time limit".to_owned(),
         other => other.to_string(),
     }
+}
+
+fn list(programs: &[ConnectedProgram]) -> String {
+    programs.iter().map(ConnectedProgram::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A hint for a certificate that was not accepted.
@@ -89,7 +109,7 @@ impl StoreError {
             self,
             StoreError::SchemaTooOld { .. }
                 | StoreError::SchemaUnreleased { .. }
-                | StoreError::SchemaTooNew { .. }
+                | StoreError::ProgramTooOld { .. }
         )
     }
 
@@ -106,7 +126,7 @@ impl StoreError {
             self,
             StoreError::SchemaTooOld { .. }
                 | StoreError::SchemaUnreleased { .. }
-                | StoreError::SchemaTooNew { .. }
+                | StoreError::ProgramTooOld { .. }
                 | StoreError::Pooled { .. }
                 | StoreError::BadUrl { .. }
                 | StoreError::Unsecured { .. }

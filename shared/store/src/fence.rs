@@ -39,7 +39,7 @@ impl Store {
 
 async fn apply(connection: &mut PooledConnection, batch: &[FencedWrite]) -> Result<Vec<Applied>, StoreError> {
     let mut tx = connection.begin().await.map_err(StoreError::db("fence"))?;
-    let owned = lock_leases(&mut tx, batch).await?;
+    let Locked { owned, recording } = lock_leases(&mut tx, batch).await?;
     let live: Vec<&FencedWrite> =
         batch.iter().filter(|write| owned.contains(&write.fence.lease_id)).collect();
     if !live.is_empty() {
@@ -54,7 +54,9 @@ async fn apply(connection: &mut PooledConnection, batch: &[FencedWrite]) -> Resu
         reservation_lane::write_reservations(&mut tx, &live).await?;
         note_requests(&mut tx, &live).await?;
         finish_actions(&mut tx, &live).await?;
-        insert_events(&mut tx, &live).await?;
+        if recording {
+            insert_events(&mut tx, &live).await?;
+        }
     }
     tx.commit().await.map_err(StoreError::db("commit"))?;
     Ok(batch
@@ -68,15 +70,26 @@ async fn apply(connection: &mut PooledConnection, batch: &[FencedWrite]) -> Resu
 
 pub(super) type Tx<'c> = Transaction<'c, Postgres>;
 
+/// Result of statement 1.
+struct Locked {
+    /// Ids of the leases that are still owned.
+    owned: HashSet<Uuid>,
+    /// Whether events are recorded.
+    recording: bool,
+}
+
 /// Statement 1. Locks each lease row until the commit, in a mode that conflicts with updates. If a takeover committed
 /// first, the newest version of the row does not match the lease id and is not returned.
-async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<HashSet<Uuid>, StoreError> {
+///
+/// It also reads whether events are recorded: in the transaction of the change, so that every commit after the switch
+/// follows it, whatever this process last knew.
+async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<Locked, StoreError> {
     let keys: Vec<SubmitterKey> = batch.iter().map(|write| write.fence.key).collect();
     let (chains, submitters) = super::lease::columns(&keys);
     let lease_ids: Vec<Uuid> = batch.iter().map(|write| write.fence.lease_id).collect();
-    let rows: Vec<(Uuid,)> = sqlx::query_as(
+    let rows: Vec<(Uuid, bool)> = sqlx::query_as(
         "-- fence
-        SELECT l.lease_id
+        SELECT l.lease_id, coalesce((SELECT enabled FROM event_recording), FALSE)
         FROM submitter_lease l
         JOIN unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[]) AS u (chain_id, submitter, lease_id)
           ON l.chain_id = u.chain_id AND l.submitter = u.submitter AND l.lease_id = u.lease_id
@@ -89,7 +102,8 @@ async fn lock_leases(tx: &mut Tx<'_>, batch: &[FencedWrite]) -> Result<HashSet<U
     .fetch_all(&mut **tx)
     .await
     .map_err(StoreError::db("fence"))?;
-    Ok(rows.into_iter().map(|(id,)| id).collect())
+    let recording = rows.iter().any(|(_, recording)| *recording);
+    Ok(Locked { owned: rows.into_iter().map(|(id, _)| id).collect(), recording })
 }
 
 async fn note_sent(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), StoreError> {

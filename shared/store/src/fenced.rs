@@ -260,7 +260,7 @@ impl FencedWrite {
         self.policy.push(note);
     }
 
-    /// Writes the event to the outbox, in the same commit.
+    /// Writes the event to the outbox, in the same commit, if events are recorded.
     pub fn event(&mut self, event: Event) {
         self.events.push(event);
     }
@@ -268,6 +268,11 @@ impl FencedWrite {
     /// Number of intents and requests that this write finishes; clients may be waiting for them.
     pub fn endings(&self) -> usize {
         self.moves.iter().filter(|change| change.to.is_terminal()).count() + self.done_actions.len()
+    }
+
+    /// Number of events.
+    pub fn events(&self) -> usize {
+        self.events.len()
     }
 
     /// The inserted attempts. Call after COMMIT only: an `Attempt` may be broadcast.

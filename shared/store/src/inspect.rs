@@ -75,12 +75,15 @@ impl ProgramRole {
     }
 }
 
-const API_RIGHTS: [(&str, &[&str]); 13] = [
+const API_RIGHTS: [(&str, &[&str]); 16] = [
     ("_sqlx_migrations", &["SELECT"]),
     ("api_key", &["SELECT", "UPDATE"]),
     ("audit_log", &["SELECT", "INSERT"]),
     ("chain_block", &["SELECT"]),
     ("chain_halt", &["SELECT"]),
+    ("event_head", &["SELECT"]),
+    ("event_log", &["SELECT"]),
+    ("event_recording", &["UPDATE"]),
     ("managed_tx", &["SELECT", "INSERT"]),
     ("outbox_event", &["INSERT"]),
     ("submitter", &["SELECT", "UPDATE"]),
@@ -91,17 +94,21 @@ const API_RIGHTS: [(&str, &[&str]); 13] = [
     ("worker", &["SELECT"]),
 ];
 
-const WORKER_RIGHTS: [(&str, &[&str]); 17] = [
+const WORKER_RIGHTS: [(&str, &[&str]); 21] = [
     ("_sqlx_migrations", &["SELECT"]),
     ("audit_log", &["SELECT", "INSERT", "UPDATE"]),
     ("chain", &["SELECT", "INSERT"]),
     ("chain_block", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("chain_halt", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("duty_lease", &["SELECT", "INSERT", "UPDATE"]),
+    ("event_head", &["SELECT", "UPDATE"]),
+    ("event_log", &["SELECT", "INSERT"]),
+    ("event_partition", &["SELECT"]),
+    ("event_recording", &["UPDATE"]),
     ("external_nonce", &["SELECT", "INSERT", "DELETE"]),
     ("managed_tx", &["SELECT", "UPDATE", "DELETE"]),
     ("nonce_reservation", &["SELECT", "UPDATE", "DELETE"]),
-    ("outbox_event", &["SELECT", "INSERT"]),
+    ("outbox_event", &["SELECT", "INSERT", "DELETE"]),
     ("policy_audit", &["SELECT", "INSERT"]),
     ("submitter", &["SELECT", "INSERT", "UPDATE"]),
     ("submitter_lease", &["SELECT", "INSERT", "UPDATE"]),

@@ -4,6 +4,7 @@
 //! inside the transaction that would cost more than the rest of it.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::H256;
@@ -22,7 +23,8 @@ const MAX_ROUNDS: usize = 3;
 /// Two processes that insert the same requests in opposite order can deadlock; the one that was aborted retries.
 const MAX_DEADLOCKS: usize = 5;
 
-/// Inserts the rows of a group that may be queued. Used by two statements: without events it is cheaper.
+/// Inserts the rows of a group that may be queued. Used by two statements: without events it is cheaper. Each inserts
+/// nothing if it is not the one that the stored switch asks for: a request is never accepted without its event.
 macro_rules! insert_rows {
     () => {
         "INSERT INTO managed_tx
@@ -34,7 +36,7 @@ macro_rules! insert_rows {
             AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context, ord)
         JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
         LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-        WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level
+        WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level AND coalesce((SELECT enabled FROM event_recording), FALSE) = $10
         -- seq is assigned in this order: the queue has the order of the requests
         ORDER BY u.ord
         ON CONFLICT (chain_id, submitter, request_id) DO NOTHING"
@@ -50,7 +52,7 @@ const INSERT_WITH_EVENTS: &str = concat!(
     " RETURNING tx_id, chain_id, submitter, seq),
     told AS (
         INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
-        SELECT chain_id, submitter, tx_id, $10, $11
+        SELECT chain_id, submitter, tx_id, $11, $12
         FROM accepted
         ORDER BY seq)
     SELECT tx_id
@@ -119,20 +121,16 @@ row::row_struct! {
 }
 
 impl Store {
-    /// Returns outcomes in the order of `group`; rows of one submitter are queued in that order. With `outbox`, the
-    /// event of each new row is written in the same commit.
-    pub async fn insert_group(
-        &self,
-        group: &[NewIntent],
-        outbox: bool,
-    ) -> Result<Vec<IntakeOutcome>, StoreError> {
+    /// Returns outcomes in the order of `group`; rows of one submitter are queued in that order. While events are
+    /// recorded, the event of each new row is written in the same commit.
+    pub async fn insert_group(&self, group: &[NewIntent]) -> Result<Vec<IntakeOutcome>, StoreError> {
         let mut outcomes: Vec<Option<IntakeOutcome>> = vec![None; group.len()];
         for _ in 0..MAX_ROUNDS {
             let open: Vec<usize> = (0..group.len()).filter(|index| outcomes[*index].is_none()).collect();
             if open.is_empty() {
                 break;
             }
-            let created = self.insert_new(group, &open, outbox).await?;
+            let created = self.insert_new(group, &open).await?;
             let mut refused = Vec::new();
             for index in open {
                 match created.contains(&group[index].tx_id.0) {
@@ -142,6 +140,11 @@ impl Store {
             }
             for (index, outcome) in self.explain_refused(group, &refused).await? {
                 outcomes[index] = outcome;
+            }
+            // Refused without a reason: events may have been switched on or off.
+            if refused.iter().any(|index| outcomes[*index].is_none()) {
+                let recording = self.event_recording().await?.enabled;
+                self.recording.store(recording, Ordering::Relaxed);
             }
         }
         let found = outcomes.iter().flatten().count();
@@ -192,17 +195,13 @@ impl Store {
     }
 
     /// The ids of the rows this call inserted.
-    async fn insert_new(
-        &self,
-        group: &[NewIntent],
-        open: &[usize],
-        outbox: bool,
-    ) -> Result<HashSet<Uuid>, StoreError> {
+    async fn insert_new(&self, group: &[NewIntent], open: &[usize]) -> Result<HashSet<Uuid>, StoreError> {
         let accepted = EventKind::Accepted;
+        let recording = self.recording.load(Ordering::Relaxed);
         let mut deadlocks = 0;
         loop {
             let rows = || open.iter().map(|index| &group[*index]);
-            let query = sqlx::query_scalar(if outbox { INSERT_WITH_EVENTS } else { INSERT })
+            let query = sqlx::query_scalar(if recording { INSERT_WITH_EVENTS } else { INSERT })
                 .bind(rows().map(|row| row.tx_id.0).collect::<Vec<Uuid>>())
                 .bind(rows().map(|row| row.submitter.chain_id.as_i64()).collect::<Vec<i64>>())
                 .bind(rows().map(|new| row::address(new.submitter)).collect::<Vec<_>>())
@@ -211,8 +210,9 @@ impl Store {
                 .bind(rows().map(|row| row.payload_hash.as_bytes()).collect::<Vec<&[u8]>>())
                 .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
                 .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
-                .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>());
-            let query = if outbox { query.bind(accepted.name()).bind(Json(&accepted)) } else { query };
+                .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>())
+                .bind(recording);
+            let query = if recording { query.bind(accepted.name()).bind(Json(&accepted)) } else { query };
             let inserted: Result<Vec<Uuid>, sqlx::Error> = query.fetch_all(&self.pool).await;
             match inserted {
                 Err(error) if is_deadlock(&error) && deadlocks < MAX_DEADLOCKS => deadlocks += 1,

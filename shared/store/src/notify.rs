@@ -17,6 +17,10 @@ pub enum Channel {
     Work,
     /// To APIs: an intent is final, or a request about one is finished.
     Final,
+    /// To the sequencer: there may be new events.
+    Outbox,
+    /// To readers of the event log: it has new events.
+    Events,
 }
 
 impl Channel {
@@ -24,6 +28,8 @@ impl Channel {
         match self {
             Channel::Work => "gapless_work",
             Channel::Final => "gapless_final",
+            Channel::Outbox => "gapless_outbox",
+            Channel::Events => "gapless_events",
         }
     }
 }

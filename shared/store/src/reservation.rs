@@ -97,13 +97,9 @@ row::row_struct! {
 impl Store {
     /// Queues the intent that gets the nonce, together with the reservation. Until it is answered, its payload is a
     /// zero-value transfer to the submitter itself.
-    pub async fn request_reservation(
-        &self,
-        new: &NewReservation,
-        outbox: bool,
-    ) -> Result<ReservationOutcome, StoreError> {
+    pub async fn request_reservation(&self, new: &NewReservation) -> Result<ReservationOutcome, StoreError> {
         loop {
-            match self.insert_reservation(new, outbox).await {
+            match self.insert_reservation(new).await {
                 Err(StoreError::Db { error, .. }) if is_deadlock(&error) => {}
                 Err(error) => return Err(error),
                 Ok(true) => return Ok(ReservationOutcome::Created),
@@ -116,7 +112,7 @@ impl Store {
         }
     }
 
-    async fn insert_reservation(&self, new: &NewReservation, outbox: bool) -> Result<bool, StoreError> {
+    async fn insert_reservation(&self, new: &NewReservation) -> Result<bool, StoreError> {
         let accepted = EventKind::Accepted;
         // Legacy: every chain accepts it, and the placeholder must be minable on any chain that the client may use.
         let zero_transfer =
@@ -134,9 +130,9 @@ impl Store {
                 RETURNING tx_id, chain_id, submitter),
             told AS (
                 INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
-                SELECT chain_id, submitter, tx_id, $12, $13
+                SELECT chain_id, submitter, tx_id, $11, $12
                 FROM accepted
-                WHERE $11)
+                WHERE coalesce((SELECT enabled FROM event_recording), FALSE))
             INSERT INTO nonce_reservation (tx_id, chain_id, submitter, via, owner, reserve_seconds, wanted_until)
             SELECT tx_id, chain_id, submitter, $7, $8, $9, clock_timestamp() + make_interval(secs => $10)
             FROM accepted
@@ -152,7 +148,6 @@ impl Store {
         .bind(new.owner.0)
         .bind(new.reserve_for.as_secs_f64())
         .bind(new.wanted_for.as_secs_f64())
-        .bind(outbox)
         .bind(accepted.name())
         .bind(Json(&accepted))
         .fetch_optional(&self.pool)

@@ -17,12 +17,12 @@ use gapless_domain::{ChainId, FencingToken, Nonce, SubState, SubmitterKey};
 macro_rules! row_struct {
     (
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident { $($(#[$doc:meta])* $column:ident: $type:ty,)* }
+        $vis:vis struct $name:ident { $($(#[$doc:meta])* $column_vis:vis $column:ident: $type:ty,)* }
         $(+ { $($part:ident: $part_type:ty),* })?
     ) => {
         $(#[$meta])*
         $vis struct $name {
-            $($(#[$doc])* $column: $type,)*
+            $($(#[$doc])* $column_vis $column: $type,)*
             $($($part: $part_type,)*)?
         }
 

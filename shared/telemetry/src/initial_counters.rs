@@ -15,13 +15,20 @@ pub type Label<'a> = (&'static str, &'a [&'static str]);
 /// A counter and, for each of its labels, the values that are known in advance.
 type Counter = (&'static str, &'static [Label<'static>]);
 
-const API: [Counter; 3] = [
+const TRACE_EXPORTS: Counter = (m::TRACE_EXPORTS_TOTAL, &[("result", &["ok", "failed"])]);
+
+const API: [Counter; 6] = [
+    (m::EVENT_STREAMS_ENDED_TOTAL, &[("reason", &["slow", "key", "stop"])]),
+    (m::EVENT_RESETS_TOTAL, &[("reason", &["epoch", "retention"])]),
     (m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]),
     (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys"])]),
     (m::LOG_LINES_DROPPED_TOTAL, &[]),
+    TRACE_EXPORTS,
 ];
 
-const WORKER: [Counter; 14] = [
+const WORKER: [Counter; 17] = [
+    (m::EVENTS_LOGGED_TOTAL, &[]),
+    (m::EVENT_SEQUENCER_ERRORS_TOTAL, &[]),
     (
         m::LEASE_ACQUIRE_TOTAL,
         &[("result", &["insert", "free", "takeover", "renew", "not_owner", "lost", "error"])],
@@ -45,6 +52,7 @@ const WORKER: [Counter; 14] = [
     (m::TX_SUBMIT_UNKNOWN_TOTAL, &[]),
     (m::MEMPOOL_ACTIONS_TOTAL, &[("action", &["bump", "resend", "look_up"])]),
     (m::LOG_LINES_DROPPED_TOTAL, &[]),
+    TRACE_EXPORTS,
 ];
 
 pub(super) fn register(program: Program) {

@@ -21,6 +21,8 @@ pub const API_CONNECTIONS: &str = "gapless_api_connections";
 pub const LONG_POLLS: &str = "gapless_long_polls";
 /// Both. Log lines dropped because the reader of the log is too slow.
 pub const LOG_LINES_DROPPED_TOTAL: &str = "gapless_log_lines_dropped_total";
+/// Both. Requests to the collector of traces. `result`: ok, failed. Spans of failed requests may be lost.
+pub const TRACE_EXPORTS_TOTAL: &str = "gapless_trace_exports_total";
 
 /// Worker. `result`: insert (first owner), free (was released), takeover (expired under its last owner), renew,
 /// not_owner (another worker was faster), lost (detected by a renewal), error. `renew` counts each lease of each
@@ -42,6 +44,20 @@ pub const TX_FINAL_TOTAL: &str = "gapless_tx_final_total";
 pub const STUCK_DECISIONS_TOTAL: &str = "gapless_stuck_decisions_total";
 /// Worker. Reorgs seen by this process.
 pub const CONFIRMATIONS_NEW_FORK_TOTAL: &str = "gapless_confirmations_new_fork_total";
+/// Worker. Events that this process moved to the event log.
+pub const EVENTS_LOGGED_TOTAL: &str = "gapless_events_logged_total";
+/// Worker. Failed tries to order events.
+pub const EVENT_SEQUENCER_ERRORS_TOTAL: &str = "gapless_event_sequencer_errors_total";
+/// Worker. Position of the newest event, on the worker that orders them.
+pub const EVENT_LOG_POSITION: &str = "gapless_event_log_position";
+/// API. Open event streams.
+pub const EVENT_STREAMS: &str = "gapless_event_streams";
+/// API. `reason`: slow (the client read too slowly), key (revoked or expired), stop (the server stops). Streams that the
+/// server ended.
+pub const EVENT_STREAMS_ENDED_TOTAL: &str = "gapless_event_streams_ended_total";
+/// API. `reason`: epoch (the database was restored or failed over), retention (the events were dropped). Readers whose
+/// cursor has no place in the log.
+pub const EVENT_RESETS_TOTAL: &str = "gapless_event_resets_total";
 /// Worker. Fenced writes per transaction.
 pub const WRITER_BATCH_SIZE: &str = "gapless_writer_batch_size";
 /// Worker. Duration of one transaction of fenced writes, including the commit.
@@ -161,10 +177,25 @@ pub fn install_metrics(program: Program) -> MetricsHandle {
 fn describe() {
     describe_counter!(TX_CREATE_TOTAL, "Create requests by result");
     describe_histogram!(HTTP_REQUEST_SECONDS, Unit::Seconds, "HTTP requests by route and status");
+    describe_counter!(EVENTS_LOGGED_TOTAL, Unit::Count, "Events that this process moved to the event log");
+    describe_counter!(EVENT_SEQUENCER_ERRORS_TOTAL, Unit::Count, "Failed tries to order events");
+    describe_gauge!(EVENT_LOG_POSITION, Unit::Count, "Position of the newest event");
+    describe_gauge!(EVENT_STREAMS, Unit::Count, "Open event streams");
+    describe_counter!(
+        EVENT_STREAMS_ENDED_TOTAL,
+        Unit::Count,
+        "Event streams that the server ended, by reason"
+    );
+    describe_counter!(
+        EVENT_RESETS_TOTAL,
+        Unit::Count,
+        "Readers whose cursor has no place in the event log, by reason"
+    );
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
     describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
     describe_gauge!(LONG_POLLS, Unit::Count, "Long-polling requests that wait for a transaction to be final");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the reader of the log is too slow");
+    describe_counter!(TRACE_EXPORTS_TOTAL, "Requests to the collector of traces by result");
     describe_counter!(LEASE_ACQUIRE_TOTAL, "Lease acquisitions and renewals by result");
     describe_counter!(LEASE_FENCED_TOTAL, "Writes rejected because the lease was lost, by operation");
     describe_counter!(TX_SUBMIT_TOTAL, "First and repeated broadcasts by class of the node's response");

@@ -1,89 +1,109 @@
-//! W3C trace context: propagates `traceparent` from the client's request to every step of its transaction.
+//! Trace context (W3C): leads from the client's `traceparent` to every step of its transaction, in logs and in spans.
+//!
+//! The context of the request is stored with the intent. Every worker that continues the intent starts its spans from
+//! it, so that one trace contains all of them, whichever process died in between.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::str::FromStr;
+
+use opentelemetry::Context;
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry::trace::{SpanContext, TraceContextExt, TraceFlags, TraceState};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator};
+use tracing::Span;
+use tracing::field::Empty;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use super::otlp::is_exporting;
 
 /// A trace id and the id of the parent span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceContext {
-    trace_id: u128,
-    span_id: u64,
-    flags: u8,
-}
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceContext(SpanContext);
 
 impl TraceContext {
-    /// Starts a new, sampled trace.
-    pub fn start() -> TraceContext {
-        // An id of all zeroes is invalid.
-        TraceContext { trace_id: rand::random::<u128>() | 1, span_id: new_span_id(), flags: 1 }
-    }
-
-    /// A new span of the same trace.
-    pub fn child(&self) -> TraceContext {
-        TraceContext { span_id: new_span_id(), ..*self }
-    }
-
-    /// Continues the client's trace if the header is valid, otherwise starts a new one. An invalid header is not an
-    /// error.
-    pub fn continue_from(header: Option<&str>) -> TraceContext {
-        match header.and_then(|text| text.parse::<TraceContext>().ok()) {
-            Some(parent) => parent.child(),
-            None => TraceContext::start(),
+    /// The context of a request: continues the client's trace if the header is valid, otherwise starts one. An invalid
+    /// header is not an error. `span` becomes a part of that trace; it has the empty field `otel.kind`.
+    pub fn of_request(span: &Span, header: Option<&str>) -> TraceContext {
+        let parent = header.and_then(TraceContext::parse);
+        if is_exporting() {
+            span.record("otel.kind", "server");
+            if let Some(parent) = &parent {
+                parent.set_parent_of(span);
+            }
+            let own = span.context().span().span_context().clone();
+            if own.is_valid() {
+                return TraceContext(own);
+            }
         }
+        let ids = RandomIdGenerator::default();
+        let (trace_id, flags) = match parent {
+            Some(TraceContext(parent)) => (parent.trace_id(), parent.trace_flags()),
+            None => (ids.new_trace_id(), TraceFlags::SAMPLED),
+        };
+        TraceContext(SpanContext::new(trace_id, ids.new_span_id(), flags, false, TraceState::NONE))
+    }
+
+    /// Reads a `traceparent`.
+    fn parse(text: &str) -> Option<TraceContext> {
+        let carrier = HashMap::from([("traceparent".to_owned(), text.to_owned())]);
+        let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
+        let found = context.span().span_context().clone();
+        found.is_valid().then_some(TraceContext(found))
+    }
+
+    /// Must be called before the span is entered.
+    fn set_parent_of(&self, span: &Span) {
+        // Fails only if the span is not exported.
+        let _ = span.set_parent(Context::new().with_remote_span_context(self.0.clone()));
     }
 
     pub fn trace_id(&self) -> String {
-        format!("{:032x}", self.trace_id)
+        self.0.trace_id().to_string()
     }
-}
-
-fn new_span_id() -> u64 {
-    rand::random::<u64>() | 1
 }
 
 /// The format of the `traceparent` header and of `managed_tx.trace_context`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
+        write!(f, "00-{}-{}-{:02x}", self.0.trace_id(), self.0.span_id(), self.0.trace_flags())
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a traceparent")]
-pub struct NotATraceparent;
-
-impl FromStr for TraceContext {
-    type Err = NotATraceparent;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let mut parts = text.split('-');
-        let mut part = || parts.next().ok_or(NotATraceparent);
-        let (version, trace_id, span_id, flags) = (part()?, part()?, part()?, part()?);
-        let [version] = lower_hex::<1>(version)?;
-        // Version 255 is forbidden; later versions may add parts, version 0 may not.
-        if version == 0xff || (version == 0 && parts.next().is_some()) {
-            return Err(NotATraceparent);
-        }
-        let context = TraceContext {
-            trace_id: u128::from_be_bytes(lower_hex(trace_id)?),
-            span_id: u64::from_be_bytes(lower_hex(span_id)?),
-            flags: lower_hex::<1>(flags)?[0],
-        };
-        if context.trace_id == 0 || context.span_id == 0 {
-            return Err(NotATraceparent);
-        }
-        Ok(context)
+/// The name under which a request's span is exported: few values, unlike its path.
+pub fn name_request(span: &Span, route: &'static str) {
+    if is_exporting() {
+        span.context().span().update_name(route);
     }
 }
 
-fn lower_hex<const N: usize>(text: &str) -> Result<[u8; N], NotATraceparent> {
-    let mut bytes = [0; N];
-    if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return Err(NotATraceparent);
+/// A span of one step of an intent, in the trace of the request that created it. It links to the lane's span, which must
+/// be the current one. Costs nothing while nothing is exported.
+///
+/// `stored`: the trace context stored with the intent. The fields `state`, `tx.hash` and `answer` can be recorded.
+pub fn step_span(name: &'static str, stored: Option<&str>, tx_id: &dyn fmt::Display) -> Span {
+    if !is_exporting() {
+        return Span::none();
     }
-    hex::decode_to_slice(text, &mut bytes).map_err(|_| NotATraceparent)?;
-    Ok(bytes)
+    let Some(parent) = stored.and_then(TraceContext::parse) else { return Span::none() };
+    let span = tracing::info_span!(target: STEP_TARGET, parent: None, "step", otel.name = name, tx.id = %tx_id,
+        state = Empty, tx.hash = Empty, answer = Empty);
+    parent.set_parent_of(&span);
+    let lane = Span::current().context();
+    let lane = lane.span().span_context().clone();
+    if lane.is_valid() {
+        span.add_link(lane);
+    }
+    span
 }
+
+/// A part of the current span. Costs nothing while nothing is exported.
+pub fn child_span(name: &'static str) -> Span {
+    tracing::info_span!(target: STEP_TARGET, "step", otel.name = name)
+}
+
+/// Target of the spans of steps. They are exported and not shown in the log.
+pub(super) const STEP_TARGET: &str = "gapless_step";
 
 #[cfg(test)]
 mod tests {
@@ -92,12 +112,18 @@ mod tests {
     const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_header_survives_and_its_child_stays_in_the_trace() {
-        let context: TraceContext = HEADER.parse().unwrap();
+    fn a_header_survives_and_the_request_stays_in_its_trace() {
+        let context = TraceContext::parse(HEADER).unwrap();
         assert_eq!(context.to_string(), HEADER);
-        let child = TraceContext::continue_from(Some(HEADER));
-        assert_eq!(child.trace_id(), context.trace_id());
-        assert_ne!(child, context);
+        let own = TraceContext::of_request(&Span::none(), Some(HEADER));
+        assert_eq!(own.trace_id(), context.trace_id());
+        assert_ne!(own, context);
+    }
+
+    #[test]
+    fn a_client_that_does_not_sample_is_respected() {
+        let header = HEADER.replace("-01", "-00");
+        assert!(TraceContext::of_request(&Span::none(), Some(&header)).to_string().ends_with("-00"));
     }
 
     #[test]
@@ -112,8 +138,14 @@ mod tests {
             "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
         ] {
-            assert_eq!(bad.parse::<TraceContext>(), Err(NotATraceparent), "{bad}");
+            assert_eq!(TraceContext::parse(bad), None, "{bad}");
         }
-        assert!(TraceContext::continue_from(Some("nonsense")).to_string().parse::<TraceContext>().is_ok());
+        let new = TraceContext::of_request(&Span::none(), Some("nonsense"));
+        assert_eq!(TraceContext::parse(&new.to_string()).unwrap().to_string(), new.to_string());
+    }
+
+    #[test]
+    fn without_an_export_a_step_has_no_span() {
+        assert!(step_span("prepare", Some(HEADER), &"tx").is_none());
     }
 }

@@ -10,6 +10,7 @@ mod tests;
 use std::fmt;
 
 use super::history::Entry;
+use super::v1_fields::CheckedAnswers;
 
 /// A row of `managed_tx`.
 #[derive(Clone, Debug)]
@@ -74,6 +75,50 @@ pub struct Sample {
     pub events: Vec<String>,
 }
 
+/// What the rules of upgrade runs need besides the history.
+#[derive(Clone, Debug, Default)]
+pub struct UpgradeEvidence {
+    /// Number of API and worker processes that run at the same time.
+    pub processes: usize,
+    /// Number of processes that were started, of the previous and of this version.
+    pub started: (usize, usize),
+    pub checked: CheckedAnswers,
+}
+
+/// An event of the log.
+#[derive(Clone, Debug)]
+pub struct LoggedEvent {
+    pub position: i64,
+    pub id: String,
+    pub submitter: String,
+    pub tx_id: Option<String>,
+    pub kind: String,
+    /// In its data.
+    pub tx_hash: Option<String>,
+}
+
+/// An event that the consumer received.
+#[derive(Clone, Debug)]
+pub struct ReceivedEvent {
+    pub id: String,
+    pub kind: String,
+    pub sequence: i64,
+    /// The whole event as text.
+    pub content: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EventEvidence {
+    /// By position.
+    pub logged: Vec<LoggedEvent>,
+    /// In the order of arrival.
+    pub received: Vec<ReceivedEvent>,
+    /// Events without a position at the end.
+    pub left: u64,
+    /// How often the consumer was told that events are missing.
+    pub resets: usize,
+}
+
 /// The input of the checker.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
@@ -98,6 +143,10 @@ pub struct Evidence {
     pub protected: Vec<String>,
     /// Log lines of panics.
     pub panics: Vec<String>,
+    /// `None`: not an upgrade run.
+    pub upgrade: Option<UpgradeEvidence>,
+    /// `None`: programs take part that do not record events.
+    pub events: Option<EventEvidence>,
 }
 
 /// The checked rules.
@@ -139,10 +188,20 @@ pub enum Rule {
     FalseAlarm,
     /// No process panics.
     Panic,
+    /// An upgrade run takes every step, and requests are accepted and become final in each of its phases.
+    UpgradeStep,
+    /// An answer of the v1 API has the fields that the previous release requires.
+    V1Field,
+    /// Every change has its events, an intent has one final event at its end, and a consumer receives all of them.
+    EventLoss,
+    /// A consumer receives the events of a submitter in the order of the log.
+    EventOrder,
+    /// An event happened, and an id always has the same content.
+    EventUntrue,
 }
 
 impl Rule {
-    pub const ALL: [Rule; 18] = [
+    pub const ALL: [Rule; 23] = [
         Rule::Duplicate,
         Rule::Gap,
         Rule::Loss,
@@ -161,6 +220,11 @@ impl Rule {
         Rule::Unrequested,
         Rule::FalseAlarm,
         Rule::Panic,
+        Rule::UpgradeStep,
+        Rule::V1Field,
+        Rule::EventLoss,
+        Rule::EventOrder,
+        Rule::EventUntrue,
     ];
 
     /// Label in the report.
@@ -184,6 +248,11 @@ impl Rule {
             Rule::Unrequested => "unrequested: on chain without a request",
             Rule::FalseAlarm => "false alarm: PROTECT without external use",
             Rule::Panic => "panic",
+            Rule::UpgradeStep => "upgrade: a step or a phase without effect",
+            Rule::V1Field => "v1 answer without a required field",
+            Rule::EventLoss => "event loss: not recorded or not received",
+            Rule::EventOrder => "event order: not that of the log",
+            Rule::EventUntrue => "event untrue: did not happen",
         }
     }
 }

@@ -35,6 +35,15 @@ pub(crate) const MOST_VALUE: u64 = 9;
 /// Address of a contract that always reverts.
 pub(crate) const TRAP: &str = "0x00000000000000000000000000000000000dead0";
 
+/// Operations of `openapi.yaml`.
+const CREATE: &str = "POST /api/v1/tx";
+const GET: &str = "GET /api/v1/tx/{txId}";
+const BY_REQUEST: &str = "GET /api/v1/tx/by-request";
+const CANCEL: &str = "POST /api/v1/tx/{txId}/cancel";
+const SPEED_UP: &str = "POST /api/v1/tx/{txId}/speed-up";
+/// How often a client polls by `requestId` instead of by `txId`.
+const BY_REQUEST_EVERY: u32 = 4;
+
 /// Status, `txId` and error code of a response.
 type Reply = (u16, Option<String>, Option<String>);
 
@@ -69,6 +78,7 @@ pub(crate) struct Client<'a> {
     http: reqwest::Client,
     rng: StdRng,
     unfinished: VecDeque<Pending>,
+    polls: u32,
     /// Whether its submitter has a policy.
     with_policy: bool,
 }
@@ -80,7 +90,7 @@ impl<'a> Client<'a> {
         let seed = run.options.seed ^ ((submitter as u64 + 1) << 32) ^ ((number as u64 + 1) << 16);
         let with_policy = run.options.with_policy() == Some(submitter);
         let (submitter, rng) = (run.stack.submitter(submitter), StdRng::seed_from_u64(seed));
-        Client { run, submitter, name, http, rng, unfinished: VecDeque::new(), with_policy }
+        Client { run, submitter, name, http, rng, unfinished: VecDeque::new(), polls: 0, with_policy }
     }
 
     /// Sends requests until `stop_requests`, then polls the unfinished ones.
@@ -190,7 +200,8 @@ impl<'a> Client<'a> {
             forbidden: self.with_policy && (payload["to"] == TRAP || value > MOST_VALUE),
         };
         history.record(Event::Submit { op, request: request.clone(), submitter, api, traits });
-        let answered = self.ask(self.http.post(format!("{}/api/v1/tx", self.run.apis[api].url())).json(body));
+        let url = format!("{}/api/v1/tx", self.run.apis[api].url());
+        let answered = self.ask(CREATE, self.http.post(url).json(body));
         match answered.await {
             Ok((status, answer)) => {
                 let text = |name: &str| answer[name].as_str().map(str::to_owned);
@@ -211,11 +222,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> reqwest::Result<(u16, Value)> {
+    async fn ask(&self, operation: &str, request: reqwest::RequestBuilder) -> reqwest::Result<(u16, Value)> {
         let response = request.send().await?;
         let status = response.status().as_u16();
         let body = response.bytes().await?;
-        Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+        let answer = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        self.run.check_fields(operation, status, &answer);
+        Ok((status, answer))
     }
 
     /// Sends another payload with a used `requestId`; the API must reject it.
@@ -223,7 +236,7 @@ impl<'a> Client<'a> {
         let mut other = body.clone();
         other["payload"]["value"] = json!("2");
         let url = format!("{}/api/v1/tx", self.run.apis[self.api()].url());
-        if let Ok((status, _)) = self.ask(self.http.post(url).json(&other)).await {
+        if let Ok((status, _)) = self.ask(CREATE, self.http.post(url).json(&other)).await {
             self.run.history.record(Event::ReusedId { request: request.to_owned(), status });
         }
     }
@@ -233,7 +246,7 @@ impl<'a> Client<'a> {
         tokio::time::sleep(MAX_ACTION_DELAY.mul_f64(self.rng.random())).await;
         self.run.history.record(Event::CancelRequested { request: request.to_owned() });
         let url = format!("{}/api/v1/tx/{tx_id}/cancel?wait=1s", self.run.apis[self.api()].url());
-        if let Ok((status, _)) = self.ask(self.http.post(url).json(&json!({}))).await {
+        if let Ok((status, _)) = self.ask(CANCEL, self.http.post(url).json(&json!({}))).await {
             self.run.history.record(Event::Cancel { request: request.to_owned(), status });
         }
     }
@@ -244,7 +257,7 @@ impl<'a> Client<'a> {
             tokio::time::sleep(MAX_ACTION_DELAY.mul_f64(self.rng.random())).await;
             let url = format!("{}/api/v1/tx/{tx_id}/speed-up?wait=1s", self.run.apis[self.api()].url());
             let speed_up = self.http.post(url).bearer_auth(ADMIN_TOKEN).json(&json!({ "reason": "chaos" }));
-            if let Ok((status, _)) = self.ask(speed_up).await {
+            if let Ok((status, _)) = self.ask(SPEED_UP, speed_up).await {
                 self.run.history.record(Event::SpeedUp { request: request.to_owned(), status });
             }
         }
@@ -254,16 +267,29 @@ impl<'a> Client<'a> {
     async fn look(&mut self) {
         let api = self.api();
         let Some(oldest) = self.unfinished.front() else { return };
-        let url = format!("{}/api/v1/tx/{}", self.run.apis[api].url(), oldest.tx_id);
-        if let Ok((200, answer)) = self.ask(self.http.get(url)).await
-            && let Some(state) = answer["state"].as_str()
-        {
-            let (request, tx_id) = (oldest.request.clone(), oldest.tx_id.clone());
-            self.run.history.record(Event::StateSeen { request, tx_id, state: state.to_owned() });
-            if FINAL.contains(&state) {
-                self.unfinished.pop_front();
-                return;
+        let url = format!("{}/api/v1/tx", self.run.apis[api].url());
+        self.polls += 1;
+        let answered = if self.polls.is_multiple_of(BY_REQUEST_EVERY) {
+            let (submitter, request) = (self.submitter.text(), &oldest.request);
+            let url = format!("{url}/by-request?submitter={submitter}&requestId={request}");
+            self.ask(BY_REQUEST, self.http.get(url)).await
+        } else {
+            self.ask(GET, self.http.get(format!("{url}/{}", oldest.tx_id))).await
+        };
+        let request = oldest.request.clone();
+        match answered {
+            Ok((200, answer)) => {
+                let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+                let (tx_id, state) = (text("txId"), text("state"));
+                let is_final = FINAL.contains(&state.as_str());
+                self.run.history.record(Event::StateSeen { request, tx_id, state });
+                if is_final {
+                    self.unfinished.pop_front();
+                    return;
+                }
             }
+            Ok((404, _)) => self.run.history.record(Event::NotFound { request }),
+            _ => {}
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -9,12 +9,13 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::ChaosRun;
-use super::checker::{Attempt, Evidence, Intent, Mined};
+use super::checker::{Attempt, EventEvidence, Evidence, Intent, LoggedEvent, Mined, UpgradeEvidence};
+use super::consumer::Received;
 use super::faults::calls_invalid;
 use super::supervisor::ProcessSlot;
 
 /// Collects everything after all processes have ended.
-pub(crate) async fn gather(run: &ChaosRun) -> Evidence {
+pub(crate) async fn gather(run: &ChaosRun, received: Option<Received>) -> Evidence {
     let submitters: Vec<String> = run.stack.submitters().iter().map(|one| one.text()).collect();
     let db = run.stack.db();
     let shared = run.options.shared().map(|index| run.stack.submitter(index).text());
@@ -35,6 +36,11 @@ pub(crate) async fn gather(run: &ChaosRun) -> Evidence {
         samples: run.sampler.samples(),
         protected: protected(db).await.expect("the database answers"),
         panics: panics(run),
+        upgrade: upgrade(run),
+        events: match received {
+            Some(received) => Some(events(db, received).await.expect("the database answers")),
+            None => None,
+        },
         submitters,
     }
 }
@@ -97,6 +103,35 @@ async fn attempts(db: &PgPool) -> sqlx::Result<Vec<Attempt>> {
         ordinal: u64::from(ordinal.unsigned_abs()),
     };
     Ok(rows.into_iter().map(attempt).collect())
+}
+
+type RawEvent = (i64, String, String, Option<String>, String, Option<String>);
+
+async fn events(db: &PgPool, received: Received) -> sqlx::Result<EventEvidence> {
+    let rows: Vec<RawEvent> = sqlx::query_as(
+        "SELECT position, id::TEXT, submitter, tx_id::TEXT, kind, data ->> 'txHash'
+         FROM v_event
+         WHERE position IS NOT NULL
+         ORDER BY position",
+    )
+    .fetch_all(db)
+    .await?;
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox_event").fetch_one(db).await?;
+    let event = |(position, id, submitter, tx_id, kind, tx_hash): RawEvent| LoggedEvent {
+        position,
+        id,
+        submitter,
+        tx_id,
+        kind,
+        tx_hash,
+    };
+    let logged = rows.into_iter().map(event).collect();
+    Ok(EventEvidence {
+        logged,
+        received: received.events,
+        left: left.unsigned_abs(),
+        resets: received.resets,
+    })
 }
 
 async fn claims(db: &PgPool) -> sqlx::Result<u64> {
@@ -171,9 +206,18 @@ fn panics(run: &ChaosRun) -> Vec<String> {
     found
 }
 
+fn upgrade(run: &ChaosRun) -> Option<UpgradeEvidence> {
+    let upgrade = run.options.upgrade.as_ref()?;
+    let services = run.stack.services();
+    let previous = services.iter().filter(|service| service.program() == upgrade.previous).count();
+    let checked = run.v1_fields.as_ref()?.checked();
+    let started = (previous, services.len() - previous);
+    Some(UpgradeEvidence { processes: run.slots().len(), started, checked })
+}
+
 /// Submitters with a `submitter.protected` event.
 async fn protected(db: &PgPool) -> sqlx::Result<Vec<String>> {
-    let query = "SELECT DISTINCT '0x' || encode(submitter, 'hex') FROM outbox_event WHERE kind = 'submitter.protected'";
+    let query = "SELECT DISTINCT submitter FROM v_event WHERE kind = 'submitter.protected'";
     sqlx::query_scalar(query).fetch_all(db).await
 }
 
@@ -195,7 +239,7 @@ pub(crate) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
     sqlx::query_as(
         "WITH last_event AS (
              SELECT DISTINCT ON (e.submitter, e.tx_id, f.family) e.submitter, e.tx_id, e.kind
-             FROM outbox_event e
+             FROM v_event e
              JOIN (VALUES ('submitter.protected', 'key'), ('submitter.released', 'key'),
                           ('submitter.suspect', 'doubt'), ('submitter.suspect_cleared', 'doubt'),
                           ('submitter.blocked', 'block'), ('submitter.unblocked', 'block'),
@@ -203,9 +247,9 @@ pub(crate) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
                   ) f (kind, family) ON f.kind = e.kind
              WHERE e.tx_id IS NULL OR EXISTS (
                  SELECT FROM managed_tx t WHERE t.tx_id = e.tx_id AND t.finished_at IS NULL)
-             ORDER BY e.submitter, e.tx_id, f.family, e.event_id DESC),
+             ORDER BY e.submitter, e.tx_id, f.family, e.position DESC NULLS FIRST, e.event_id DESC),
          alarms AS (
-             SELECT submitter, array_agg(DISTINCT kind) AS events
+             SELECT submitter AS address, array_agg(DISTINCT kind) AS events
              FROM last_event
              WHERE kind IN ('submitter.protected', 'submitter.suspect', 'submitter.blocked', 'tx.stuck')
              GROUP BY submitter)
@@ -218,7 +262,7 @@ pub(crate) async fn visible(db: &PgPool) -> sqlx::Result<Vec<Visible>> {
                 coalesce(max(a.events), '{}') AS events
          FROM submitter s
          LEFT JOIN submitter_lease l USING (chain_id, submitter)
-         LEFT JOIN alarms a USING (submitter)
+         LEFT JOIN alarms a ON a.address = '0x' || encode(s.submitter, 'hex')
          LEFT JOIN managed_tx t USING (chain_id, submitter)
          GROUP BY s.submitter",
     )

@@ -9,6 +9,8 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 
 use super::schedule::{Kind, Operation};
+use super::supervisor::Signal;
+use super::upgrade::phases::Phase;
 
 /// Properties of a request that can justify a failed or cancelled end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -35,6 +37,25 @@ pub enum ReservationPlan {
     Abandon,
 }
 
+/// Of a roll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// To this version.
+    Forward,
+    /// To the previous version.
+    Back,
+}
+
+impl Direction {
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Back => "back",
+        }
+    }
+}
+
 /// One event. `request` is the `requestId`, `op` identifies one try to submit it.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -55,6 +76,8 @@ pub enum Event {
     SpeedUp { request: String, status: u16 },
     /// A client read this state from the API.
     StateSeen { request: String, tx_id: String, state: String },
+    /// The API did not find an accepted request, by its `txId` or its `requestId`.
+    NotFound { request: String },
     /// The key of a submitter is used outside of Gapless. Recorded before the transaction is sent.
     Outside { submitter: String, nonce: u64, hash: String },
     /// An operator requested `release` or `adopt`; the result.
@@ -67,6 +90,12 @@ pub enum Event {
     Operation { kind: Operation, what: String, lasted_ms: u128 },
     /// A fault has ended.
     Fault { kind: Kind, what: String, lasted_ms: u128 },
+    /// A phase of an upgrade run begins.
+    Phase { phase: Phase },
+    /// This version has migrated the schema.
+    Migrated { added: i64, tries: u32, lasted_ms: u128 },
+    /// A process was replaced by one of the other version. `started`: within the time limit.
+    Rolled { process: String, direction: Direction, signal: Signal, started: bool, lasted_ms: u128 },
 }
 
 /// An event and its time since the start of the run.
@@ -114,6 +143,16 @@ impl History {
         let mut journal = self.journal();
         journal.next_op += 1;
         journal.next_op
+    }
+
+    /// Number of entries so far.
+    pub(crate) fn len(&self) -> usize {
+        self.journal().entries.len()
+    }
+
+    /// The entries after the first `skipped`.
+    pub(crate) fn since(&self, skipped: usize) -> Vec<Entry> {
+        self.journal().entries[skipped..].to_vec()
     }
 
     /// All entries so far.

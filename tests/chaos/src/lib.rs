@@ -3,22 +3,26 @@
 //! `schedule` plans faults and operations, `faults` injects them, `operations` and `operator` simulate users and
 //! operators, `clients` send requests, `sampler` samples every submitter, `history` records events, `evidence`
 //! collects the final data, `checker` evaluates it, `report` prints the result. Runs with faulty workers
-//! (`reference_worker`) are the negative controls of the checker. See docs/internals/reliability.md.
+//! (`reference_worker`) are the negative controls of the checker. In an upgrade run, `upgrade` replaces the processes by
+//! those of another version, and `v1_fields` checks the answers. See docs/internals/reliability.md.
 
 pub mod checker;
 mod clients;
+mod consumer;
 mod evidence;
 mod faults;
 mod history;
 mod operations;
 mod operator;
+mod options;
 pub mod reference_worker;
 mod report;
 mod sampler;
 mod schedule;
 mod supervisor;
+mod upgrade;
+mod v1_fields;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,12 +39,13 @@ use self::checker::check;
 use self::clients::Client;
 use self::history::History;
 use self::operations::SecondSender;
-use self::reference_worker::FenceStrategy;
+pub use self::options::{ConsumerCursor, Options, Upgrade};
 pub use self::report::Outcome;
 use self::sampler::Sampler;
 pub use self::schedule::{Kind, Operation, PER_HOUR};
 pub use self::supervisor::Crew;
 use self::supervisor::ProcessSlot;
+use self::v1_fields::V1Fields;
 
 /// Seconds between blocks.
 const BLOCK_TIME: Duration = Duration::from_millis(250);
@@ -50,102 +55,6 @@ const CHAIN_STALL: Duration = Duration::from_secs(20);
 const MAX_FEE: &str = "500000000000";
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-
-/// Parameters of a run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Path of the binary `gapless-stack`.
-    pub program: PathBuf,
-    pub seed: u64,
-    /// Duration of fault injection.
-    pub length: Duration,
-    /// Faults of each kind per hour.
-    pub per_hour: u64,
-    pub crew: Crew,
-    pub apis: usize,
-    pub workers: usize,
-    pub submitters: usize,
-    /// Clients per submitter.
-    pub clients: usize,
-    /// Average pause between two requests of a client.
-    pub think: Duration,
-    /// Mix in requests that revert, are cancelled, are sped up or have a deadline, and run operations.
-    pub varied: bool,
-    /// `confirmations.required`. Reorgs are always shallower.
-    pub required: u64,
-    pub lease: Duration,
-    /// `nonce.max_in_flight`.
-    pub window: u32,
-    /// Configuration keys for every process. They override the fields above.
-    pub settings: Vec<(String, Value)>,
-    /// Time limit for all transactions to become final after the last fault.
-    pub settle: Duration,
-    /// Keep history, configuration and logs even if the run passes.
-    pub keep: bool,
-    /// Cancelling it stops fault injection and ends the run early.
-    pub stop_faults: CancellationToken,
-    /// Receives progress lines.
-    pub on_progress: fn(&str),
-}
-
-impl Options {
-    /// The defaults of `make chaos`.
-    pub fn new(program: PathBuf, seed: u64, length: Duration) -> Options {
-        Options {
-            program,
-            seed,
-            length,
-            per_hour: PER_HOUR,
-            crew: Crew::Product,
-            apis: 2,
-            workers: 3,
-            submitters: 8,
-            clients: 2,
-            think: Duration::from_millis(800),
-            varied: true,
-            required: 6,
-            lease: Duration::from_secs(2),
-            window: 4,
-            settings: Vec::new(),
-            settle: Duration::from_secs(180),
-            keep: false,
-            stop_faults: CancellationToken::new(),
-            on_progress: |_| {},
-        }
-    }
-
-    /// Index of the submitter whose key is shared with a second sender, if any.
-    fn shared(&self) -> Option<usize> {
-        self.has_roles().then(|| self.submitters - 2)
-    }
-
-    /// Index of the submitter with a policy, if any.
-    fn with_policy(&self) -> Option<usize> {
-        self.has_roles().then(|| self.submitters - 1)
-    }
-
-    fn has_roles(&self) -> bool {
-        self.crew == Crew::Product && self.varied && self.submitters >= 4
-    }
-
-    /// A short run with the reference worker. Faulty strategies leave requests that never become final, so the settle
-    /// limit is short for them.
-    pub fn control(program: PathBuf, seed: u64, strategy: FenceStrategy) -> Options {
-        let settle = Duration::from_secs(if strategy == FenceStrategy::LockThenWrite { 120 } else { 5 });
-        Options {
-            crew: Crew::Reference(strategy),
-            submitters: 4,
-            clients: 1,
-            think: Duration::from_millis(200),
-            varied: false,
-            required: 3,
-            lease: Duration::from_secs(1),
-            window: 1,
-            settle,
-            ..Options::new(program, seed, Duration::from_secs(12))
-        }
-    }
-}
 
 /// State of one chaos run.
 #[derive(Debug)]
@@ -157,6 +66,8 @@ struct ChaosRun {
     history: History,
     sampler: Sampler,
     second_sender: SecondSender,
+    /// Of upgrade runs.
+    v1_fields: Option<V1Fields>,
     begun: Instant,
     /// Cancelled when fault injection ends.
     stop_faults: CancellationToken,
@@ -186,19 +97,23 @@ impl ChaosRun {
         if let Crew::Reference(_) = options.crew {
             reference_worker::prepare(&stack).await;
         }
+        if options.consumer == ConsumerCursor::OutboxId {
+            consumer::copy_outbox(&stack).await;
+        }
         // State that is set directly must be deeper than any reorg.
         stack.anvil().rpc("anvil_setCode", json!([clients::TRAP, "0x60006000fd"])).await;
         stack.anvil().mine(options.required + 2).await;
         let (mut apis, mut workers) = (Vec::new(), Vec::new());
         for index in 0..options.apis {
-            apis.push(ProcessSlot::api(&stack, index).await);
+            apis.push(ProcessSlot::api(&stack, options.first(), index).await);
         }
         for index in 0..options.workers {
             let settings = roles(&options, &stack);
-            workers.push(ProcessSlot::worker(&stack, options.crew, index, settings).await);
+            workers.push(ProcessSlot::worker(&stack, options.first(), index, settings).await);
         }
         let history = History::begin(&stack.dir().join("history.jsonl"));
         let sampler = Sampler::default();
+        let v1_fields = options.upgrade.as_ref().map(|upgrade| V1Fields::of_document(&upgrade.openapi));
         let (stop_faults, token) = (options.stop_faults.clone(), CancellationToken::new);
         let (stop_requests, abandon) = (token(), token());
         let (database_faults, node_faults, chain) = (Mutex::new(()), Mutex::new(()), Mutex::new(()));
@@ -211,6 +126,7 @@ impl ChaosRun {
             history,
             sampler,
             second_sender: SecondSender::default(),
+            v1_fields,
             begun,
             stop_faults,
             stop_requests,
@@ -224,6 +140,13 @@ impl ChaosRun {
         }
         run.begun = Instant::now();
         run
+    }
+
+    /// Checks an answer of the v1 API, for example to `GET /api/v1/tx/{txId}`. Does nothing unless this is an upgrade run.
+    fn check_fields(&self, operation: &str, status: u16, answer: &Value) {
+        if let Some(fields) = &self.v1_fields {
+            fields.check(operation, status, answer);
+        }
     }
 
     fn slots(&self) -> Vec<&ProcessSlot> {
@@ -294,6 +217,7 @@ async fn build(options: &Options) -> Stack {
     let seconds = |length: Duration| format!("{}ms", length.as_millis());
     let stack = StackBuilder::new(program)
         .own_postgres()
+        .migrated_by(options.upgrade.as_ref().map(|upgrade| upgrade.previous.clone()))
         .submitters(options.submitters)
         .window(options.window)
         .confirmations(options.required)
@@ -321,6 +245,10 @@ pub async fn run(options: Options) -> Outcome {
         let run = Arc::clone(&run);
         clients.spawn(async move { Client::new(&run, submitter, number).work().await });
     }
+    let consumer = run.options.records_events().then(|| {
+        let run = Arc::clone(&run);
+        tokio::spawn(async move { consumer::follow(&run).await })
+    });
     let slots = run.slots();
     let settled = tokio::select! {
         settled = inject_faults(&run, &mut clients) => settled,
@@ -334,10 +262,14 @@ pub async fn run(options: Options) -> Outcome {
     };
     run.abandon.cancel();
     join_all_tasks(&mut clients).await;
+    let received = match consumer {
+        Some(consumer) => Some(consumer.await.expect("the consumer does not panic")),
+        None => None,
+    };
     for slot in run.slots() {
         slot.close().await;
     }
-    let evidence = evidence::gather(&run).await;
+    let evidence = evidence::gather(&run, received).await;
     let run = Arc::into_inner(run).expect("every client has ended");
     let audit = match run.options.crew {
         Crew::Product => Some(run.stack.verify().await),
@@ -366,11 +298,11 @@ async fn chain_failure(run: &ChaosRun) -> String {
     }
 }
 
-/// Injects all planned faults and operations, ends all faults, and waits. Returns the time until everything was final.
+/// Injects all planned faults and operations, rolls to another version if that is planned, ends all faults, and waits. Returns the time until everything was final.
 async fn inject_faults(run: &ChaosRun, clients: &mut JoinSet<()>) -> Option<Duration> {
     let faults = join_all(Kind::ALL.map(|kind| faults::carry_out(run, kind)));
     let operations = join_all(Operation::ALL.map(|kind| operations::carry_out(run, kind)));
-    tokio::join!(faults, operations);
+    tokio::join!(faults, operations, upgrade::carry_out(run));
     run.restore();
     run.stop_requests.cancel();
     settle(run, clients).await

@@ -1,12 +1,13 @@
 //! `gapless-chaos`: a chaos run. The last line is the summary; the exit code is 1 if a rule was violated.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
 use gapless_chaos::reference_worker::FenceStrategy;
-use gapless_chaos::{Crew, Options, PER_HOUR, run};
+use gapless_chaos::{Crew, Options, PER_HOUR, Upgrade, run};
 use gapless_cli::output::{line, say};
 use serde_json::Value;
 
@@ -33,6 +34,13 @@ struct Args {
     /// Negative control with the reference worker: lock-then-write (correct), exists, send-first or unchecked (faulty)
     #[arg(long)]
     control: Option<FenceStrategy>,
+    /// Upgrade run: `gapless-stack` of the previous release, from which the run rolls to this version, back, and forward
+    /// again. With --control, workers with a correct fence are rolled to the reference worker
+    #[arg(long, value_name = "PROGRAM", requires = "previous_openapi")]
+    previous: Option<PathBuf>,
+    /// openapi.yaml of the previous release; answers of the API must have the fields that it requires
+    #[arg(long, value_name = "FILE", requires = "previous")]
+    previous_openapi: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -48,6 +56,9 @@ async fn main() -> Result<ExitCode> {
         None => Options::new(program, seed, FIVE_MINUTES),
         Some(strategy) => Options::control(program, seed, strategy),
     };
+    if let Some((previous, openapi)) = args.previous.zip(args.previous_openapi) {
+        options.upgrade(Upgrade::new(previous, openapi));
+    }
     options.length = args.seconds.map_or(options.length, Duration::from_secs);
     options.per_hour = args.per_hour;
     options.settings = args.settings;

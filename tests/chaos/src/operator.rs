@@ -59,7 +59,10 @@ pub(crate) async fn watch_and_act(run: &ChaosRun) {
 /// Addresses and states.
 async fn look(run: &ChaosRun, http: &reqwest::Client, api: usize) -> Option<Vec<(String, String)>> {
     let url = format!("{}/api/v1/submitters", run.apis[api].url());
-    let answer: Value = http.get(url).send().await.ok()?.json().await.ok()?;
+    let response = http.get(url).send().await.ok()?;
+    let status = response.status().as_u16();
+    let answer: Value = response.json().await.ok()?;
+    run.check_fields("GET /api/v1/submitters", status, &answer);
     let item =
         |item: &Value| Some((item["address"].as_str()?.to_lowercase(), item["state"].as_str()?.to_owned()));
     answer["items"].as_array()?.iter().map(item).collect()
@@ -94,7 +97,8 @@ async fn by_api(
     match request.send().await {
         Ok(answer) => {
             let status = answer.status().as_u16();
-            let body: Value = answer.json().await.unwrap_or_default();
+            let Ok(body) = answer.json::<Value>().await else { return format!("{status}, no body") };
+            run.check_fields(&format!("POST /api/v1/submitters/{{address}}/{action}"), status, &body);
             let detail = body["outcome"].as_str().or(body["detail"].as_str()).unwrap_or_default();
             format!("{status} {detail}")
         }
@@ -109,7 +113,7 @@ async fn by_command_line(
     action: &str,
     named: Option<&(String, u64)>,
 ) -> String {
-    let mut command = tokio::process::Command::new(run.stack.program());
+    let mut command = tokio::process::Command::new(run.apis[api].program());
     command.args(["cli", action, address, "--reason", "chaos"]);
     if let Some((hash, block)) = named {
         command.args(["--taken-by", hash, "--block", &block.to_string()]);

@@ -8,8 +8,9 @@ use gapless_testkit::AuditResult;
 
 use super::ChaosRun;
 use super::checker::{Evidence, Rule, Violation, longest_stall};
-use super::history::{Entry, Event};
+use super::history::{Direction, Entry, Event};
 use super::schedule::{Kind, Operation};
+use super::upgrade::phases::{PhaseCount, count, rolled};
 
 /// Number of violations printed in full.
 const SHOWN: usize = 20;
@@ -27,6 +28,8 @@ pub struct Outcome {
     pub samples: usize,
     /// Time from the last fault until everything was final. `None`: limit exceeded.
     pub settled: Option<Duration>,
+    /// Phases of an upgrade run, in order.
+    pub phases: Vec<PhaseCount>,
     /// Result of `gapless verify`; `None` for the reference worker.
     pub audit: Option<AuditResult>,
     /// The printed table.
@@ -55,8 +58,9 @@ impl Outcome {
             None => format!("not settled {:?} after the last fault", run.options.settle),
         };
         let early = if run.stop_faults.is_cancelled() { " (ended early)" } else { "" };
+        let name = if run.options.upgrade.is_some() { "upgrade" } else { "chaos" };
         let summary = format!(
-            "chaos: seed {}, {} s{early}, {requests} requests, {sum} faults, {done} operations, {} violations, {end}",
+            "{name}: seed {}, {} s{early}, {requests} requests, {sum} faults, {done} operations, {} violations, {end}",
             run.options.seed,
             run.options.length.as_secs(),
             violations.len()
@@ -72,6 +76,7 @@ impl Outcome {
             requests,
             samples,
             settled,
+            phases: count(&evidence.history),
             audit,
             table,
             summary,
@@ -144,6 +149,35 @@ fn displaced(evidence: &Evidence) -> usize {
         evidence.attempts.iter().map(|attempt| (attempt.tx_id.as_str(), attempt.nonce)).collect();
     let intents: BTreeSet<&str> = given.iter().map(|(tx_id, _)| *tx_id).collect();
     given.len() - intents.len()
+}
+
+/// The part of the table about an upgrade; empty for other runs.
+fn upgrade_rows(evidence: &Evidence) -> Vec<(String, String)> {
+    let Some(upgrade) = &evidence.upgrade else { return Vec::new() };
+    let history = &evidence.history;
+    let migrated = history.iter().find_map(|entry| match entry.event {
+        Event::Migrated { added, tries, .. } => Some(format!("{added} / {tries}")),
+        _ => None,
+    });
+    let (forward, back) = (rolled(history, Direction::Forward), rolled(history, Direction::Back));
+    let late = |entry: &&Entry| matches!(entry.event, Event::Rolled { started: false, .. });
+    let late = history.iter().filter(late).count();
+    let (previous, present) = upgrade.started;
+    let mut rows = vec![
+        ("upgrade: migrations added / tries".to_owned(), migrated.unwrap_or_else(|| "none".to_owned())),
+        ("  processes rolled forward / back".to_owned(), format!("{forward} / {back}")),
+        ("  of them not started within 10 s".to_owned(), late.to_string()),
+        ("  processes started, previous / this".to_owned(), format!("{previous} / {present}")),
+        ("  v1 answers checked".to_owned(), upgrade.checked.answers.values().sum::<usize>().to_string()),
+    ];
+    let phases = count(history);
+    rows.push(("phases, with accepted / finished / faults".to_owned(), phases.len().to_string()));
+    let phase = |one: PhaseCount| {
+        let counts = format!("{} / {} / {}", one.accepted, one.finished, one.faults);
+        (format!("  {}", one.phase.label()), counts)
+    };
+    rows.extend(phases.into_iter().map(phase));
+    rows
 }
 
 /// A progress line.
@@ -219,6 +253,8 @@ fn table(
         "  operator: release / adopt / adopt with takenBy",
         format!("{} / {} / {}", requested("release"), requested("adopt"), requested("adopt with takenBy")),
     ));
+    let upgrade_rows = upgrade_rows(evidence);
+    rows.extend(upgrade_rows.iter().map(|(label, value)| (label.as_str(), value.clone())));
     rows.push(("violations", violations.len().to_string()));
     let rule_labels: Vec<(String, usize)> = Rule::ALL
         .into_iter()

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gapless_localnet::Port;
-use gapless_testkit::{Part, Proxy, Service, ServiceBuilder, Stack, TcpProxy};
+use gapless_testkit::{LIMIT, Part, Proxy, Service, ServiceBuilder, Stack, TcpProxy};
+use parking_lot::Mutex as StdMutex;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -15,6 +17,8 @@ use crate::reference_worker::{FENCE_STRATEGY_VAR, FenceStrategy};
 const CLOCK_VAR: &str = "GAPLESS_TEST_CLOCK";
 /// Time limit of a graceful shutdown; after it the process is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit of a start of another version. Under faults it may take longer.
+const START_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// Interval of the check for ended processes.
 const SUPERVISE_INTERVAL: Duration = Duration::from_millis(200);
@@ -28,16 +32,44 @@ pub enum Crew {
     Reference(FenceStrategy),
 }
 
+/// What the processes of a slot run. It changes in upgrade runs only.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// `gapless-stack`.
+    pub program: PathBuf,
+    pub crew: Crew,
+}
+
+/// How a process is ended for the start of another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Signal {
+    #[serde(rename = "SIGTERM")]
+    Term,
+    #[serde(rename = "SIGKILL")]
+    Kill,
+}
+
+impl Signal {
+    pub fn name(self) -> &'static str {
+        match self {
+            Signal::Term => "SIGTERM",
+            Signal::Kill => "SIGKILL",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Api,
-    Worker(Crew),
+    Worker,
 }
 
 #[derive(Debug)]
 pub(crate) struct ProcessSlot {
     role: Role,
     index: usize,
+    /// Of the next process.
+    version: StdMutex<Version>,
     pub database_proxy: TcpProxy,
     pub proxy: Proxy,
     /// A second node of the same chain; one worker has it.
@@ -52,24 +84,30 @@ pub(crate) struct ProcessSlot {
 }
 
 impl ProcessSlot {
-    pub(crate) async fn api(stack: &Stack, index: usize) -> ProcessSlot {
-        ProcessSlot::new(stack, Role::Api, index, Vec::new()).await
+    pub(crate) async fn api(stack: &Stack, version: Version, index: usize) -> ProcessSlot {
+        ProcessSlot::new(stack, Role::Api, version, index, Vec::new()).await
     }
 
     pub(crate) async fn worker(
         stack: &Stack,
-        crew: Crew,
+        version: Version,
         index: usize,
         settings: Vec<(String, Value)>,
     ) -> ProcessSlot {
-        ProcessSlot::new(stack, Role::Worker(crew), index, settings).await
+        ProcessSlot::new(stack, Role::Worker, version, index, settings).await
     }
 
-    async fn new(stack: &Stack, role: Role, index: usize, settings: Vec<(String, Value)>) -> ProcessSlot {
+    async fn new(
+        stack: &Stack,
+        role: Role,
+        version: Version,
+        index: usize,
+        settings: Vec<(String, Value)>,
+    ) -> ProcessSlot {
         let database_proxy = TcpProxy::start(stack.database_url()).await;
         let proxy = Proxy::start(stack.anvil().url()).await;
-        let second = match role {
-            Role::Worker(Crew::Product) if index == 0 => Some(Proxy::start(stack.anvil().url()).await),
+        let second = match (role, version.crew) {
+            (Role::Worker, Crew::Product) if index == 0 => Some(Proxy::start(stack.anvil().url()).await),
             _ => None,
         };
         let kind = if role == Role::Api { "api" } else { "worker" };
@@ -78,6 +116,7 @@ impl ProcessSlot {
         let slot = ProcessSlot {
             role,
             index,
+            version: StdMutex::new(version),
             database_proxy,
             proxy,
             second,
@@ -94,12 +133,21 @@ impl ProcessSlot {
     pub(crate) fn name(&self) -> String {
         match self.role {
             Role::Api => format!("API {}", self.index),
-            Role::Worker(_) => format!("worker {}", self.index),
+            Role::Worker => format!("worker {}", self.index),
         }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port.number())
+    }
+
+    fn version(&self) -> Version {
+        self.version.lock().clone()
+    }
+
+    /// The `gapless-stack` of the next process.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.version.lock().program.clone()
     }
 
     /// Metrics URL of the current worker process. `None`: a fault is acting on it.
@@ -119,15 +167,17 @@ impl ProcessSlot {
     }
 
     async fn start(&self, stack: &Stack) -> Service {
-        let builder = match self.role {
-            Role::Api => stack.api().set("api.bind", format!("127.0.0.1:{}", self.port.number())),
-            Role::Worker(Crew::Product) => stack.worker(),
-            Role::Worker(Crew::Reference(strategy)) => {
+        let version = self.version();
+        let builder = match (self.role, version.crew) {
+            (Role::Api, _) => stack.api().set("api.bind", format!("127.0.0.1:{}", self.port.number())),
+            (Role::Worker, Crew::Product) => stack.worker(),
+            (Role::Worker, Crew::Reference(strategy)) => {
                 ServiceBuilder::new(stack, Part::ReferenceWorker).env(FENCE_STRATEGY_VAR, strategy.name())
             }
         };
         let clock = self.clock.to_str().expect("a UTF-8 path").to_owned();
         let builder = builder
+            .program(&version.program)
             .rpc(&self.proxies().map(Proxy::url).collect::<Vec<_>>())
             .via(&self.database_proxy)
             .env(CLOCK_VAR, &clock);
@@ -141,8 +191,8 @@ impl ProcessSlot {
     pub(crate) async fn open(&self, stack: &Stack) {
         let mut process = self.process.lock().await;
         let service = self.start(stack).await;
-        let started = if self.role == Role::Api { "the API is listening" } else { "worker started" };
-        service.wait_for_log(started).await;
+        let started = wait_started(&service, LIMIT).await;
+        assert!(started, "{} did not start:\n{}", self.name(), service.log());
         *process = Some(service);
     }
 
@@ -176,6 +226,24 @@ impl ProcessSlot {
         in_time
     }
 
+    /// Ends the process and starts one of another version. Returns whether that has started within the time limit; if not,
+    /// the supervisor goes on with the same version.
+    pub(crate) async fn roll_to(&self, stack: &Stack, version: Version, signal: Signal) -> bool {
+        let mut process = self.process.lock().await;
+        match (process.as_ref(), signal) {
+            (Some(process), Signal::Term) => {
+                stop(process).await;
+            }
+            (Some(process), Signal::Kill) => process.kill9(),
+            (None, _) => {}
+        }
+        *self.version.lock() = version;
+        let service = self.start(stack).await;
+        let started = wait_started(&service, START_LIMIT).await;
+        *process = Some(service);
+        started
+    }
+
     /// Starts a new process if the current one has exited.
     async fn restart_if_ended(&self, stack: &Stack) {
         // The holder of the lock starts the next process itself.
@@ -205,6 +273,17 @@ async fn stop(process: &Service) -> bool {
         process.kill9();
     }
     in_time
+}
+
+/// Waits for the end of the start, or of the process.
+async fn wait_started(process: &Service, limit: Duration) -> bool {
+    let waited = async {
+        while process.is_running() && !process.has_started() {
+            tokio::time::sleep(POLL).await;
+        }
+        process.has_started()
+    };
+    tokio::time::timeout(limit, waited).await.unwrap_or(false)
 }
 
 /// Restarts ended processes of these slots, forever.

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use gapless_config::{ChainConfig, Config, Secret};
 use gapless_store::notifier::Notifier;
-use gapless_store::{Channel, Store, Timeouts};
+use gapless_store::{Channel, Contract, Store, Timeouts};
 use gapless_testkit::servers;
 use sqlx::postgres::PgPoolOptions;
 
@@ -311,7 +311,7 @@ async fn one(context: &ThreadContext, seed: u64, watchdog: &Watchdog) -> (Vec<St
 
 async fn prepare(url: &str, sabotage: Sabotage) {
     let store = Store::new(&Secret::new(url), "simulation", 1, Timeouts::default()).unwrap();
-    store.migrate().await.unwrap();
+    store.migrate(Contract::Later).await.unwrap();
     store.close().await;
     let db = PgPoolOptions::new().max_connections(1).connect(url).await.unwrap();
     // Durability is not needed here.

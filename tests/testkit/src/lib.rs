@@ -9,8 +9,11 @@
 
 mod authority;
 mod client;
+#[cfg(feature = "cloud-keys")]
 pub mod cloud;
+mod collector;
 mod database_clock;
+mod event_stream;
 mod eventually;
 mod grep;
 mod ha_pair;
@@ -21,6 +24,7 @@ mod policy;
 mod pooler;
 mod proxy;
 mod python;
+mod recording;
 mod reservation_clients;
 mod rows;
 mod schemathesis;
@@ -33,10 +37,13 @@ mod switch;
 mod tcp_proxy;
 mod terminator;
 mod tls_postgres;
+mod trace_picture;
 
 pub use authority::{Authority, Identity};
 pub use client::{Answer, Client};
+pub use collector::{Collector, ExportedSpan};
 pub use database_clock::{ClockedPostgres, DatabaseClock};
+pub use event_stream::{EventStream, Message};
 pub use eventually::{LIMIT, eventually, eventually_within};
 pub use gapless_domain::{Address, H256, TxId, TxState, U256};
 pub use gapless_localnet::Mining;
@@ -47,6 +54,7 @@ pub use nodes::{NodeKind, NodeOptions};
 pub use policy::{Permitted, PolicyRow};
 pub use pooler::{Mode, Pooler, Unknown};
 pub use proxy::{Fault, PENDING_COUNT, Proxy, Refused, SendsOf, Sent};
+pub use recording::Recording;
 pub use reservation_clients::{ReservationClient, ReservationRow};
 pub use rows::{AttemptRow, CursorRow, LeaseRow, TxRow};
 pub use schemathesis::Schemathesis;
@@ -58,3 +66,4 @@ pub use switch::Switch;
 pub use tcp_proxy::{Outage, TcpProxy};
 pub use terminator::Terminator;
 pub use tls_postgres::{CERTIFIED, TlsPostgres};
+pub use trace_picture::trace_picture;

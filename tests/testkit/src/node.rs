@@ -77,9 +77,15 @@ impl Node {
         self.chain_id
     }
 
+    /// Anvil's state; written when it stops gracefully.
+    pub(crate) fn state_file(&self) -> &Path {
+        &self.state
+    }
+
     /// One call; panics on an error response.
     pub async fn rpc(&self, method: &str, params: Value) -> Value {
-        self.try_rpc(method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
+        let answer = self.try_rpc(method, params).await;
+        answer.unwrap_or_else(|error| panic!("{method}: {error}\nlog of the node:\n{}", self.log_tail()))
     }
 
     /// One call; an error response is an `Err`.

@@ -1,8 +1,10 @@
 //! A minimal HTTP server implementation for fake services.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 pub(crate) struct Request {
     /// Method and path: `POST /sign`.
@@ -21,6 +23,33 @@ impl Request {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
+}
+
+/// A service that answers every request with a status and a JSON body. Returns its URL; it runs until the process ends.
+pub(crate) async fn serve<S, F>(
+    service: Arc<S>,
+    respond: impl Fn(Arc<S>, Request) -> F + Copy + Send + 'static,
+) -> String
+where
+    S: Send + Sync + 'static,
+    F: Future<Output = (u16, Value)> + Send,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = service.clone();
+            tokio::spawn(async move {
+                let mut stream = BufReader::new(stream);
+                while let Some(request) = request(&mut stream).await {
+                    let (status, body) = respond(service.clone(), request).await;
+                    answer(&mut stream, status, &body).await?;
+                }
+                Some(())
+            });
+        }
+    });
+    url
 }
 
 /// The next request. `None`: the connection was closed, or the request is malformed.
@@ -45,8 +74,17 @@ pub(crate) async fn request(stream: &mut BufReader<TcpStream>) -> Option<Request
 }
 
 pub(crate) async fn answer(stream: &mut BufReader<TcpStream>, status: u16, body: &Value) -> Option<()> {
-    let text = body.to_string();
-    let head = format!("HTTP/1.1 {status} OK\r\ncontent-length: {}\r\n\r\n", text.len());
-    stream.write_all((head + &text).as_bytes()).await.ok()?;
+    answer_text(stream, status, None, &body.to_string()).await
+}
+
+pub(crate) async fn answer_text(
+    stream: &mut BufReader<TcpStream>,
+    status: u16,
+    header: Option<(&str, &str)>,
+    text: &str,
+) -> Option<()> {
+    let header = header.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
+    let head = format!("HTTP/1.1 {status} OK\r\n{header}content-length: {}\r\n\r\n", text.len());
+    stream.write_all((head + text).as_bytes()).await.ok()?;
     stream.flush().await.ok()
 }

@@ -75,8 +75,7 @@ impl Stack {
         let chain_id = ChainId(self.anvil().chain_id());
         let key = SubmitterKey { chain_id, address: submitter.address() };
         let intent = NewIntent::new(key, request_id.to_owned(), payload, None);
-        let outcome =
-            store.insert_group(&[intent], false).await.expect("the API's role may insert").remove(0);
+        let outcome = store.insert_group(&[intent]).await.expect("the API's role may insert").remove(0);
         store.close().await;
         match outcome {
             IntakeOutcome::Created(tx_id) => tx_id,

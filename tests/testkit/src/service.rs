@@ -66,6 +66,7 @@ pub struct ServiceBuilder<'a> {
     env: Vec<(String, String)>,
     metrics_port: Option<Port>,
     wait: bool,
+    program: PathBuf,
 }
 
 impl<'a> ServiceBuilder<'a> {
@@ -80,12 +81,19 @@ impl<'a> ServiceBuilder<'a> {
             Some(port) => settings.set("worker.metrics_bind", format!("127.0.0.1:{}", port.number())),
         }
         let env = if part == Part::Api { Vec::new() } else { stack.key_env() };
-        ServiceBuilder { stack, part, settings, env, metrics_port, wait: true }
+        let program = stack.program().to_owned();
+        ServiceBuilder { stack, part, settings, env, metrics_port, wait: true, program }
     }
 
     /// Sets a configuration key for this process only.
     pub fn set(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.settings.set(key, value);
+        self
+    }
+
+    /// Runs this `gapless-stack`, for example that of the previous release.
+    pub fn program(mut self, program: &Path) -> Self {
+        self.program = program.to_owned();
         self
     }
 
@@ -130,14 +138,15 @@ impl<'a> ServiceBuilder<'a> {
         let dir = self.stack.dir();
         let config = self.settings.write(&dir.join(format!("{name}.toml"))).unwrap();
         let log = dir.join(format!("{name}.log"));
-        let mut launch = Launch::new(&name, self.stack.program(), &log);
+        let mut launch = Launch::new(&name, &self.program, &log);
         launch = launch.args([self.part.name(), "--config", config.to_str().expect("a UTF-8 path")]);
         launch.env = self.env;
         let metrics = self.settings.text("worker.metrics_bind").map(|bind| format!("http://{bind}"));
         let process = Arc::new(Mutex::new(launch.spawn().expect("a process of the stack starts")));
         let _metrics_port = self.metrics_port.map(Arc::new);
         let uses_tls = self.settings.text("api.tls.cert").is_some();
-        let service = Service { name, part: self.part, log, process, metrics, uses_tls, _metrics_port };
+        let (part, program) = (self.part, self.program);
+        let service = Service { name, part, program, log, process, metrics, uses_tls, _metrics_port };
         self.stack.adopt(service.clone());
         if self.wait {
             service.wait_until_started().await;
@@ -151,6 +160,7 @@ impl<'a> ServiceBuilder<'a> {
 pub struct Service {
     name: String,
     part: Part,
+    program: PathBuf,
     log: PathBuf,
     process: Arc<Mutex<Process>>,
     metrics: Option<String>,
@@ -167,6 +177,11 @@ impl Service {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The `gapless-stack` that it runs.
+    pub fn program(&self) -> &Path {
+        &self.program
     }
 
     pub fn pid(&self) -> u32 {
@@ -252,6 +267,11 @@ impl Service {
             log.lines().find(|line| line.contains(text)).map(str::to_owned).ok_or_else(|| last_line(&log))
         })
         .await
+    }
+
+    /// Whether it has logged that its start is complete.
+    pub fn has_started(&self) -> bool {
+        self.log().contains(self.part.started())
     }
 
     async fn wait_until_started(&self) {

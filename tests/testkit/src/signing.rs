@@ -5,11 +5,9 @@ use std::sync::Arc;
 use ethers_core::types::transaction::eip2718::TypedTransaction;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::io::BufReader;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::eventually::eventually;
-use crate::plain_http;
+use crate::plain_http::{self, Request};
 use crate::submitter::Submitter;
 
 /// How it responds from now on.
@@ -46,18 +44,10 @@ struct Inner {
 impl SigningService {
     /// Signs with the key of `submitter`; requires the bearer token `token`.
     pub async fn start(submitter: &Submitter, token: &'static str) -> SigningService {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
         let behaviour = Mutex::new(Behaviour::Honest);
         let inner =
             Arc::new(Inner { submitter: submitter.clone(), token, behaviour, asked: Mutex::default() });
-        let served = inner.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let inner = served.clone();
-                tokio::spawn(async move { inner.serve(stream).await });
-            }
-        });
+        let url = plain_http::serve(inner.clone(), Inner::respond).await;
         SigningService { url, inner }
     }
 
@@ -80,21 +70,15 @@ impl SigningService {
 }
 
 impl Inner {
-    async fn serve(&self, stream: TcpStream) -> Option<()> {
-        let mut stream = BufReader::new(stream);
-        while let Some(request) = plain_http::request(&mut stream).await {
-            self.asked.lock().push(request.line.clone());
-            if matches!(self.behaviour(), Behaviour::Silent) {
-                std::future::pending::<()>().await;
-            }
-            let known = request.header("authorization") == Some(&format!("Bearer {}", self.token));
-            let (status, body) = match known {
-                true => self.answer(&request.line, request.json()),
-                false => (401, json!({ "error": "invalid token" })),
-            };
-            plain_http::answer(&mut stream, status, &body).await?;
+    async fn respond(self: Arc<Inner>, request: Request) -> (u16, Value) {
+        self.asked.lock().push(request.line.clone());
+        if matches!(self.behaviour(), Behaviour::Silent) {
+            std::future::pending::<()>().await;
         }
-        None
+        match request.header("authorization") == Some(&format!("Bearer {}", self.token)) {
+            true => self.answer(&request.line, request.json()),
+            false => (401, json!({ "error": "invalid token" })),
+        }
     }
 
     fn behaviour(&self) -> Behaviour {

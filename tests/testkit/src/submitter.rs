@@ -82,6 +82,7 @@ impl Submitter {
     }
 
     /// For remote signers that sign digests.
+    #[cfg(feature = "cloud-keys")]
     pub(crate) fn wallet(&self) -> &LocalWallet {
         &self.key().wallet
     }

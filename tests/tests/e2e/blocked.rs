@@ -201,8 +201,8 @@ async fn what_a_node_owes_fails_nothing() {
 /// Events about waiting of a transaction, oldest first, from the rows that are committed with its sub-state.
 async fn wait_events(stack: &Stack, tx_id: TxId) -> Vec<(String, Option<String>)> {
     sqlx::query_as(
-        "SELECT kind, data ->> 'waitsFor' FROM outbox_event
-         WHERE tx_id = $1 AND kind IN ('submitter.blocked', 'submitter.unblocked') ORDER BY event_id",
+        "SELECT kind, data ->> 'waitsFor' FROM v_event
+         WHERE tx_id = $1 AND kind IN ('submitter.blocked', 'submitter.unblocked') ORDER BY position NULLS LAST, event_id",
     )
     .bind(tx_id.0)
     .fetch_all(stack.db())

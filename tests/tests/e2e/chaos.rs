@@ -1,12 +1,13 @@
-//! A short chaos run, and its negative controls with faulty workers.
+//! A short chaos run, a short upgrade run, and their negative controls with faulty workers.
 
 use std::time::Duration;
 
 use gapless_chaos::checker::Rule;
 use gapless_chaos::reference_worker::FenceStrategy;
-use gapless_chaos::{Options, Outcome, run};
+use gapless_chaos::{ConsumerCursor, Options, Outcome, Upgrade, run};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gapless-stack");
+const OPENAPI: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../openapi.yaml");
 
 /// Diagnostics of a failed run.
 fn story(outcome: &Outcome) -> String {
@@ -38,10 +39,33 @@ async fn the_reference_worker_with_the_right_fence_breaks_no_promise_under_the_s
     assert!(outcome.is_sound() && outcome.settled.is_some(), "{}", story(&outcome));
 }
 
+/// This program under another name, as the previous release.
+fn previous(dir: &tempfile::TempDir) -> Upgrade {
+    let program = dir.path().join("previous-gapless-stack");
+    std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
+    Upgrade::new(program, OPENAPI.into())
+}
+
+/// Scenario 121. `make test-upgrade` does it with the previous release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_roll_to_another_version_and_back_under_faults_breaks_no_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = Options::new(PROGRAM.into(), 7, Duration::from_secs(24));
+    options.upgrade(previous(&dir));
+    let outcome = run(options).await;
+    assert!(outcome.is_sound(), "{}", story(&outcome));
+    assert!(outcome.settled.is_some(), "{}", story(&outcome));
+    assert_eq!(outcome.phases.iter().map(|phase| phase.rolled).sum::<usize>(), 15, "{}", story(&outcome));
+}
+
 /// Runs until the checker has found this violation. Usually one run is enough, unless the machine is very slow.
 async fn found(strategy: FenceStrategy, rule: Rule) {
+    found_by(|seed| Options::control(PROGRAM.into(), seed, strategy), rule).await;
+}
+
+async fn found_by(options: impl Fn(u64) -> Options, rule: Rule) {
     for seed in 7..10 {
-        let outcome = run(Options::control(PROGRAM.into(), seed, strategy)).await;
+        let outcome = run(options(seed)).await;
         if let Some(dir) = &outcome.artifacts {
             std::fs::remove_dir_all(dir).unwrap();
         }
@@ -49,7 +73,7 @@ async fn found(strategy: FenceStrategy, rule: Rule) {
             return;
         }
     }
-    panic!("{strategy:?}: the checker found no {rule:?} in three runs");
+    panic!("{:?}: the checker found no {rule:?} in three runs", options(7).crew);
 }
 
 /// Scenario 18.
@@ -68,4 +92,29 @@ async fn the_checker_catches_bytes_that_are_sent_before_they_are_committed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_catches_a_lease_that_is_never_checked() {
     found(FenceStrategy::Unchecked, Rule::Duplicate).await;
+}
+
+/// A consumer of events whose cursor is the id of the outbox: it misses what commits later with a lower id.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_checker_catches_a_consumer_whose_cursor_is_the_id_of_the_outbox() {
+    let options = |seed: u64| {
+        let mut options = Options::new(PROGRAM.into(), seed, Duration::from_secs(8));
+        options.consumer = ConsumerCursor::OutboxId;
+        options.varied = false;
+        options
+    };
+    found_by(options, Rule::EventLoss).await;
+}
+
+/// Scenario 121: a new version whose workers never check their lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_run_catches_a_new_version_that_breaks_a_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let upgrade = previous(&dir);
+    let options = |seed: u64| {
+        let mut options = Options::control(PROGRAM.into(), seed, FenceStrategy::Unchecked);
+        options.upgrade(upgrade.clone());
+        options
+    };
+    found_by(options, Rule::Duplicate).await;
 }

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use gapless_testkit::cloud::{AwsKms, AwsUser, GoogleBehaviour, GoogleKms, REGION};
+use gapless_testkit::cloud::{
+    AwsKms, AwsUser, CredentialServer, GoogleBehaviour, GoogleKms, REGION, TOKEN_HEAD,
+};
 use gapless_testkit::{
-    Address, Service, ServiceBuilder, Stack, Submitter, TxId, TxState, U256, eventually, payload,
+    Address, Authority, Service, ServiceBuilder, Stack, Submitter, Terminator, TxId, TxState, U256,
+    eventually, payload,
 };
 use serde_json::{Value, json};
 
@@ -122,7 +125,7 @@ async fn keys_of_google_cloud_kms_are_found_and_sign_every_type() {
     stack.wait_for(other, TxState::Confirmed).await;
     let labels = ["signer=\"gcp_kms\"", "result=\"signed\""];
     assert!(worker.metric("gapless_signer_requests_total", &labels).await >= 5.0);
-    says_nothing_of(&worker, &["an-access-token-of-the-tests", "PRIVATE KEY"]);
+    says_nothing_of(&worker, &[TOKEN_HEAD, "PRIVATE KEY"]);
     stack.finish().await;
 }
 
@@ -335,6 +338,89 @@ async fn a_web_identity_is_exchanged_for_a_role_that_may_sign() {
     let tx_id = stack.create(&submitter, "tx", &payload(Address::repeat_byte(0xc7), 1)).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     says_nothing_of(&worker, &["a-token-of-a-pod-of-the-tests"]);
+    stack.finish().await;
+}
+
+/// Role credentials from the server of a container, from the metadata service of an instance, and from the SDK's chain
+/// of sources, here a program that a profile names. Nothing of them is in the log at its most verbose level.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
+async fn credentials_of_a_container_an_instance_and_a_profile_sign() {
+    let stack = stack().set("log.level", "trace").start().await;
+    stack.start_api().await;
+    let Some(kms) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let (id, submitter) = kms.create_key().await;
+    fund(&stack, &submitter).await;
+    let credentials = kms.assume_role(&kms.create_role("worker").await).await;
+    let server = CredentialServer::start(credentials.clone()).await;
+    let (printed, profiles) = (stack.dir().join("printed.json"), stack.dir().join("profiles"));
+    let print = json!({
+        "Version": 1, "AccessKeyId": credentials.id, "SecretAccessKey": credentials.secret,
+        "SessionToken": credentials.token, "Expiration": credentials.expiration,
+    });
+    std::fs::write(&printed, print.to_string()).unwrap();
+    std::fs::write(&profiles, format!("[worker]\ncredential_process = cat {}\n", printed.display())).unwrap();
+    let profile = [
+        ("AWS_SHARED_CREDENTIALS_FILE", profiles.to_str().unwrap().to_owned()),
+        ("AWS_PROFILE", "worker".to_owned()),
+        // Overrides the environment of the test run, which the chain would prefer.
+        ("AWS_ACCESS_KEY_ID", String::new()),
+        ("AWS_SECRET_ACCESS_KEY", String::new()),
+    ];
+    for (source, environment) in
+        [("container", &server.container()[..]), ("instance", &server.instance()), ("default", &profile)]
+    {
+        let mut config = aws_config(&kms, json!([{ "id": id }]));
+        config["credentials"] = json!(source);
+        let worker = stack.worker().only_keys(&[]).set("signer.aws_kms", json!([config]));
+        let worker =
+            environment.iter().fold(worker, |worker, (name, value)| worker.env(name, value)).start().await;
+        wait_known(&stack, &submitter).await;
+        let tx_id = stack.create(&submitter, source, &payload(Address::repeat_byte(0xca), 1)).await;
+        stack.wait_for(tx_id, TxState::Confirmed).await;
+        worker.stop_sigterm().await;
+        says_nothing_of(&worker, &[&credentials.secret, &credentials.token]);
+        says_nothing_of(&worker, &server.secrets());
+    }
+    stack.finish().await;
+}
+
+/// Both libraries verify certificates with the TLS cryptography of the program, and with `SSL_CERT_FILE`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-ecosystem"]
+async fn both_services_are_used_over_tls_only_with_a_trusted_certificate() {
+    let stack = stack().start().await;
+    stack.start_api().await;
+    let Some(aws) = AwsKms::start(stack.dir()).await else { return stack.finish().await };
+    let (id, in_aws) = aws.create_key().await;
+    fund(&stack, &in_aws).await;
+    let user = aws.create_user("worker").await;
+    aws.allow(&user).await;
+    let google = GoogleKms::start(stack.submitters(), stack.dir()).await;
+    let (ours, other) = (Authority::new(stack.dir(), "ours"), Authority::new(stack.dir(), "other"));
+    let mut aws_config = aws_config(&aws, json!([{ "id": id, "address": in_aws.text() }]));
+    let mut google_config =
+        google.config(json!([{ "id": google.key(0), "address": stack.submitter(0).text() }]));
+    for config in [&mut aws_config, &mut google_config] {
+        let plain = config["endpoint"].as_str().unwrap().to_owned();
+        let encrypted = Terminator::start(&plain, &ours.issue(&["localhost"])).await;
+        config["endpoint"] = json!(encrypted.url("localhost", ""));
+    }
+    let worker = |trusted: &Authority| {
+        aws_worker(&stack, &aws_config, &user)
+            .set("signer.gcp_kms", json!([google_config]))
+            .env("SSL_CERT_FILE", trusted.file())
+    };
+    let wary = worker(&other).start().await;
+    let mut tx_ids = Vec::new();
+    for submitter in [&in_aws, stack.submitter(0)] {
+        let tx_id = stack.create(submitter, "tls", &payload(Address::repeat_byte(0xcb), 1)).await;
+        wait_because(&stack, tx_id, "certificate").await;
+        tx_ids.push(tx_id);
+    }
+    wary.stop_sigterm().await;
+    worker(&ours).start().await;
+    stack.wait_confirmed(&tx_ids).await;
     stack.finish().await;
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::join_all;
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
+use gapless_store::Contract;
 use gapless_testkit::{
     Address, HaPair, Mining, Mode, Pooler, Stack, Submitter, TxState, Unknown, eventually, payload,
 };
@@ -127,7 +128,7 @@ async fn everything_refuses(stack: &Stack, pooler: &Pooler, why: &str) {
         let log = service.log();
         assert!(log.contains("connection pooler") && log.contains(why), "{log}");
     }
-    let refused = format!("{:#}", migrate(&Secret::new(url)).await.unwrap_err());
+    let refused = format!("{:#}", migrate(&Secret::new(url), Contract::Later).await.unwrap_err());
     assert!(refused.contains("connection pooler") && refused.contains(why), "{refused}");
 }
 

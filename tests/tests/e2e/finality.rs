@@ -248,8 +248,7 @@ async fn blocks_cost_no_writes_while_nobody_listens() {
     }
     wait_listed(&stack, tx_id, block, block + 10).await;
     assert_eq!(version().await, before);
-    let events: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM outbox_event").fetch_one(stack.db()).await.unwrap();
+    let events: i64 = sqlx::query_scalar("SELECT count(*) FROM v_event").fetch_one(stack.db()).await.unwrap();
     assert_eq!(events, 0);
     stack.anvil().mine(9).await;
     let seen = eventually("it is confirmed", async || {
@@ -301,9 +300,9 @@ async fn a_key_used_outside_is_believed_only_when_that_is_finalized() {
     stack.finish().await;
 }
 
-/// In a delivering mode the events are in the outbox, in chain order.
+/// Recorded events are in chain order.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_outbox_has_the_confirmations_a_consumer_needs() {
+async fn recorded_events_have_the_confirmations_a_consumer_needs() {
     let stack = chain_with_events().set("events.mode", "mq_outbox").confirmations(5).up().await;
     let (tx_id, block) = mined(&stack).await;
     stack.anvil().mine(2).await;
@@ -312,7 +311,7 @@ async fn the_outbox_has_the_confirmations_a_consumer_needs() {
     stack.anvil().mine(2).await;
     stack.wait_for(tx_id, TxState::Confirmed).await;
     let notices: Vec<Value> = sqlx::query_scalar(
-        "SELECT data FROM outbox_event WHERE tx_id = $1 AND kind = 'tx.confirmations' ORDER BY event_id",
+        "SELECT data FROM v_event WHERE tx_id = $1 AND kind = 'tx.confirmations' ORDER BY position NULLS LAST, event_id",
     )
     .bind(tx_id.0)
     .fetch_all(stack.db())

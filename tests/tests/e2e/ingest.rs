@@ -415,7 +415,7 @@ async fn without_its_database_the_api_answers_503_and_comes_back_by_itself() {
     assert_eq!(stack.anvil().balance(to).await, 121.into());
     let without_event: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM managed_tx t
-         WHERE 1 <> (SELECT count(*) FROM outbox_event e WHERE e.tx_id = t.tx_id AND e.kind = 'tx.accepted')",
+         WHERE 1 <> (SELECT count(*) FROM v_event e WHERE e.tx_id = t.tx_id AND e.kind = 'tx.accepted')",
     )
     .fetch_one(stack.db())
     .await

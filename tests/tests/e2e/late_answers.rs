@@ -192,9 +192,9 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
         Answer::Unsigned(Box::new(Payload::transfer(Address::repeat_byte(0xb6), U256::from(value))))
     };
     let first = new("first", LONG);
-    assert_eq!(store.request_reservation(&first, false).await.unwrap(), ReservationOutcome::Created);
+    assert_eq!(store.request_reservation(&first).await.unwrap(), ReservationOutcome::Created);
     // Its response was lost: repeating the same answer succeeds.
-    assert_eq!(store.request_reservation(&first, false).await.unwrap(), ReservationOutcome::Created);
+    assert_eq!(store.request_reservation(&first).await.unwrap(), ReservationOutcome::Created);
     stack.wait_reservation(stack.submitter(0), ReservationState::Reserved).await;
     let answer_as =
         async |owner, value| store.answer_reservation(first.tx_id, owner, &answer(value)).await.unwrap();
@@ -205,7 +205,7 @@ async fn an_answer_counts_from_its_owner_once_and_in_time() {
     stack.wait_for(first.tx_id, TxState::Confirmed).await;
 
     let second = new("second", Duration::from_millis(200));
-    assert_eq!(store.request_reservation(&second, false).await.unwrap(), ReservationOutcome::Created);
+    assert_eq!(store.request_reservation(&second).await.unwrap(), ReservationOutcome::Created);
     stack.wait_reservation(stack.submitter(0), ReservationState::Recyclable).await;
     let late = store.answer_reservation(second.tx_id, second.owner, &answer(50)).await.unwrap();
     assert_eq!(late, AnswerOutcome::TooLate(ReservationState::Recyclable));

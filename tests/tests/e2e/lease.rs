@@ -217,7 +217,7 @@ async fn a_lease_that_is_being_claimed_delays_no_request() {
 async fn writer_session(stack: &Stack) -> (bool, bool) {
     let sessions: Vec<(Option<String>, Option<String>)> = sqlx::query_as(
         "SELECT state, wait_event_type FROM pg_stat_activity
-         WHERE datname = current_database() AND application_name = 'gapless-worker writer'",
+         WHERE datname = current_database() AND application_name LIKE 'gapless-worker writer %'",
     )
     .fetch_all(stack.db())
     .await

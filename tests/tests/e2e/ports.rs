@@ -15,7 +15,7 @@ use gapless_domain::stuck::{Always, StuckAction, StuckFacts, StuckPolicy};
 use gapless_domain::{
     ChainId, ErrorCode, Event, EventKind, Fees, Payload, SignedDraft, SubmitterKey, U256, UnsignedTx,
 };
-use gapless_events::{EventPublisher, LogLines, NoEvents, Outbox};
+use gapless_events::{EventPublisher, LogLines, NoEvents};
 use gapless_signer::{Signer, SignerError, SignerSet};
 use gapless_store::{Store, Timeouts};
 use gapless_testkit::{Address, Fault, Mining, Stack, Submitter, TxState, eventually, payload};
@@ -172,7 +172,7 @@ async fn the_built_in_policies_signers_and_publishers_keep_their_contracts() {
     for policy in policies {
         assert_eq!(contract::fee_policy(policy.as_ref()), none, "{policy:?}");
     }
-    let publishers: [Box<dyn EventPublisher>; 3] = [Box::new(NoEvents), Box::new(LogLines), Box::new(Outbox)];
+    let publishers: [Box<dyn EventPublisher>; 2] = [Box::new(NoEvents), Box::new(LogLines)];
     for publisher in publishers {
         assert_eq!(contract::event_publisher(publisher.as_ref(), &event()), none, "{publisher:?}");
     }

@@ -294,7 +294,7 @@ async fn nothing_secret_is_said(format: &str) {
     // They did log, and libraries did not below `info`.
     let log = worker.log();
     assert!(log.contains("DEBUG"), "the worker does not log at debug level");
-    for library in ["hyper", "sqlx", "reqwest", "rustls", "h2"] {
+    for library in ["hyper", "sqlx", "reqwest", "rustls", "h2", "aws_config", "aws_smithy_runtime"] {
         let talkative = |line: &&str| {
             (line.contains("TRACE") || line.contains("DEBUG")) && line.contains(&format!("{library}::"))
         };

@@ -167,7 +167,7 @@ async fn wait_listening(stack: &Stack) {
     eventually("the API to listen", async || {
         let listening: i64 = sqlx::query_scalar(
             "SELECT count(*) FROM pg_stat_activity
-            WHERE datname = current_database() AND application_name = 'gapless-api-notify listener'
+            WHERE datname = current_database() AND application_name LIKE 'gapless-api-notify % listener'
               AND (query LIKE 'LISTEN%' OR query LIKE '-- ask_listener%')",
         )
         .fetch_one(stack.db())

@@ -325,14 +325,17 @@ fn data_that_does_not_fit_together_is_told_in_one_sentence() {
     assert!(installation.once().confirmed());
 }
 
-/// Scenario 115. Data of another schema: one whose migration has another text, and one with an unknown migration.
+/// Scenario 115. Data of another schema: one whose migration has another text, and one that needs a newer program.
 #[test]
 fn data_of_another_version_is_told_in_one_sentence() {
     let installation = Installation::new();
     for change in [
         "UPDATE _sqlx_migrations SET checksum = sha384('an unreleased version') WHERE version = 1",
-        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-         VALUES (19, 'submission history', TRUE, sha384('an unreleased version'), 1)",
+        "WITH later AS (
+             INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+             VALUES (900, 'of a later version', TRUE, sha384('later'), 1)
+         )
+         UPDATE schema_support SET oldest_program = '99.0.0'",
     ] {
         let mut run = installation.start(false);
         run.wait_for("Ctrl-C");

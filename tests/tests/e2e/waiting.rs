@@ -1,8 +1,8 @@
 //! Why a transaction waits, since when, and that the reason ends with its cause. Scenario 118.
 
-use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_signer::keystore;
+use gapless_store::{Contract, Migrations, Store, Timeouts};
 use gapless_testkit::{Address, Mining, Node, Stack, Submitter, TxId, TxState, U256, eventually, payload};
 use serde_json::{Value, json};
 use sqlx::Connection;
@@ -470,24 +470,11 @@ async fn readiness_names_reasons_and_counts_only() {
 /// Scenario 118. A database of the previous schema: what was paused or in PROTECT keeps its time.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_times_of_paused_and_protected_submitters_survive_the_migration() {
-    const BASELINE: &str = include_str!("../../../migrations/0001_baseline.sql");
     let stack = stack().start().await;
     let url = stack.empty_database().await;
+    let store = Store::new(&Secret::new(url.as_str()), "test", 1, Timeouts::default()).unwrap();
+    store.migrate_with(&Migrations::embedded().up_to(1), Contract::Later).await.unwrap();
     let mut connection = sqlx::PgConnection::connect(&url).await.unwrap();
-    // As sqlx makes it.
-    let applied = "CREATE TABLE _sqlx_migrations (
-            version BIGINT PRIMARY KEY, description TEXT NOT NULL, installed_on TIMESTAMPTZ NOT NULL DEFAULT now(),
-            success BOOLEAN NOT NULL, checksum BYTEA NOT NULL, execution_time BIGINT NOT NULL)";
-    sqlx::raw_sql(applied).execute(&mut connection).await.unwrap();
-    sqlx::raw_sql(BASELINE).execute(&mut connection).await.unwrap();
-    sqlx::query(
-        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-         VALUES (1, 'baseline', TRUE, sha384(convert_to($1, 'UTF8')), 1)",
-    )
-    .bind(BASELINE)
-    .execute(&mut connection)
-    .await
-    .unwrap();
     let rows = "
         INSERT INTO submitter (chain_id, submitter, signer, status, updated_at)
         VALUES (1, decode(repeat('01', 20), 'hex'), 'raw_key', 'PAUSED', '2026-01-01Z'),
@@ -497,7 +484,7 @@ async fn the_times_of_paused_and_protected_submitters_survive_the_migration() {
         VALUES (1, decode(repeat('01', 20), 'hex'), 0, 0, 1, 1, 'IDLE', NULL, '2026-01-03Z'),
                (1, decode(repeat('02', 20), 'hex'), 0, 0, 1, 1, 'PROTECT', 'used', '2026-01-04Z')";
     sqlx::raw_sql(rows).execute(&mut connection).await.unwrap();
-    migrate(&Secret::new(url.as_str())).await.unwrap();
+    store.migrate(Contract::Later).await.unwrap();
     let times: Vec<(Option<bool>, Option<bool>)> = sqlx::query_as(
         "SELECT status_since = '2026-01-01Z', protect_since = '2026-01-04Z'
          FROM submitter JOIN submitter_nonce_cursor USING (chain_id, submitter)

@@ -32,6 +32,6 @@ struct Args {
 async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref())?;
-    let _log = gapless_telemetry::init_logging(&config.log)?;
+    let _log = gapless_telemetry::init_telemetry(&config.log, &config.traces, "gapless-worker")?;
     adapters::with_adapters(Worker::builder(config)).run(gapless_telemetry::shutdown::stop_signal()).await
 }

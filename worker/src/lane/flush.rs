@@ -1,9 +1,10 @@
 //! Turns the changes in a lane's memory into one fenced write and commits it.
 
-use gapless_domain::{FencingToken, TxState};
+use gapless_domain::{TxId, TxState};
 use gapless_store::{Cursor, CursorWrite, FencedWrite, MinedSend, Move, PolicyDecision, SentNote};
-use gapless_telemetry::metrics as m;
+use gapless_telemetry::{metrics as m, step_span};
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::error::StepError;
 use super::open::{OpenTx, ReservationChange};
@@ -33,13 +34,15 @@ impl Lane {
         let drafted = self.rows.open.iter().any(|tx| tx.draft().is_some());
         let reservations: Vec<ReservationChange> =
             self.rows.open.iter().filter_map(OpenTx::reservation_change).collect();
-        let (token, operation, critical) = (write.token(), write.operation(), write.is_critical());
+        let (operation, critical) = (write.operation(), write.is_critical());
+        let spans = self.commit_spans();
         let mut attempts = self.context.writer.commit(write).await?;
+        drop(spans);
         if critical {
-            self.log_write(token, operation);
+            self.log_write(operation);
         }
         self.count_ended();
-        self.log_policy_refusals(token);
+        self.log_policy_refusals();
         for tx in self.rows.open.iter_mut().filter(|tx| tx.is_dirty()) {
             let (own, others) = attempts.into_iter().partition(|attempt| attempt.tx_id() == tx.intent.tx_id);
             attempts = others;
@@ -133,13 +136,14 @@ impl Lane {
         if self.evidence_changed() {
             write.evidence(self.key.evidence.clone());
         }
-        if self.context.events.wants_outbox() {
-            self.pending.events.iter().for_each(|event| write.event(event.clone()));
-        }
         if let Some(sequence) =
             self.rows.sequence.as_ref().filter(|_| self.rows.sequence != self.rows.stored_sequence)
         {
             write.cursor(CursorWrite { before: self.rows.stored_sequence.clone(), after: sequence.clone() });
+        }
+        // With a change always: the commit decides whether they are recorded. Alone only if they were, as far as known.
+        if !write.is_empty() || self.context.recording.is_enabled() {
+            self.pending.events.iter().for_each(|event| write.event(event.clone()));
         }
         write
     }
@@ -148,6 +152,20 @@ impl Lane {
     fn mined_send(&self, tx: &OpenTx) -> Option<MinedSend> {
         let note = self.pending.sent_notes.iter().find(|note| goes_with_move(tx, note))?;
         note.outcome.map(|class| MinedSend { class, at: note.at })
+    }
+
+    /// One span for each intent of the write: it is part of several traces.
+    fn commit_spans(&self) -> Vec<Span> {
+        let open = self.rows.open.iter().filter(|tx| tx.is_dirty());
+        let open = open.map(|tx| (tx.intent.trace_context.as_deref(), tx.intent.tx_id, tx.state()));
+        let queued = self.pending.queued_moves.iter();
+        let queued = queued.map(|moved| (moved.trace.as_deref(), moved.change.tx_id, moved.change.to));
+        let span = |(trace, tx_id, state): (Option<&str>, TxId, TxState)| {
+            let span = step_span("commit", trace, &tx_id);
+            span.record("state", state.as_str());
+            span
+        };
+        open.chain(queued).map(span).filter(|span| !span.is_none()).collect()
     }
 
     /// Drops finished intents and displaced ones that are back in the queue.
@@ -163,22 +181,13 @@ impl Lane {
     }
 
     /// Logs and counts policy refusals once they are stored.
-    fn log_policy_refusals(&mut self, token: FencingToken) {
+    fn log_policy_refusals(&mut self) {
         for note in
             self.pending.policy_notes.drain(..).filter(|note| note.decision == PolicyDecision::Refused)
         {
             metrics::counter!(m::POLICY_REFUSED_TOTAL, "rule" => note.rule.as_str()).increment(1);
-            tracing::warn!(
-                chain.id = self.chain.config.id.0,
-                submitter = %self.lease.key().address_text(),
-                tx.id = %note.tx_id,
-                worker.id = %self.context.worker_id,
-                fencing_token = token.0,
-                rule = note.rule.as_str(),
-                value = %note.value,
-                limit = note.limit.map(|limit| limit.to_string()),
-                "refused by the submitter's policy"
-            );
+            tracing::warn!(tx.id = %note.tx_id, rule = note.rule.as_str(), value = %note.value,
+                limit = note.limit.map(|limit| limit.to_string()), "refused by the submitter's policy");
         }
     }
 
@@ -198,7 +207,7 @@ impl Lane {
     }
 
     /// One line per changed intent, and one for the sequence if no intent changed or its protection did.
-    fn log_write(&self, token: FencingToken, operation: &'static str) {
+    fn log_write(&self, operation: &'static str) {
         let protection =
             |sequence: &Option<Cursor>| sequence.as_ref().is_some_and(|one| one.protect.is_some());
         let protected = protection(&self.rows.sequence);
@@ -212,46 +221,17 @@ impl Lane {
                 (false, Some(_)) => "SUSPECT",
                 (false, None) => "ACTIVE",
             };
-            tracing::info!(
-                chain.id = self.chain.config.id.0,
-                submitter = %self.lease.key().address_text(),
-                tx.id = oldest.map(tracing::field::display),
-                worker.id = %self.context.worker_id,
-                fencing_token = token.0,
-                state,
-                operation,
-                "committed"
-            );
+            tracing::info!(tx.id = oldest.map(tracing::field::display), state, operation, "committed");
         }
         for tx in self.rows.open.iter().filter(|tx| tx.is_dirty()) {
-            tracing::info!(
-                chain.id = self.chain.config.id.0,
-                submitter = %self.lease.key().address_text(),
-                tx.id = %tx.intent.tx_id,
-                worker.id = %self.context.worker_id,
-                fencing_token = token.0,
-                nonce = tx.intent.nonce.0,
-                tx.hash = ?tx.intent.tx_hash,
-                state = tx.state().as_str(),
-                operation,
-                trace = tx.intent.trace_context.as_deref(),
-                "committed"
-            );
+            tracing::info!(tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, tx.hash = ?tx.intent.tx_hash,
+                state = tx.state().as_str(), operation, trace = tx.intent.trace_context.as_deref(), "committed");
         }
         for QueuedMove { change, trace } in &self.pending.queued_moves {
-            tracing::info!(
-                chain.id = self.chain.config.id.0,
-                submitter = %self.lease.key().address_text(),
-                tx.id = %change.tx_id,
-                worker.id = %self.context.worker_id,
-                fencing_token = token.0,
-                state = change.to.as_str(),
-                operation,
+            tracing::info!(tx.id = %change.tx_id, state = change.to.as_str(), operation,
                 reason = change.last_error.as_ref().map(|error| error.message.as_str()),
-                code = change.last_error.as_ref().map(|error| error.code.as_str()),
-                trace = trace.as_deref(),
-                "committed"
-            );
+                code = change.last_error.as_ref().map(|error| error.code.as_str()), trace = trace.as_deref(),
+                "committed");
         }
     }
 }

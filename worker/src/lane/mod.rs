@@ -22,6 +22,7 @@ use gapless_signer::{PolicySigner, Signer};
 use gapless_store::{FencedWrite, Lease};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::Span;
 
 use crate::chains::Chain;
 use crate::failpoint;
@@ -116,6 +117,14 @@ impl Lane {
         (lane, mailbox)
     }
 
+    /// Carries the fields of the lane to every line that is logged within it. Its level is the highest, because a
+    /// filter for warnings must not remove it.
+    pub(crate) fn span(&self) -> Span {
+        tracing::error_span!("lane", chain.id = self.chain.config.id.0,
+            submitter = %self.lease.key().address_text(), worker.id = %self.context.worker_id,
+            fencing_token = self.lease.token().0)
+    }
+
     /// Runs until there is nothing to do, the fleet requests the lease, or it is lost.
     pub(crate) async fn run(mut self, mut commands: watch::Receiver<LaneCommand>) -> Ended {
         let (owned, command) = tokio::select! {
@@ -177,28 +186,23 @@ impl Lane {
     }
 
     fn handle_error(&mut self, error: &StepError) -> Next {
-        let (chain, submitter) = (self.chain.config.id.0, self.lease.key().address_text());
-        let token = self.lease.token().0;
         match error {
             StepError::LeaseLost => {
-                tracing::info!(chain.id = chain, submitter, fencing_token = token, reason = %error, "lane ends");
+                tracing::info!(reason = %error, "lane ends");
                 return Next::Lost;
             }
             StepError::NotRenewed | StepError::Read(_) => {
-                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
-                    "step failed; lane reloads its rows");
+                tracing::warn!(error = %error, "step failed; lane reloads its rows");
             }
             StepError::Node(_) | StepError::Halted(_) => {
-                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
-                    "node request failed; lane reloads its rows");
+                tracing::warn!(error = %error, "node request failed; lane reloads its rows");
             }
             StepError::UnknownCommit(_) => {
-                tracing::warn!(chain.id = chain, submitter, fencing_token = token, error = %error,
-                    "outcome of a commit unknown; lane reloads its rows");
+                tracing::warn!(error = %error, "outcome of a commit unknown; lane reloads its rows");
                 self.progress.commit_unknown = true;
             }
             StepError::Unreadable(_) => {
-                tracing::error!(chain.id = chain, submitter, fencing_token = token, error = %error, "lane parked");
+                tracing::error!(error = %error, "lane parked");
             }
             // Logged by the writer, with the rejected rows.
             StepError::Refused(_) => {}
@@ -247,7 +251,7 @@ impl Lane {
             steps::recover::schedule(self);
         }
         if let Some(problem) = self.chain.halted() {
-            tracing::debug!(chain.id = self.chain.config.id.0, problem, "lane waits for its chain");
+            tracing::debug!(problem, "lane waits for its chain");
             let shown_at = *self.progress.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
             if Instant::now() < shown_at {
                 return Ok(NextStep::Wait(Some(shown_at)));
@@ -365,9 +369,7 @@ impl Lane {
             // The reload restores all of it: work, pause and sharing are in the rows, receipts are looked up, blocks
             // are checked for reorgs, and every step requests heights again. A lost diagnosis is only advice.
             LaneEvent::Missed => {
-                tracing::warn!(chain.id = self.chain.config.id.0, submitter = %self.lease.key().address_text(),
-                    worker.id = %self.context.worker_id, fencing_token = self.lease.token().0,
-                    "lane mailbox overflowed; lane reloads its rows");
+                tracing::warn!("lane mailbox overflowed; lane reloads its rows");
                 self.progress.reload = true;
                 self.progress.missed_events = true;
                 self.inspections = Default::default();

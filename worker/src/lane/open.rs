@@ -11,7 +11,9 @@ use gapless_domain::{
     TxError, TxState, U256,
 };
 use gapless_store::{Attempt, AttemptKind, Move, OpenIntent};
+use gapless_telemetry::step_span;
 use tokio::time::Instant;
+use tracing::Span;
 
 pub(crate) use reservation::ReservationChange;
 
@@ -40,6 +42,8 @@ pub(crate) struct OpenTx {
     pub(crate) shows_outage: bool,
     /// The last mempool diagnosis.
     diagnosis: Option<Diagnosis>,
+    /// Lasts as long as the current state.
+    state_span: Span,
 }
 
 /// What differs from the stored row.
@@ -160,6 +164,7 @@ impl OpenTx {
             suspected: None,
             shows_outage: matches!(intent.state, TxState::Submitted | TxState::Tracking),
             diagnosis: None,
+            state_span: state_span(&intent),
             intent,
         }
     }
@@ -294,6 +299,7 @@ impl OpenTx {
         debug_assert!(self.state().may_become(state), "{} -> {state}", self.state());
         self.intent.state = state;
         self.intent.sub_state = None;
+        self.state_span = state_span(&self.intent);
         self.unsaved.dirty = true;
         // Only "a node accepted it" may be lost: the next owner would merely send the same bytes again.
         self.unsaved.lazy &= state == TxState::Submitted && self.unsaved.persisted == TxState::InFlight;
@@ -462,5 +468,13 @@ impl OpenTx {
         }
         self.sending.may_send |= saved.claimed > 0;
         self.intent.attempts.extend(attempts);
+    }
+}
+
+/// A span for the time in a state. None for a state that does not last.
+fn state_span(intent: &OpenIntent) -> Span {
+    match intent.state.is_open() {
+        true => step_span(intent.state.as_str(), intent.trace_context.as_deref(), &intent.tx_id),
+        false => Span::none(),
     }
 }

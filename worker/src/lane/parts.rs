@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::reader::Reader;
+use crate::sequencer::RecordingHint;
 use crate::watcher::{Inbox, Mailbox};
 use crate::writer::Writer;
 
@@ -22,6 +23,7 @@ pub(crate) struct WorkerContext {
     pub(crate) writer: Writer,
     pub(crate) reader: Reader,
     pub(crate) events: Arc<dyn EventPublisher>,
+    pub(crate) recording: RecordingHint,
     pub(crate) linger: Duration,
 }
 

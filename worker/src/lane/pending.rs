@@ -88,7 +88,10 @@ impl PendingWrite {
         if last.is_some_and(|event| event.kind.absorb(&kind)) {
             return;
         }
-        self.events.push(Event { submitter, tx_id, kind });
+        // Nothing follows the final event of an intent.
+        let is_final = |event: &Event| tx_id.is_some() && event.tx_id == tx_id && event.kind.is_final();
+        let place = self.events.iter().position(is_final).unwrap_or(self.events.len());
+        self.events.insert(place, Event { submitter, tx_id, kind });
     }
 
     /// Something other than events and notes of sends: it must not wait.
@@ -100,5 +103,35 @@ impl PendingWrite {
     pub(super) fn written(&mut self) {
         let PendingWrite { policy_notes, events, .. } = std::mem::take(self);
         *self = PendingWrite { policy_notes, events, ..PendingWrite::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless_domain::{Address, ChainId, ErrorCode, TxError, TxState};
+
+    use super::*;
+
+    #[test]
+    fn nothing_follows_the_final_event_of_an_intent() {
+        let submitter = SubmitterKey { chain_id: ChainId(1), address: Address::repeat_byte(1) };
+        let (tx_id, other) = (Some(TxId::new()), Some(TxId::new()));
+        let mut pending = PendingWrite::default();
+        let error = TxError::new(ErrorCode::DeadlinePassed, "too late");
+        let unblocked = || EventKind::Unblocked { reason: "cancelled".to_owned() };
+        pending.event(submitter, tx_id, EventKind::ended(TxState::Cancelled, &error));
+        pending.event(submitter, other, unblocked());
+        pending.event(submitter, tx_id, unblocked());
+        pending.event(submitter, None, unblocked());
+        let order: Vec<_> = pending.events.iter().map(|event| (event.tx_id, event.kind.name())).collect();
+        assert_eq!(
+            order,
+            [
+                (tx_id, "submitter.unblocked"),
+                (tx_id, "tx.cancelled"),
+                (other, "submitter.unblocked"),
+                (None, "submitter.unblocked"),
+            ]
+        );
     }
 }

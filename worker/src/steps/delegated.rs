@@ -25,8 +25,7 @@ pub(crate) async fn check(lane: &mut Lane) {
     match lane.chain.connector.delegation(lane.address()).await {
         Ok(delegate) => set_delegated(lane, delegate.is_some()),
         Err(error) => {
-            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, "could not read the account's code; keeping the last known value");
+            tracing::debug!(error = %error, "could not read the account's code; keeping the last known value");
         }
     }
 }
@@ -61,6 +60,5 @@ fn set_delegated(lane: &mut Lane, delegated: bool) {
     };
     sequence.delegated = delegated;
     let window = lane.window();
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, delegated, window, "the account's delegation changed");
+    tracing::info!(delegated, window, "the account's delegation changed");
 }

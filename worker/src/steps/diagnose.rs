@@ -75,8 +75,7 @@ pub(crate) fn apply(lane: &mut Lane, diagnoses: Vec<(TxId, Diagnosis)>) {
         act(lane, index, diagnosis.verdict);
         let tx = &mut lane.rows.open[index];
         if tx.diagnosed(diagnosis.clone()) {
-            tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %tx_id, tx.hash = ?tx.intent.tx_hash, verdict = diagnosis.verdict.as_str(),
+            tracing::info!(tx.id = %tx_id, tx.hash = ?tx.intent.tx_hash, verdict = diagnosis.verdict.as_str(),
                 reason = diagnosis.explanation(), "mempool diagnosis");
         }
     }
@@ -108,8 +107,7 @@ fn act(lane: &mut Lane, index: usize, verdict: Verdict) {
         _ => return,
     };
     metrics::counter!(m::MEMPOOL_ACTIONS_TOTAL, "action" => action).increment(1);
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, tx.id = %lane.rows.open[index].intent.tx_id, verdict = verdict.as_str(), action,
+    tracing::info!(tx.id = %lane.rows.open[index].intent.tx_id, verdict = verdict.as_str(), action,
         "mempool diagnosis acted on");
 }
 

@@ -23,8 +23,7 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
         if outcome.is_ok() {
             lane.emit_event(None, EventKind::Released { reason: action.reason.clone() });
         }
-        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            fencing_token = lane.lease.token().0, action = ?action.action, reason = action.reason, outcome = ?outcome,
+        tracing::info!(action = ?action.action, reason = action.reason, outcome = ?outcome,
             "operator request executed");
         lane.pending.finish_request(AskedBy::Audit(action.audit_id), outcome);
         lane.rows.actions.remove(0);

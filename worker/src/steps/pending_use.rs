@@ -57,8 +57,7 @@ pub(super) async fn check(lane: &Lane, next: Nonce) -> Option<bool> {
         Ok(Ok(count)) => Some(count > next.0),
         Ok(Err(RpcError::Refused { code: INVALID_PARAMS | NO_METHOD, .. })) => Some(false),
         Ok(Err(error)) => {
-            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, "could not read the pending count");
+            tracing::debug!(error = %error, "could not read the pending count");
             None
         }
         Err(_) => None,

@@ -222,8 +222,7 @@ async fn clear_suspicion(lane: &mut Lane) -> Result<Allowed, StepError> {
     lane.key.search = BlockSearch::default();
     lane.key.evidence.bounds.above = None;
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
-        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            fencing_token = lane.lease.token().0, suspicion, "no longer SUSPECT: every consumed nonce is explained");
+        tracing::info!(suspicion, "no longer SUSPECT: every consumed nonce is explained");
         lane.rows.more_queued = true;
         lane.flush().await?;
     }
@@ -236,9 +235,11 @@ async fn raise_suspicion(lane: &mut Lane, tx_id: Option<TxId>, reason: String) -
         return Ok(());
     }
     if lane.key.evidence.suspicion.is_none() {
-        tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = tx_id.map(tracing::field::display), worker.id = %lane.context.worker_id,
-            fencing_token = lane.lease.token().0, reason, "SUSPECT: no new nonces until this is explained");
+        tracing::error!(
+            tx.id = tx_id.map(tracing::field::display),
+            reason,
+            "SUSPECT: no new nonces until this is explained"
+        );
     }
     lane.key.evidence.suspicion = Some(reason);
     lane.flush().await
@@ -255,8 +256,8 @@ pub(super) async fn count_at_head(lane: &mut Lane, next: Nonce) -> Option<CountA
     let count = match lane.chain.connector.transaction_count_at(lane.address(), head).await {
         Ok(count) => count,
         Err(error) => {
-            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, block = head.number, "could not read the transaction count at the head");
+            tracing::debug!(error = %error, block = head.number,
+                "could not read the transaction count at the head");
             return None;
         }
     };
@@ -359,9 +360,11 @@ pub(super) fn lose_nonce(lane: &mut Lane, index: usize, by: &MinedTx) {
 fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_domain::H256>) {
     let reason = format!("{cause}: {detail}");
     let tx_id = in_protect(lane).next().map(|tx| tx.intent.tx_id);
-    tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = tx_id.map(tracing::field::display), worker.id = %lane.context.worker_id,
-        fencing_token = lane.lease.token().0, reason = reason, "PROTECT: the lane stops until an operator releases it");
+    tracing::error!(
+        tx.id = tx_id.map(tracing::field::display),
+        reason = reason,
+        "PROTECT: the lane stops until an operator releases it"
+    );
     lane.key.reset_check();
     lane.key.schedule_recheck(MAX_PAUSE);
     if let Some(sequence) = &mut lane.rows.sequence {
@@ -448,8 +451,7 @@ pub(super) fn in_protect(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
 }
 
 pub(super) async fn lift_protection(lane: &mut Lane, why: &str) -> Result<(), StepError> {
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, why, "protection lifted");
+    tracing::info!(why, "protection lifted");
     if let Some(sequence) = &mut lane.rows.sequence {
         sequence.protect = None;
     }

@@ -104,10 +104,8 @@ async fn resend_above_head(lane: &mut Lane) -> Result<(), StepError> {
         }
         let answer = lane.chain.connector.broadcast(&attempt).await;
         submit::count_send(&attempt, &answer);
-        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
-            fencing_token = lane.lease.token().0, answer = ?answer.map(|outcome| outcome.class.as_str()),
-            "the head fell below its block; resent");
+        tracing::info!(tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
+            answer = ?answer.map(|outcome| outcome.class.as_str()), "the head fell below its block; resent");
     }
     Ok(())
 }
@@ -137,8 +135,7 @@ fn resend_open(lane: &mut Lane, now: Instant, why: &str) {
         }
     }
     if count > 0 {
-        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            fencing_token = lane.lease.token().0, count, why, "looking up and resending open transactions");
+        tracing::info!(count, why, "looking up and resending open transactions");
     }
 }
 
@@ -181,8 +178,7 @@ async fn check_mempool(lane: &mut Lane, now: Instant) {
         }
         Ok(false) => check.at = Instant::now() + interval,
         Err(error) => {
-            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                error = %error, "mempool check failed");
+            tracing::debug!(error = %error, "mempool check failed");
         }
     }
 }

@@ -34,16 +34,15 @@ pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
             }
             Ok(Made::Nothing(error)) => {
                 let tx = &mut lane.rows.open[*index];
-                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %tx.intent.tx_id, code = error.code.as_str(), reason = error.message,
+                tracing::warn!(tx.id = %tx.intent.tx_id, code = error.code.as_str(), reason = error.message,
                     "no new attempt made; the current one stays");
                 keep_current_attempt(tx);
                 tx.cannot_replace(error.clone());
                 finish(lane, *index, &Err(error.message));
             }
             Err(reason) => {
-                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %lane.rows.open[*index].intent.tx_id, reason, "new attempt could not be made yet; retrying");
+                tracing::warn!(tx.id = %lane.rows.open[*index].intent.tx_id, reason,
+                    "new attempt could not be made yet; retrying");
                 lane.rows.open[*index].replacing.replace_at = Some(Instant::now() + RETRY);
             }
         }
@@ -226,9 +225,8 @@ async fn make(lane: &mut Lane, index: usize) -> Result<Made, String> {
         draft = lane.signing.signer.sign(&unsigned).await.map_err(|error| error.to_string())?;
     }
     let interval = lane.chain.config.resubmit.interval;
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %lane.rows.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(), fees = ?fees,
-        "new attempt for the same nonce");
+    tracing::info!(tx.id = %lane.rows.open[index].intent.tx_id, tx.hash = ?draft.tx_hash, kind = kind.as_str(),
+        fees = ?fees, "new attempt for the same nonce");
     lane.rows.open[index].redraft(kind, draft, interval, Instant::now());
     Ok(Made::Attempt)
 }
@@ -308,8 +306,7 @@ async fn price(
     }
     // The nonce must be consumed, or the sequence stops. Uses the smallest increase that mempools accept, above the
     // limit.
-    tracing::warn!(chain.id = lane.chain.config.id.0, tx.id = %tx.intent.tx_id, limit = ?limit,
-        "placeholder exceeds fees.max_fee_per_gas");
+    tracing::warn!(tx.id = %tx.intent.tx_id, limit = ?limit, "placeholder exceeds fees.max_fee_per_gas");
     Ok(previous.and_then(|previous| replacement_fees(previous, previous, 1.1, None)))
 }
 

@@ -31,9 +31,8 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<(), StepError> {
             },
             TxAction::Rebroadcast => rebroadcast(lane, &request),
         };
-        tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = %request.tx_id, fencing_token = lane.lease.token().0, action = ?request.action,
-            reason = request.reason, outcome = ?outcome, "request executed");
+        tracing::info!(tx.id = %request.tx_id, action = ?request.action, reason = request.reason,
+            outcome = ?outcome, "request executed");
         lane.pending.finish_request(AskedBy::TxRequest(request.request_no), outcome);
     }
     lane.flush().await?;

@@ -86,8 +86,8 @@ async fn use_answer(lane: &mut Lane, index: usize, answer: Answer) -> Result<(),
         Err(Refusal::Wait { sub_state, error }) => {
             let tx = &mut lane.rows.open[index];
             if tx.intent.sub_state != Some(sub_state) {
-                tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                    tx.id = %tx.intent.tx_id, sub_state = sub_state.as_str(), reason = error.message, "transaction for a reserved nonce waits");
+                tracing::warn!(tx.id = %tx.intent.tx_id, sub_state = sub_state.as_str(), reason = error.message,
+                    "transaction for a reserved nonce waits");
                 tx.set_wait_reason(Some(sub_state), Some(error));
             }
             tx.answer_at = Some(Instant::now() + RETRY_INTERVAL);
@@ -129,8 +129,7 @@ async fn draft_answer(
 
 fn end(lane: &mut Lane, index: usize, state: TxState, error: TxError, unanswered: bool) {
     let tx = &mut lane.rows.open[index];
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, fencing_token = lane.lease.token().0, reason = error.message,
+    tracing::info!(tx.id = %tx.intent.tx_id, reason = error.message,
         "reservation ended; the placeholder will consume the nonce");
     tx.give_up(Ending { state, code: error.code, reason: error.message });
     tx.recycle(unanswered, Instant::now());

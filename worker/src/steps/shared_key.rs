@@ -131,9 +131,7 @@ fn record_external(lane: &mut Lane, range: ExternalNonces) {
         ExternalCause::SteppedOver => "stepped_over",
         ExternalCause::Displaced => "displaced",
     };
-    tracing::info!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        fencing_token = lane.lease.token().0, first = range.first.0, last = range.last.0, how,
-        "external nonces recorded");
+    tracing::info!(first = range.first.0, last = range.last.0, how, "external nonces recorded");
     metrics::counter!(m::EXTERNAL_NONCES_TOTAL, "how" => how).increment(range.count());
     lane.emit_event(None, EventKind::External { how, count: range.count() });
     lane.sharing.known.push(range);
@@ -222,8 +220,8 @@ async fn check_lost(lane: &mut Lane, index: usize) -> Result<(), StepError> {
     }
     lane.sharing.lost_check_at = None;
     let tx = &mut lane.rows.open[index];
-    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0, "nonce of a shared key was consumed externally");
+    tracing::warn!(tx.id = %tx.intent.tx_id, nonce = tx.intent.nonce.0,
+        "nonce of a shared key was consumed externally");
     tx.lose_nonce("its nonce was consumed by an external transaction", Instant::now());
     lane.step_again();
     Ok(())
@@ -244,8 +242,7 @@ async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
         Consumer::Ours(receipt) => track::included(lane, receipt),
         Consumer::NotConsumed | Consumer::OursWithoutReceipt(_) => {}
         Consumer::Unknown(why) => {
-            tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %tx_id, why,
+            tracing::warn!(tx.id = %tx_id, why,
                 "could not find the transaction that consumed the nonce; the intent keeps it");
         }
     }

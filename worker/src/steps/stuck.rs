@@ -23,9 +23,7 @@ pub(crate) fn alarm(lane: &mut Lane) {
         let tx_id = tx.intent.tx_id;
         let action = lane.chain.stuck.decide(facts);
         metrics::counter!(m::STUCK_DECISIONS_TOTAL, "action" => action.as_str()).increment(1);
-        tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-            worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, reason, action = action.as_str(),
-            "stuck: still unmined; retrying");
+        tracing::error!(tx.id = %tx_id, reason, action = action.as_str(), "stuck: still unmined; retrying");
         lane.emit_event(Some(tx_id), EventKind::Stuck { code: ErrorCode::Stuck, reason });
         act(lane, index, action);
     }
@@ -106,9 +104,8 @@ fn act(lane: &mut Lane, index: usize, action: StuckAction) {
             tx.give_up(Ending { state: TxState::Cancelled, code: ErrorCode::Stuck, reason });
         }
         StuckAction::Bump | StuckAction::Cancel | StuckAction::Escalate => {
-            tracing::error!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                worker.id = %lane.context.worker_id, fencing_token = lane.lease.token().0, tx.id = %tx.intent.tx_id,
-                action = action.as_str(), "stuck: operator action required");
+            tracing::error!(tx.id = %tx.intent.tx_id, action = action.as_str(),
+                "stuck: operator action required");
         }
     }
 }

@@ -8,8 +8,9 @@ use gapless_chain::{RpcError, SubmitClass, SubmitOutcome};
 use gapless_domain::sanitize::storable;
 use gapless_domain::{ErrorCode, EventKind, SubState, TxError, TxState};
 use gapless_store::{Attempt, SentNote};
-use gapless_telemetry::metrics as m;
+use gapless_telemetry::{metrics as m, step_span};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::{delegated, protect, replace, shared_key, track};
 use crate::failpoint;
@@ -146,15 +147,17 @@ fn is_independent_of_price(class: SubmitClass) -> bool {
 async fn broadcast(lane: &mut Lane, index: usize, attempt: &Attempt) -> Option<SubmitOutcome> {
     lane.chain.watcher.watch(attempt.tx_hash(), &lane.signals.mailbox);
     let at = Instant::now();
-    let answer = lane.chain.connector.broadcast(attempt).await;
+    let span = step_span("send", lane.rows.open[index].intent.trace_context.as_deref(), &attempt.tx_id());
+    span.record("tx.hash", tracing::field::debug(attempt.tx_hash()));
+    let answer = lane.chain.connector.broadcast(attempt).instrument(span.clone()).await;
+    span.record("answer", answer.as_ref().map_or(NO_ANSWER, |outcome| outcome.class.as_str()));
+    drop(span);
     failpoint::hit("sent");
     count_send(attempt, &answer);
     match answer {
         Ok(outcome) => {
-            tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-                tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
-                fencing_token = lane.lease.token().0, class = outcome.class.as_str(), answer = outcome.message,
-                "sent");
+            tracing::debug!(tx.id = %attempt.tx_id(), attempt.id = %attempt.id(), tx.hash = ?attempt.tx_hash(),
+                class = outcome.class.as_str(), answer = outcome.message, "sent");
             let (tx_id, attempt_id) = (attempt.tx_id(), attempt.id());
             lane.rows.open[index].note_outcome(attempt_id, outcome.class.as_str());
             let accepted = matches!(outcome.class, SubmitClass::Accepted | SubmitClass::AlreadyKnown);
@@ -310,8 +313,8 @@ fn back_off(lane: &mut Lane, index: usize, sub_state: Option<SubState>, error: T
         tx.replacing.unaffordable.clone().filter(|_| error.code != ErrorCode::InsufficientFunds);
     let (sub_state, error) =
         unaffordable.map_or((sub_state, error), |why| (Some(SubState::NotReplaced), why));
-    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message, sub_state = sub_state.map(SubState::as_str),
+    tracing::warn!(tx.id = %tx.intent.tx_id, tx.hash = ?tx.intent.tx_hash, answer = error.message,
+        sub_state = sub_state.map(SubState::as_str),
         retry_in = ?tx.sending.due.saturating_duration_since(Instant::now()), "not accepted; retrying");
     tx.set_wait_reason(sub_state, Some(error));
 }

@@ -86,8 +86,8 @@ pub(crate) fn reorged(lane: &mut Lane, from: u64) {
 }
 
 fn note_reorg(lane: &mut Lane, tx_id: gapless_domain::TxId, receipt: &Receipt) {
-    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(), tx.id = %tx_id,
-        tx.hash = ?receipt.tx_hash, block = receipt.block_number, "its block was replaced; resending the same bytes");
+    tracing::warn!(tx.id = %tx_id, tx.hash = ?receipt.tx_hash, block = receipt.block_number,
+        "its block was replaced; resending the same bytes");
     let (tx_hash, block_number) = (receipt.tx_hash, receipt.block_number);
     lane.emit_event(Some(tx_id), EventKind::Reorged { tx_hash, block_number, new_fork: true });
 }
@@ -95,7 +95,7 @@ fn note_reorg(lane: &mut Lane, tx_id: gapless_domain::TxId, receipt: &Receipt) {
 /// Emits the blocks that confirm an intent: all of them the first time and after a fork, otherwise only the new ones.
 /// Does nothing, and schedules no wake-up, if events have no consumer.
 fn report_confirmations(lane: &mut Lane, index: usize) {
-    if !lane.context.events.is_enabled() {
+    if !lane.context.events.is_enabled() && !lane.context.recording.is_enabled() {
         return;
     }
     let tx = &lane.rows.open[index];
@@ -138,8 +138,7 @@ pub(crate) async fn look_up_all(lane: &mut Lane) {
 pub(crate) async fn look_up_if_possible(lane: &mut Lane, hashes: &[H256]) -> bool {
     let looked = look_up(lane, hashes).await;
     if let Err(error) = &looked {
-        tracing::debug!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            error = %error, "receipt lookup failed; continuing without it");
+        tracing::debug!(error = %error, "receipt lookup failed; continuing without it");
     }
     looked.is_ok()
 }
@@ -298,8 +297,7 @@ async fn fetch_confirming_blocks(lane: &Lane, receipt: &Receipt, most: u64) -> V
         }
     }
     if (blocks.len() as u64) < most {
-        tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.hash = ?receipt.tx_hash, shown = blocks.len(), wanted = most,
+        tracing::warn!(tx.hash = ?receipt.tx_hash, shown = blocks.len(), wanted = most,
             "no node returned all confirming blocks; the stored list is incomplete");
     }
     blocks

@@ -8,7 +8,6 @@ mod aws;
 mod curve;
 #[cfg(feature = "gcp-kms")]
 mod google;
-mod temporary;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ethers_core::types::{Bytes, H256, Signature};
 use parking_lot::Mutex;
-use reqwest::{RequestBuilder, Url};
 
 #[cfg(feature = "aws-kms")]
 pub(super) use self::aws::AwsKms;
@@ -25,19 +23,6 @@ pub(super) use self::google::GcpKms;
 use super::remote_signer::{RemoteSigner, SignFailure, sanitize};
 use gapless_domain::signature::v;
 use gapless_domain::{Address, UnsignedTx};
-
-/// An environment variable; empty counts as absent.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Sets a form-urlencoded body.
-fn with_form(request: RequestBuilder, pairs: &[(&str, &str)]) -> RequestBuilder {
-    let mut url = Url::parse("form:").expect("a scheme is a URL");
-    url.query_pairs_mut().extend_pairs(pairs);
-    let body = url.query().unwrap_or_default().to_owned();
-    request.header("content-type", "application/x-www-form-urlencoded").body(body)
-}
 
 /// Operations of a key management service.
 #[async_trait]

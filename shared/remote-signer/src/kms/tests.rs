@@ -14,7 +14,6 @@ use serde_json::json;
 use super::*;
 use crate::remote_signer::RemoteKey;
 use crate::testing::{Act, Asked, FakeSigner};
-use gapless_config as config;
 use gapless_signer::testing::{each_type, wallet};
 use gapless_signer::{Signer, SignerError};
 
@@ -75,6 +74,11 @@ fn honest(asked: &Asked) -> Act {
     signed_by(asked, &sign(asked, &ours()))
 }
 
+/// A response of the metadata server.
+fn token(token: &str) -> String {
+    json!({ "access_token": token, "expires_in": 3599, "token_type": "Bearer" }).to_string()
+}
+
 fn is_about_tokens(asked: &Asked) -> bool {
     asked.line.contains("/computeMetadata/")
 }
@@ -82,7 +86,7 @@ fn is_about_tokens(asked: &Asked) -> bool {
 /// A service that reacts with `act` and always issues tokens.
 async fn service(act: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> FakeSigner {
     FakeSigner::start(move |asked| match is_about_tokens(asked) {
-        true => Act::Answer(200, json!({ "access_token": "lent", "expires_in": 3599 }).to_string()),
+        true => Act::Answer(200, token("lent")),
         false => act(asked),
     })
     .await
@@ -90,39 +94,11 @@ async fn service(act: impl Fn(&Asked) -> Act + Send + Sync + 'static) -> FakeSig
 
 fn key_of(kind: &str, fake: &FakeSigner) -> CloudKey {
     let timeout = Duration::from_millis(800);
-    let environment = |name: &str| match name {
-        "GCE_METADATA_HOST" => fake.url.strip_prefix("http://").map(str::to_owned),
-        "AWS_ACCESS_KEY_ID" => Some("AKIDEXAMPLE".into()),
-        "AWS_SECRET_ACCESS_KEY" => Some("the-secret-of-the-tests".into()),
-        "AWS_SESSION_TOKEN" => Some("the-session".into()),
-        _ => None,
-    };
     let (cloud, id): (Arc<dyn Cloud>, _) = match kind {
         #[cfg(feature = "aws-kms")]
-        "aws_kms" => {
-            let config = config::AwsKms {
-                region: "eu-central-1".into(),
-                keys: Vec::new(),
-                endpoint: Some(fake.url.clone()),
-                credentials: config::AwsCredentials::Environment,
-                credentials_file: None,
-                profile: "default".into(),
-                timeout,
-                max_in_flight: 4,
-            };
-            (Arc::new(AwsKms::with_environment(&config, &environment).unwrap()), "alias/a")
-        }
+        "aws_kms" => (Arc::new(aws::kms(fake, timeout)), "alias/a"),
         #[cfg(feature = "gcp-kms")]
-        "gcp_kms" => {
-            let config = config::GcpKms {
-                keys: Vec::new(),
-                endpoint: fake.url.clone(),
-                credentials_file: None,
-                timeout,
-                max_in_flight: 4,
-            };
-            (Arc::new(GcpKms::with_environment(&config, &environment).unwrap()), VERSION)
-        }
+        "gcp_kms" => (Arc::new(google::kms(fake, timeout)), VERSION),
         other => panic!("no service {other}"),
     };
     CloudKey::new(cloud, id)

@@ -1,8 +1,10 @@
 //! One function per rule. Each returns the violations, with request, nonce and hash.
 
 mod ends;
+mod events;
 mod outside;
 mod stalls;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -31,6 +33,11 @@ pub(super) fn broken(rule: Rule, evidence: &Evidence) -> Vec<String> {
         Rule::Unrequested => unrequested(evidence),
         Rule::FalseAlarm => outside::false_alarms(evidence),
         Rule::Panic => evidence.panics.clone(),
+        Rule::UpgradeStep => upgrade::missing_steps(evidence),
+        Rule::V1Field => upgrade::missing_fields(evidence),
+        Rule::EventLoss => events::missing(evidence),
+        Rule::EventOrder => events::out_of_order(evidence),
+        Rule::EventUntrue => events::untrue(evidence),
     }
 }
 
@@ -78,13 +85,16 @@ fn gaps(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// Requests with a 202 or 200 response, and reservations whose transaction was accepted, with the returned `txId`s.
+/// Requests with a 202 or 200 response, and reservations whose transaction was accepted, with all returned `txId`s.
 fn promised(evidence: &Evidence) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut promised: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for entry in &evidence.history {
         match &entry.event {
             Event::Answer { request, status: 200 | 202, tx_id, .. } => {
                 promised.entry(request).or_default().extend(tx_id.as_deref());
+            }
+            Event::StateSeen { request, tx_id, .. } => {
+                promised.entry(request).or_default().insert(tx_id);
             }
             Event::Reserved { request, bound: true, outcome } => {
                 promised.entry(request).or_default().insert(outcome);
@@ -109,6 +119,15 @@ fn losses(evidence: &Evidence) -> Vec<String> {
     for request in promised(evidence).keys().filter(|request| !rows.contains_key(*request)) {
         found.push(format!("{request} was accepted and has no row"));
     }
+    let unfound: BTreeSet<&str> = evidence
+        .history
+        .iter()
+        .filter_map(|entry| match &entry.event {
+            Event::NotFound { request } => Some(request.as_str()),
+            _ => None,
+        })
+        .collect();
+    found.extend(unfound.into_iter().map(|request| format!("{request} was accepted and answered with 404")));
     for intent in &evidence.intents {
         let request = intent.request.as_str();
         let (tx_id, state) = (&intent.tx_id, &intent.state);

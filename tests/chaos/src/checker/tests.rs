@@ -1,7 +1,9 @@
 //! Every rule finds its violation, and none finds anything in a correct history.
 
+mod events;
 mod operations;
 mod stalls;
+mod upgrade;
 
 use super::*;
 use crate::history::{Event, RequestTraits};
@@ -25,36 +27,32 @@ fn state_seen(request: &str, state: &str) -> Event {
 /// Two consecutive requests, confirmed at nonces 0 and 1.
 fn sound() -> Evidence {
     let mut evidence = Evidence { submitters: vec![OURS.into()], ..Evidence::default() };
-    for (nonce, request) in ["first", "second"].into_iter().enumerate() {
-        let (nonce, tx_id, hash) = (nonce as u64, format!("t-{request}"), format!("h-{request}"));
-        record(&mut evidence, submit(request));
-        record(&mut evidence, answer(request, 202, &tx_id));
-        evidence.intents.push(Intent {
-            tx_id: tx_id.clone(),
-            request: request.into(),
-            submitter: OURS.into(),
-            state: "CONFIRMED".into(),
-            nonce: Some(nonce),
-            sub_state: None,
-            code: None,
-            created_at: 10.0 * nonce as f64,
-            finished_at: Some(10.0 * nonce as f64 + 3.0),
-        });
-        let (submitter, original, token, ordinal) = (OURS.to_owned(), true, 5 + nonce, 1);
-        evidence.attempts.push(Attempt {
-            tx_id,
-            submitter,
-            nonce,
-            hash: hash.clone(),
-            token,
-            original,
-            ordinal,
-        });
-        evidence.sent.push(hash.clone());
-        let (submitter, request) = (OURS.to_owned(), Some(request.to_owned()));
-        evidence.mined.push(Mined { submitter, nonce, hash, block: 9 + nonce, succeeded: true, request });
-    }
+    add_confirmed(&mut evidence, "first", 0);
+    add_confirmed(&mut evidence, "second", 1);
     evidence
+}
+
+/// Adds a request that was confirmed at this nonce.
+fn add_confirmed(evidence: &mut Evidence, request: &str, nonce: u64) {
+    let (tx_id, hash) = (format!("t-{request}"), format!("h-{request}"));
+    record(evidence, submit(request));
+    record(evidence, answer(request, 202, &tx_id));
+    evidence.intents.push(Intent {
+        tx_id: tx_id.clone(),
+        request: request.into(),
+        submitter: OURS.into(),
+        state: "CONFIRMED".into(),
+        nonce: Some(nonce),
+        sub_state: None,
+        code: None,
+        created_at: 10.0 * nonce as f64,
+        finished_at: Some(10.0 * nonce as f64 + 3.0),
+    });
+    let (submitter, original, token, ordinal) = (OURS.to_owned(), true, 5 + nonce, 1);
+    evidence.attempts.push(Attempt { tx_id, submitter, nonce, hash: hash.clone(), token, original, ordinal });
+    evidence.sent.push(hash.clone());
+    let (submitter, request) = (OURS.to_owned(), Some(request.to_owned()));
+    evidence.mined.push(Mined { submitter, nonce, hash, block: 9 + nonce, succeeded: true, request });
 }
 
 /// The client of the request has cancelled it.
@@ -136,6 +134,9 @@ fn an_accepted_request_without_a_row_or_not_final_is_lost() {
     record(&mut evidence, submit("third"));
     record(&mut evidence, answer("third", 202, "t-third"));
     assert_eq!(found(&evidence), [(Rule::Loss, "third was accepted and has no row".into())]);
+    let mut evidence = sound();
+    record(&mut evidence, Event::NotFound { request: "second".into() });
+    assert_eq!(found(&evidence), [(Rule::Loss, "second was accepted and answered with 404".into())]);
 }
 
 #[test]
@@ -210,6 +211,10 @@ fn two_tx_ids_of_a_request_or_a_rejection_are_found() {
     let mut evidence = sound();
     record(&mut evidence, answer("first", 200, "t-other"));
     assert_eq!(rules(&evidence), [Rule::Identity]);
+    let mut evidence = sound();
+    let (request, tx_id, state) = ("first".to_owned(), "t-other".to_owned(), "QUEUED".to_owned());
+    record(&mut evidence, Event::StateSeen { request, tx_id, state });
+    assert_eq!(rules(&evidence), [Rule::Identity], "found by requestId with another txId");
     let mut evidence = sound();
     record(&mut evidence, Event::ReusedId { request: "first".into(), status: 200 });
     assert_eq!(rules(&evidence), [Rule::Identity]);

@@ -94,7 +94,7 @@ impl History<'_> {
         }
         let (is_limited, to_forbidden) = (payload.deadline.is_some(), payload.to != Some(RECIPIENT));
         let intent = NewIntent::new(self.key, format!("r{value}"), payload, None);
-        match &self.context.store.insert_group(&[intent], false).await.unwrap()[..] {
+        match &self.context.store.insert_group(&[intent]).await.unwrap()[..] {
             [IntakeOutcome::Created(tx_id)] => {
                 self.need_the_last_one(value);
                 let intent = Intent::new(*tx_id, value);

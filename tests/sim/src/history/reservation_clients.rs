@@ -52,7 +52,7 @@ impl History<'_> {
             reserve_for,
             wanted_for: WANTED_FOR,
         };
-        match self.context.store.request_reservation(&new, false).await.unwrap() {
+        match self.context.store.request_reservation(&new).await.unwrap() {
             ReservationOutcome::Created => {}
             ReservationOutcome::Protected { .. } => return self.log_event("a client is refused".to_owned()),
             other => panic!("{other:?}"),

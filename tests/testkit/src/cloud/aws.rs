@@ -36,6 +36,15 @@ pub struct AwsUser {
     pub secret: String,
 }
 
+/// Credentials of a role.
+#[derive(Clone, Debug)]
+pub struct TemporaryCredentials {
+    pub id: String,
+    pub secret: String,
+    pub token: String,
+    pub expiration: String,
+}
+
 impl AwsKms {
     /// `None` if there is no Python; a warning was printed.
     pub async fn start(dir: &Path) -> Option<AwsKms> {
@@ -119,6 +128,18 @@ impl AwsKms {
         between(&made, "Arn")
     }
 
+    /// New credentials of a role, for an hour.
+    pub async fn assume_role(&self, arn: &str) -> TemporaryCredentials {
+        let form = [("Action", "AssumeRole"), ("RoleArn", arn), ("RoleSessionName", "tests")];
+        let made = self.query(REGION, "sts", &form).await;
+        TemporaryCredentials {
+            id: between(&made, "AccessKeyId"),
+            secret: between(&made, "SecretAccessKey"),
+            token: between(&made, "SessionToken"),
+            expiration: between(&made, "Expiration"),
+        }
+    }
+
     async fn kms(&self, action: &str, body: Value) -> Value {
         let request = self
             .http
@@ -131,6 +152,10 @@ impl AwsKms {
     }
 
     async fn iam(&self, form: &[(&str, &str)]) -> String {
+        self.query("us-east-1", "iam", form).await
+    }
+
+    async fn query(&self, region: &str, service: &str, form: &[(&str, &str)]) -> String {
         let mut url = reqwest::Url::parse(&self.url).expect("a URL");
         url.query_pairs_mut().extend_pairs(form);
         let body = url.query().unwrap_or_default().to_owned();
@@ -138,7 +163,7 @@ impl AwsKms {
             .http
             .post(&self.url)
             .header("content-type", "application/x-www-form-urlencoded")
-            .header("authorization", the_tests("us-east-1", "iam"));
+            .header("authorization", the_tests(region, service));
         self.answered(form[0].1, request.body(body)).await
     }
 

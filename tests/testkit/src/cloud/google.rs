@@ -1,8 +1,9 @@
-//! A fake of Google Cloud KMS, written from its documentation because there is no emulator: access tokens for signed
-//! assertions, public keys as PEM, signatures of digests, and checksums of all of them.
+//! A fake of Google Cloud KMS, written from its documentation because there is no emulator: tokens that a service account
+//! signs itself, public keys as PEM, signatures of digests, and checksums of all of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::rsa::{KeyPair, KeySize};
@@ -21,7 +22,13 @@ use crate::eventually::eventually;
 use crate::plain_http::{self, Request};
 use crate::submitter::Submitter;
 
-const TOKEN: &str = "an-access-token-of-the-tests";
+const ACCOUNT: &str = "gapless@p.iam.gserviceaccount.com";
+const SCOPE: &str = "https://www.googleapis.com/auth/cloudkms";
+/// How every token begins: the encoded header of a JSON Web Token.
+pub const TOKEN_HEAD: &str = "eyJhbGciOiJSUzI1NiIs";
+/// The number of `EC_SIGN_SECP256K1_SHA256`.
+const ALGORITHM: u32 = 31;
+const HSM: u32 = 2;
 
 /// How it responds to requests about a key from now on.
 #[derive(Clone, Debug)]
@@ -65,7 +72,7 @@ impl GoogleKms {
         let url = format!("http://{}", listener.local_addr().expect("a bound socket has an address"));
         let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key of a service account");
         let account = dir.join("service-account.json");
-        std::fs::write(&account, account_file(&pair, &url)).unwrap();
+        std::fs::write(&account, account_file(&pair)).unwrap();
         let keys = submitters.iter().map(|key| (key.clone(), GoogleBehaviour::Honest)).collect();
         let public_key = pair.public_key().as_ref().to_vec();
         let inner = Arc::new(Inner { keys: Mutex::new(keys), public_key, asked: Mutex::default() });
@@ -113,14 +120,14 @@ impl GoogleKms {
     }
 }
 
-fn account_file(pair: &KeyPair, url: &str) -> String {
+fn account_file(pair: &KeyPair) -> String {
     let der: Pkcs8V1Der<'_> = pair.as_der().expect("a key can be written");
     let account = json!({
         "type": "service_account",
-        "client_email": "gapless@p.iam.gserviceaccount.com",
+        "client_email": ACCOUNT,
+        "project_id": "p",
         "private_key_id": "1",
         "private_key": pem("PRIVATE KEY", der.as_ref()),
-        "token_uri": format!("{url}/token"),
     });
     account.to_string()
 }
@@ -140,13 +147,13 @@ impl Inner {
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         while let Some(request) = plain_http::request(&mut stream).await {
-            self.asked.lock().push(request.line.clone());
-            let (status, body) = match request.line.as_str() {
-                "POST /token" => self.grant(&request),
-                _ if request.header("authorization") != Some(&format!("Bearer {TOKEN}")) => {
-                    refused(401, "UNAUTHENTICATED")
-                }
-                line => match self.key_of(line) {
+            let (line, query) = request.line.split_once('?').unwrap_or((&request.line, ""));
+            // The answers have enumerations as numbers.
+            assert!(query.ends_with("%24alt=json%3Benum-encoding%3Dint"), "{query}");
+            self.asked.lock().push(line.to_owned());
+            let (status, body) = match self.is_authentic(&request) {
+                false => refused(401, "UNAUTHENTICATED"),
+                true => match self.key_of(line) {
                     Some((_, GoogleBehaviour::Silent)) => std::future::pending().await,
                     Some((_, GoogleBehaviour::Refusing(status, word))) => refused(status, word),
                     Some((key, behaviour)) => answer(line, &request.json(), &key, &behaviour),
@@ -164,19 +171,22 @@ impl Inner {
         self.keys.lock().get(index).cloned()
     }
 
-    /// A token for an assertion that the service account signed (RFC 7523).
-    fn grant(&self, request: &Request) -> (u16, Value) {
-        let body = String::from_utf8_lossy(&request.body).into_owned();
-        let signed = body.split_once("&assertion=").and_then(|(_, assertion)| assertion.rsplit_once('.'));
+    /// Whether the service account signed the token, for this scope and at most an hour.
+    fn is_authentic(&self, request: &Request) -> bool {
+        let token = request.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let Some((signed, signature)) = token.and_then(|token| token.rsplit_once('.')) else { return false };
+        assert!(signed.starts_with(TOKEN_HEAD), "{signed}");
+        let decoded = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
         let key = UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &self.public_key);
-        let valid = signed.is_some_and(|(signed, signature)| {
-            let signature = URL_SAFE_NO_PAD.decode(signature).unwrap_or_default();
-            key.verify(signed.as_bytes(), &signature).is_ok()
-        });
-        match valid {
-            true => (200, json!({ "access_token": TOKEN, "expires_in": 3599, "token_type": "Bearer" })),
-            false => (400, json!({ "error": "invalid_grant" })),
-        }
+        let claims = signed.split_once('.').map(|(_, claims)| decoded(claims)).unwrap_or_default();
+        let claims: Value = serde_json::from_slice(&claims).unwrap_or_default();
+        let second = |name: &str| claims[name].as_u64().unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        key.verify(signed.as_bytes(), &decoded(signature)).is_ok()
+            && claims["iss"] == ACCOUNT
+            && claims["scope"] == SCOPE
+            && second("iat") <= now
+            && (now..now + 3660).contains(&second("exp"))
     }
 }
 
@@ -209,7 +219,7 @@ fn answer(line: &str, asked: &Value, key: &Submitter, behaviour: &GoogleBehaviou
         // 64-bit numbers are strings in Google's JSON.
         "signatureCrc32c": checksum.to_string(),
         "verifiedDigestCrc32c": verified && !matches!(behaviour, GoogleBehaviour::Unverified),
-        "protectionLevel": "HSM",
+        "protectionLevel": HSM,
     });
     (200, body)
 }
@@ -220,8 +230,8 @@ fn public_key(key: &Submitter) -> Value {
     let point = key.wallet().signer().verifying_key().to_encoded_point(false);
     let pem = pem("PUBLIC KEY", &[&head, point.as_bytes()].concat());
     json!({
-        "pem": pem, "algorithm": "EC_SIGN_SECP256K1_SHA256", "pemCrc32c": crc32c(pem.as_bytes()).to_string(),
-        "protectionLevel": "HSM",
+        "pem": pem, "algorithm": ALGORITHM, "pemCrc32c": crc32c(pem.as_bytes()).to_string(),
+        "protectionLevel": HSM,
     })
 }
 

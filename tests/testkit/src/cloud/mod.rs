@@ -2,7 +2,9 @@
 
 mod aws;
 mod connection_switch;
+mod credential_server;
 mod google;
 
-pub use aws::{AwsKms, AwsUser, REGION};
-pub use google::{GoogleBehaviour, GoogleKms};
+pub use aws::{AwsKms, AwsUser, REGION, TemporaryCredentials};
+pub use credential_server::CredentialServer;
+pub use google::{GoogleBehaviour, GoogleKms, TOKEN_HEAD};

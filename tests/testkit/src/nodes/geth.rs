@@ -23,6 +23,8 @@ pub(super) async fn start(options: &NodeOptions, log: &Path) -> NodeProcess {
     pair("--datadir", data.to_str().expect("a UTF-8 path"));
     pair("--http.api", "eth,net,web3,txpool,miner");
     pair("--authrpc.port", "0");
+    // By default it stops by itself if less than 512 MiB of the disk are free. A test chain needs a few.
+    pair("--datadir.minfreedisk", "0");
     // The usual block gas limit.
     pair("--dev.gaslimit", "60000000");
     // Without a journal, local transactions do not survive a restart.

@@ -1,9 +1,10 @@
 //! The end of a test: the audit, then the shutdown of all processes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
+use tokio::process::Command;
 
 use super::{Stack, TAIL, locked};
 use crate::rows;
@@ -16,6 +17,22 @@ pub struct CliOutput {
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
+}
+
+/// Runs `gapless migrate` of this `gapless-stack`. It needs no configuration, so every version can do it.
+pub(super) async fn migrate_by(program: &Path, database_url: &str) -> CliOutput {
+    let mut command = Command::new(program);
+    command.args(["cli", "migrate"]).env_remove("GAPLESS_CONFIG").env("DATABASE_URL", database_url);
+    output(command).await
+}
+
+async fn output(mut command: Command) -> CliOutput {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("the CLI runs");
+    CliOutput {
+        code: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
 }
 
 /// Result of `gapless verify --json`.
@@ -44,19 +61,19 @@ impl Stack {
 
     /// Like `cli`, with additional environment variables, which may select another configuration.
     pub async fn cli_with(&self, env: &[(&str, &str)], args: &[&str]) -> CliOutput {
-        let mut command = tokio::process::Command::new(&self.program);
+        let mut command = Command::new(&self.program);
         command.arg("cli").env("GAPLESS_CONFIG", &self.audit_config).args(args);
         let api = self.services().into_iter().find(|service| service.is_api() && service.is_running());
         if let Some(api) = api {
             command.env("GAPLESS_API", api.url()).env("GAPLESS_ADMIN_TOKEN", crate::service::ADMIN_TOKEN);
         }
         command.envs(env.iter().copied());
-        let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.expect("the CLI runs");
-        CliOutput {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        output(command).await
+    }
+
+    /// Migrates the database with `gapless migrate` of this `gapless-stack`.
+    pub async fn migrate_by(&self, program: &Path) -> CliOutput {
+        migrate_by(program, self.database_url()).await
     }
 
     /// Creates an API key with these arguments. Returns the key and its id.

@@ -6,14 +6,17 @@ use ethers_core::types::U256;
 use gapless_cli::commands::migrate::migrate;
 use gapless_config::Secret;
 use gapless_localnet::{Mining, Settings};
+use gapless_store::Contract;
 use serde_json::Value;
 use sqlx::postgres::PgPoolOptions;
 use tokio::sync::Mutex;
 
+use super::audit::migrate_by;
 use super::{Database, Stack};
 use crate::node::Node;
 use crate::nodes::{NodeKind, NodeOptions};
 use crate::proxy::Proxy;
+use crate::recording::Recording;
 use crate::servers;
 use crate::service::ADMIN_TOKEN;
 use crate::submitter::Submitter;
@@ -31,6 +34,8 @@ pub struct StackBuilder {
     proxied: bool,
     own_postgres: bool,
     database_at: Option<String>,
+    recording: Option<Recording>,
+    migrated_by: Option<PathBuf>,
     node_args: Vec<String>,
     settings: Settings,
 }
@@ -60,6 +65,8 @@ impl StackBuilder {
             proxied: false,
             own_postgres: false,
             database_at: None,
+            recording: None,
+            migrated_by: None,
             node_args: Vec::new(),
             settings,
         }
@@ -134,9 +141,21 @@ impl StackBuilder {
         self
     }
 
+    /// Begins with the recorded rows in the schema that they had, the recorded chain, and its keys.
+    pub fn recording(mut self, recording: Recording) -> Self {
+        self.recording = Some(recording);
+        self
+    }
+
     /// Uses this empty database, which the test provides.
     pub fn database_at(mut self, url: &str) -> Self {
         self.database_at = Some(url.to_owned());
+        self
+    }
+
+    /// The `gapless-stack` that creates the schema, for example that of the previous release. Default: this version.
+    pub fn migrated_by(mut self, program: Option<PathBuf>) -> Self {
+        self.migrated_by = program;
         self
     }
 
@@ -144,12 +163,25 @@ impl StackBuilder {
     pub async fn start(mut self) -> Stack {
         let dir = tempfile::Builder::new().prefix("gapless-stack-").tempdir().unwrap();
         let (database, database_url) = self.database().await;
-        migrate(&Secret::new(database_url.as_str())).await.expect("the schema");
+        match (&self.migrated_by, &self.recording) {
+            (None, None) => {
+                let url = Secret::new(database_url.as_str());
+                migrate(&url, Contract::Later).await.expect("the schema");
+            }
+            (Some(program), _) => {
+                let output = migrate_by(program, &database_url).await;
+                assert_eq!(output.code, 0, "{}: {output:?}", program.display());
+            }
+            (None, Some(recording)) => recording.restore_rows(&database_url).await,
+        }
         self.settings.set("database.url", database_url.as_str());
 
         let mut nodes = Vec::new();
         for index in 0..self.chains {
             let log = dir.path().join(format!("node-{index}.log"));
+            if let Some(recording) = &self.recording {
+                recording.restore_chain(&log.with_extension("json"));
+            }
             let extra = self.node_args.clone();
             let options = NodeOptions { extra, ..NodeOptions::new(FIRST_CHAIN_ID + index, self.mining) };
             nodes.push(Node::start_as(self.node, options, &log).await);
@@ -168,8 +200,11 @@ impl StackBuilder {
         if let Some(proxy) = &proxy {
             self.settings.set(&format!("chain.{}.rpc.urls", Stack::chain_name(0)), vec![proxy.url()]);
         }
-        let submitters: Vec<Submitter> = (0..self.submitters).map(|_| Submitter::random()).collect();
-        for node in &nodes {
+        let submitters: Vec<Submitter> = match &self.recording {
+            Some(recording) => recording.submitters(),
+            None => (0..self.submitters).map(|_| Submitter::random()).collect(),
+        };
+        for node in nodes.iter().filter(|_| self.recording.is_none()) {
             // In parallel, because some tests have thousands.
             for some in submitters.chunks(50) {
                 let funding =

@@ -47,7 +47,7 @@ impl Fixture {
     pub(super) async fn queue(&self, submitter: usize, request_id: &str) -> TxId {
         let payload = Payload::transfer(Address::repeat_byte(0x77), U256::one());
         let intent = NewIntent::new(self.key(submitter), request_id.to_owned(), payload, None);
-        match &self.store.insert_group(&[intent], false).await.unwrap()[..] {
+        match &self.store.insert_group(&[intent]).await.unwrap()[..] {
             [IntakeOutcome::Created(tx_id)] => *tx_id,
             other => panic!("{request_id}: {other:?}"),
         }
@@ -143,6 +143,7 @@ impl Fixture {
              UNION ALL SELECT 'attempt ' || to_jsonb(t)::TEXT FROM tx_attempt t
              UNION ALL SELECT 'external ' || to_jsonb(t)::TEXT FROM external_nonce t
              UNION ALL SELECT 'event ' || to_jsonb(t)::TEXT FROM outbox_event t
+             UNION ALL SELECT 'logged event ' || to_jsonb(t)::TEXT FROM event_log t
              UNION ALL SELECT 'action ' || to_jsonb(t)::TEXT FROM audit_log t
              ORDER BY 1",
         )

@@ -11,7 +11,9 @@ use gapless_domain::{
 };
 use gapless_signer::{ReadSigned, SignerError, read_signed};
 use gapless_store::{QueuedIntent, WaitingReservation};
+use gapless_telemetry::child_span;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::{Funds, revert};
 use crate::failpoint;
@@ -316,5 +318,5 @@ async fn sign(lane: &Lane, unsigned: &UnsignedTx) -> Result<SignedDraft, SignerE
     if failpoint::signer_is_away() {
         return Err(SignerError::Unavailable { address: unsigned.from, reason: "failpoint".to_owned() });
     }
-    lane.signing.signer.sign(unsigned).await
+    lane.signing.signer.sign(unsigned).instrument(child_span("sign")).await
 }

@@ -12,7 +12,9 @@ use gapless_domain::{
     U256,
 };
 use gapless_store::{BlockedFor, Move, OpenIntent, QueuedIntent, ReservedNonce};
+use gapless_telemetry::step_span;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::policy::{self, Count};
 use super::{delegated, protect, shared_key};
@@ -92,7 +94,10 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
             }
             checked = true;
         }
-        match try_draft(lane, &intent).await? {
+        // A head that waits is tried again every second, for days if need be: only the first try has a span.
+        let trace = intent.trace_context.as_deref().filter(|_| intent.sub_state.is_none());
+        let span = step_span("prepare", trace, &intent.tx_id);
+        match try_draft(lane, &intent).instrument(span).await? {
             Ok((draft, count)) => {
                 // The policy count and the nonce are in the same commit.
                 lane.pending.policy(count);
@@ -238,8 +243,7 @@ fn blocked_policy(lane: &Lane, intent: &QueuedIntent, sub_state: SubState) -> Bl
 fn fail_blocked(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
     let waited = lane.chain.config.queue.blocked_after.as_secs();
     let reason = format!("blocked for {waited} s and queue.blocked = \"fail\": {}", error.message);
-    tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-        tx.id = %intent.tx_id, reason, "failed by queue.blocked; no nonce used");
+    tracing::warn!(tx.id = %intent.tx_id, reason, "failed by queue.blocked; no nonce used");
     fail_queued(lane, intent, TxState::Failed, SubState::Blocked, TxError::new(error.code, reason));
 }
 
@@ -260,8 +264,8 @@ fn record_wait_reason(
 ) -> QueuedIntent {
     let new_reason = sub_state == SubState::WaitingSigner && intent.last_error.as_ref() != Some(&error);
     if intent.sub_state != Some(sub_state) || new_reason {
-        tracing::warn!(chain.id = lane.chain.config.id.0, submitter = %lane.lease.key().address_text(),
-            tx.id = %intent.tx_id, sub_state = sub_state.as_str(), reason = error.message, "intent waits; no nonce used");
+        tracing::warn!(tx.id = %intent.tx_id, sub_state = sub_state.as_str(), reason = error.message,
+            "intent waits; no nonce used");
         lane.pending.move_queued(queued_move(&intent, TxState::Queued, sub_state, error.clone()));
         update_blocked(lane, &mut intent, sub_state, &error);
         intent.sub_state = Some(sub_state);

@@ -1,140 +1,197 @@
-//! Google Cloud KMS: two methods of its REST API, with the checksums that Google recommends to verify.
+//! Google Cloud KMS: two methods of Google's client library, without its retries, and with the checksums that Google
+//! recommends to verify.
 
-mod token;
+mod credentials;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use crc::{CRC_32_ISCSI, Crc};
 use ethers_core::types::H256;
-use reqwest::{Method, RequestBuilder};
+use google_cloud_auth::credentials::Credentials;
+use google_cloud_gax::error::rpc::Code;
+use google_cloud_gax::retry_policy::NeverRetry;
+use google_cloud_kms_v1::client::KeyManagementService;
+use google_cloud_kms_v1::model::crypto_key_version::CryptoKeyVersionAlgorithm;
+use google_cloud_kms_v1::model::{AsymmetricSignResponse, Digest, PublicKey};
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use rustls_pki_types::pem::PemObject;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use tokio::sync::{Mutex, Semaphore};
 
-use self::token::AccessToken;
-use super::temporary::ServiceClock;
+use self::credentials::Source;
 use super::{Cloud, Failure};
-use crate::transport::{Reply, Route, Transport};
 use gapless_config as config;
+use gapless_http_client::install_tls_provider;
 
 /// The algorithm for secp256k1. Its digest field accepts any 32 bytes; here a Keccak hash.
-const ALGORITHM: &str = "EC_SIGN_SECP256K1_SHA256";
+const ALGORITHM: CryptoKeyVersionAlgorithm = CryptoKeyVersionAlgorithm::EcSignSecp256K1Sha256;
 /// CRC-32C: the checksum of RFC 3720.
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+/// A client whose token is rejected is replaced after this age. The library keeps a task for each replaced client until
+/// its token expires, so that they must be few.
+const MIN_AGE: Duration = Duration::from_secs(10);
 
 /// Keys used with one set of credentials.
 #[derive(Debug)]
 pub(crate) struct GcpKms {
-    transport: Transport,
-    token: AccessToken,
-    clock: ServiceClock,
+    endpoint: String,
+    source: Source,
+    /// Built by the first request, and again after its credentials failed.
+    client: Mutex<Option<Client>>,
+    slots: Semaphore,
     timeout: Duration,
 }
 
+#[derive(Debug)]
+struct Client {
+    kms: KeyManagementService,
+    credentials: Credentials,
+    built_at: Instant,
+}
+
 impl GcpKms {
-    pub(crate) fn new(config: &config::GcpKms) -> Result<GcpKms, String> {
-        GcpKms::with_environment(config, &super::variable)
+    pub(crate) fn new(config: &config::GcpKms) -> GcpKms {
+        GcpKms::with_metadata_server(config, None)
     }
 
-    pub(super) fn with_environment(
-        config: &config::GcpKms,
-        environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<GcpKms, String> {
-        let route =
-            Route { max_in_flight: config.max_in_flight, ..Route::to(&config.endpoint, config.timeout) };
-        Ok(GcpKms {
-            transport: Transport::new(route)?,
-            token: AccessToken::new(config.credentials_file.as_ref(), config.timeout, environment)?,
-            clock: ServiceClock::default(),
+    pub(super) fn with_metadata_server(config: &config::GcpKms, metadata_server: Option<String>) -> GcpKms {
+        GcpKms {
+            endpoint: config.endpoint.clone(),
+            source: match &config.credentials_file {
+                Some(path) => Source::File(path.clone()),
+                None => Source::Metadata(metadata_server),
+            },
+            client: Mutex::new(None),
+            slots: Semaphore::new(config.max_in_flight),
             timeout: config.timeout,
-        })
-    }
-
-    /// Request to `v1/{name}{ending}`.
-    fn request(&self, method: Method, name: &str, ending: &str) -> RequestBuilder {
-        let path = format!("v1/{name}{ending}");
-        self.transport.request(method, &path.split('/').collect::<Vec<_>>())
-    }
-
-    async fn call(&self, request: RequestBuilder) -> Result<Value, Failure> {
-        let token = self.token.get(&self.clock).await?;
-        let reply = self.transport.send(request.bearer_auth(token.expose())).await?;
-        self.clock.learn(reply.date);
-        if reply.status == 200 {
-            return serde_json::from_slice(&reply.body).map_err(|_| "invalid response".into());
         }
-        if reply.status == 401 {
-            self.token.forget().await;
+    }
+
+    #[cfg(test)]
+    pub(super) async fn age_client(&self) {
+        if let Some(client) = &mut *self.client.lock().await {
+            client.built_at -= MIN_AGE;
         }
-        Err(refusal(&reply))
+    }
+
+    /// A client with a valid token. The library repeats an error of its token without trying again, or waits for a server
+    /// without a timeout; a new client tries again.
+    async fn client(&self) -> Result<KeyManagementService, Failure> {
+        let mut held = self.client.lock().await;
+        // Taken out: also after a timeout the next request builds a new one.
+        let client = match held.take() {
+            Some(client) => client,
+            None => self.connect().await?,
+        };
+        // Leaves half of the timeout for the operation itself.
+        let limit = self.timeout / 2;
+        match tokio::time::timeout(limit, client.credentials.headers(Default::default())).await {
+            Ok(Ok(_)) => Ok(held.insert(client).kms.clone()),
+            Ok(Err(error)) => Err(no_token(&error)),
+            Err(_) => Err(format!("no access token within {limit:?}").into()),
+        }
+    }
+
+    async fn connect(&self) -> Result<Client, Failure> {
+        // The library expects that the program has chosen one.
+        install_tls_provider();
+        let credentials = self.source.credentials().await?;
+        let kms = KeyManagementService::builder()
+            .with_endpoint(&self.endpoint)
+            .with_credentials(credentials.clone())
+            // The lane retries, and `CloudKey` has the timeout.
+            .with_retry_policy(NeverRetry)
+            .build()
+            .await
+            .map_err(|error| Failure::named("no client", None, Some(&error.to_string())))?;
+        Ok(Client { kms, credentials, built_at: Instant::now() })
+    }
+
+    async fn call<T>(
+        &self,
+        request: impl AsyncFnOnce(KeyManagementService) -> Result<T, google_cloud_kms_v1::Error>,
+    ) -> Result<T, Failure> {
+        // Unwrap safety: the semaphore is never closed.
+        let _slot = self.slots.acquire().await.expect("an open semaphore");
+        let answer = request(self.client().await?).await;
+        if let Err(error) = &answer
+            && error.http_status_code() == Some(401)
+        {
+            let mut held = self.client.lock().await;
+            held.take_if(|client| client.built_at.elapsed() >= MIN_AGE);
+        }
+        answer.map_err(|error| failed(&error))
     }
 }
 
-#[derive(Deserialize)]
-struct Refusal {
-    error: Status,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    status: String,
-    message: Option<String>,
-}
-
-fn refusal(reply: &Reply) -> Failure {
-    // Without the body, which may be the page of a proxy.
-    let Ok(Refusal { error }) = serde_json::from_slice::<Refusal>(&reply.body) else {
-        return format!("HTTP {}", reply.status).into();
-    };
-    let meaning = match error.status.as_str() {
-        "PERMISSION_DENIED" => Some("this worker may not use the key"),
-        "UNAUTHENTICATED" => Some("the credentials are not accepted"),
-        "RESOURCE_EXHAUSTED" => Some("too many requests"),
-        "FAILED_PRECONDITION" => Some("the key's state does not allow signing"),
-        "NOT_FOUND" => Some("the key does not exist"),
-        _ => None,
-    };
-    Failure::named(&error.status, meaning, error.message.as_deref())
-}
-
-/// Google's JSON encodes 64-bit numbers as strings.
-fn number(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| value.as_str()?.parse().ok())
-}
-
-fn checksum_matches(checksum: &Value, bytes: &[u8]) -> bool {
-    number(checksum) == Some(u64::from(CRC32C.checksum(bytes)))
-}
-
-fn public_key(answer: &Value) -> Result<Vec<u8>, Failure> {
-    let pem = answer["pem"].as_str().ok_or("the response has no public key")?;
-    if answer["algorithm"] != ALGORITHM {
-        return Err(format!("the key must have the algorithm {ALGORITHM}").into());
+/// Texts of token servers may name accounts and files.
+fn no_token(error: &(dyn std::error::Error + 'static)) -> Failure {
+    let mut said = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        said = format!("{said}: {error}");
+        cause = error.source();
     }
-    if !answer["pemCrc32c"].is_null() && !checksum_matches(&answer["pemCrc32c"], pem.as_bytes()) {
+    Failure::named("no access token", None, Some(&said))
+}
+
+fn failed(error: &google_cloud_kms_v1::Error) -> Failure {
+    if let Some(status) = error.status() {
+        let meaning = match status.code {
+            Code::PermissionDenied => Some("this worker may not use the key"),
+            Code::Unauthenticated => Some("the credentials are not accepted"),
+            Code::ResourceExhausted => Some("too many requests"),
+            Code::FailedPrecondition => Some("the key's state does not allow signing"),
+            Code::NotFound => Some("the key does not exist"),
+            _ => None,
+        };
+        return Failure::named(status.code.name(), meaning, Some(&status.message));
+    }
+    if error.is_authentication() {
+        return no_token(error);
+    }
+    match error.http_status_code() {
+        // Without the body, which may be the page of a proxy.
+        Some(status) if !(200..300).contains(&status) => format!("HTTP {status}").into(),
+        Some(_) => "invalid response".into(),
+        None if error.is_deserialization() => "invalid response".into(),
+        None => {
+            let mut cause: &dyn std::error::Error = error;
+            while let Some(inner) = cause.source() {
+                cause = inner;
+            }
+            cause.to_string().into()
+        }
+    }
+}
+
+fn checksum(bytes: &[u8]) -> i64 {
+    i64::from(CRC32C.checksum(bytes))
+}
+
+fn public_key(answer: &PublicKey) -> Result<Vec<u8>, Failure> {
+    if answer.algorithm != ALGORITHM {
+        let name = ALGORITHM.name().unwrap_or_default();
+        return Err(format!("the key must have the algorithm {name}").into());
+    }
+    if answer.pem_crc32c.is_some_and(|have| have != checksum(answer.pem.as_bytes())) {
         return Err("public key checksum mismatch".into());
     }
-    let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes());
+    let der = SubjectPublicKeyInfoDer::from_pem_slice(answer.pem.as_bytes());
     Ok(der.map_err(|_| "invalid public key")?.to_vec())
 }
 
-fn signature(answer: &Value, key: &str) -> Result<Vec<u8>, Failure> {
-    let signature = answer["signature"].as_str().and_then(|text| STANDARD.decode(text).ok());
-    let signature = signature.ok_or("the response has no valid signature")?;
-    if answer["name"] != key {
+fn signature(answer: &AsymmetricSignResponse, key: &str) -> Result<Vec<u8>, Failure> {
+    if answer.name != key {
         return Err("the response is for another key".into());
     }
-    if answer["verifiedDigestCrc32c"] != true {
+    if !answer.verified_digest_crc32c {
         return Err("digest checksum not verified".into());
     }
-    if !checksum_matches(&answer["signatureCrc32c"], &signature) {
+    if answer.signature_crc32c != Some(checksum(&answer.signature)) {
         return Err("signature checksum mismatch".into());
     }
-    Ok(signature)
+    Ok(answer.signature.to_vec())
 }
 
 #[async_trait]
@@ -144,7 +201,7 @@ impl Cloud for GcpKms {
     }
 
     fn shown(&self) -> &str {
-        self.transport.shown()
+        &self.endpoint
     }
 
     fn timeout(&self) -> Duration {
@@ -152,16 +209,18 @@ impl Cloud for GcpKms {
     }
 
     async fn public_key(&self, key: &str) -> Result<Vec<u8>, Failure> {
-        public_key(&self.call(self.request(Method::GET, key, "/publicKey")).await?)
+        let answer = self.call(async |kms| kms.get_public_key().set_name(key).send().await);
+        public_key(&answer.await?)
     }
 
     async fn sign(&self, key: &str, digest: H256) -> Result<Vec<u8>, Failure> {
-        let body = json!({
-            "digest": { "sha256": STANDARD.encode(digest) },
-            "digestCrc32c": CRC32C.checksum(digest.as_bytes()).to_string(),
+        let bytes = digest.as_bytes().to_vec();
+        let sent = checksum(&bytes);
+        let answer = self.call(async |kms| {
+            let request = kms.asymmetric_sign().set_name(key).set_digest_crc32c(sent);
+            request.set_digest(Digest::new().set_sha256(bytes)).send().await
         });
-        let request = self.request(Method::POST, key, ":asymmetricSign").json(&body);
-        signature(&self.call(request).await?, key)
+        signature(&answer.await?, key)
     }
 }
 
@@ -172,46 +231,34 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_rfc() {
         // RFC 3720, B.4.
-        assert_eq!(CRC32C.checksum(&[0; 32]), 0x8a91_36aa);
-        assert_eq!(CRC32C.checksum(&[0xff; 32]), 0x62a8_ab43);
-        for right in [json!("2324772522"), json!(2_324_772_522_u64)] {
-            assert!(checksum_matches(&right, &[0; 32]), "{right}");
-        }
-        for wrong in [json!("2324772523"), Value::Null] {
-            assert!(!checksum_matches(&wrong, &[0; 32]), "{wrong}");
-        }
+        assert_eq!(checksum(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(checksum(&[0xff; 32]), 0x62a8_ab43);
     }
 
     #[test]
     fn checksums_of_a_signature_are_verified() {
-        let good = json!({
-            "name": "k", "signature": STANDARD.encode([0; 32]), "signatureCrc32c": "2324772522",
-            "verifiedDigestCrc32c": true,
-        });
-        assert_eq!(signature(&good, "k"), Ok(vec![0; 32]));
-        for (field, value) in [
-            ("name", json!("other")),
-            ("name", Value::Null),
-            ("signature", json!("%")),
-            ("signature", json!(STANDARD.encode([1; 32]))),
-            ("signatureCrc32c", Value::Null),
-            ("signatureCrc32c", json!("1")),
-            ("verifiedDigestCrc32c", json!(false)),
-            ("verifiedDigestCrc32c", Value::Null),
+        let good = || {
+            let answer = AsymmetricSignResponse::new().set_name("k").set_verified_digest_crc32c(true);
+            answer.set_signature(vec![0; 32]).set_signature_crc32c(checksum(&[0; 32]))
+        };
+        assert_eq!(signature(&good(), "k"), Ok(vec![0; 32]));
+        for bad in [
+            good().set_name("other"),
+            good().set_name(""),
+            good().set_signature(vec![1; 32]),
+            good().set_or_clear_signature_crc32c(None::<i64>),
+            good().set_signature_crc32c(1),
+            good().set_verified_digest_crc32c(false),
         ] {
-            let mut bad = good.clone();
-            bad[field] = value;
-            assert!(signature(&bad, "k").is_err(), "{bad}");
+            assert!(signature(&bad, "k").is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn failures_have_our_message_and_keep_the_services_message_for_the_log() {
-        let body = r#"{"error":{"code":403,"message":"Permission denied on projects/x","status":"PERMISSION_DENIED"}}"#;
-        let failure = refusal(&Reply { status: 403, date: None, body: body.as_bytes().to_vec().into() });
-        assert_eq!(failure.reason, "PERMISSION_DENIED: this worker may not use the key");
-        assert_eq!(failure.said.as_deref(), Some("Permission denied on projects/x"));
-        let page = Reply { status: 503, date: None, body: b"<html>".to_vec().into() };
-        assert_eq!(refusal(&page).reason, "HTTP 503");
+    fn the_checksum_of_a_public_key_is_verified() {
+        let answer = |pem: &str| PublicKey::new().set_pem(pem).set_algorithm(ALGORITHM).set_pem_crc32c(1);
+        assert_eq!(public_key(&answer("a")), Err("public key checksum mismatch".into()));
+        let right = answer("a").set_pem_crc32c(checksum(b"a"));
+        assert_eq!(public_key(&right), Err("invalid public key".into()));
     }
 }

@@ -1,0 +1,241 @@
+//! The text of an event for consumers: CloudEvents 1.0 in JSON, the same in every outlet.
+
+use gapless_domain::redact_nonces;
+use gapless_store::events::LoggedEvent;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    specversion: &'static str,
+    id: String,
+    source: String,
+    r#type: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    subject: Option<String>,
+    time: String,
+    datacontenttype: &'static str,
+    sequence: String,
+    data: Value,
+}
+
+/// The event as one line of JSON.
+pub fn cloud_event(event: &LoggedEvent) -> String {
+    let address = event.submitter.address_text();
+    let chain_id = event.submitter.chain_id;
+    let subject = event.tx_id.map(|tx_id| tx_id.to_string());
+    let mut data = Map::new();
+    data.insert("chainId".into(), chain_id.0.into());
+    data.insert("submitter".into(), address.clone().into());
+    if let Some(tx_id) = &subject {
+        data.insert("txId".into(), tx_id.clone().into());
+    }
+    if let Some(request_id) = &event.request_id {
+        data.insert("requestId".into(), request_id.clone().into());
+    }
+    data.extend(own_members(&event.data));
+    let envelope = Envelope {
+        specversion: "1.0",
+        id: event.id.to_string(),
+        source: format!("/chains/{chain_id}/submitters/{address}"),
+        r#type: &event.kind,
+        subject,
+        time: event.created_at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
+        datacontenttype: "application/json",
+        sequence: format!("{:019}", event.position),
+        data: data.into(),
+    };
+    // Unwrap safety: plain data with string keys.
+    serde_json::to_string(&envelope).expect("an event serialises")
+}
+
+/// The stored members without `type`, which the envelope has.
+fn own_members(data: &RawValue) -> Map<String, Value> {
+    let mut members: Map<String, Value> = serde_json::from_str(data.get()).unwrap_or_default();
+    members.remove("type");
+    // Reasons are also written for operators.
+    if let Some(Value::String(reason)) = members.get_mut("reason") {
+        *reason = redact_nonces(reason);
+    }
+    members
+}
+
+#[cfg(test)]
+mod tests {
+    use gapless_domain::finality::Confirmation;
+    use gapless_domain::{Address, ChainId, ErrorCode, EventKind, H256, SubmitterKey, TxId};
+
+    use super::*;
+    use crate::schema::{EVENT_TYPES, EventType, schemas};
+
+    /// One of each kind. A kind without one does not compile.
+    fn samples() -> Vec<EventKind> {
+        let (tx_hash, reason, code) = (H256::repeat_byte(7), "next nonce 4711".to_owned(), ErrorCode::Stuck);
+        let blocks = vec![Confirmation { number: 9, hash: H256::repeat_byte(8) }];
+        let all = vec![
+            EventKind::Accepted,
+            EventKind::Submitted { tx_hash },
+            EventKind::ReceiptUpdated { tx_hash, block_number: 9, succeeded: true },
+            EventKind::Reorged { tx_hash, block_number: 9, new_fork: true },
+            EventKind::Confirmations { blocks: blocks.clone(), new_fork: false },
+            EventKind::Confirmed { tx_hash, block_number: 9, confirmations: 1, blocks, new_fork: true },
+            EventKind::Failed { code, reason: reason.clone() },
+            EventKind::Cancelled { code, reason: reason.clone() },
+            EventKind::Stuck { code, reason: reason.clone() },
+            EventKind::Protected { reason: reason.clone(), tx_hash: Some(tx_hash) },
+            EventKind::Protected { reason: reason.clone(), tx_hash: None },
+            EventKind::Suspect { reason: reason.clone() },
+            EventKind::SuspectCleared { reason: reason.clone() },
+            EventKind::Blocked { waits_for: "funds", code, reason: reason.clone() },
+            EventKind::Unblocked { reason: reason.clone() },
+            EventKind::Released { reason },
+            EventKind::External { how: "displaced", count: 2 },
+        ];
+        for kind in &all {
+            match kind {
+                EventKind::Accepted
+                | EventKind::Submitted { .. }
+                | EventKind::ReceiptUpdated { .. }
+                | EventKind::Reorged { .. }
+                | EventKind::Confirmations { .. }
+                | EventKind::Confirmed { .. }
+                | EventKind::Failed { .. }
+                | EventKind::Cancelled { .. }
+                | EventKind::Stuck { .. }
+                | EventKind::Protected { .. }
+                | EventKind::Suspect { .. }
+                | EventKind::SuspectCleared { .. }
+                | EventKind::Blocked { .. }
+                | EventKind::Unblocked { .. }
+                | EventKind::Released { .. }
+                | EventKind::External { .. } => {}
+            }
+        }
+        all
+    }
+
+    fn logged(kind: &EventKind) -> LoggedEvent {
+        let of_tx = kind.name().starts_with("tx.");
+        LoggedEvent {
+            position: 42,
+            id: uuid::Uuid::from_u128(1),
+            submitter: SubmitterKey { chain_id: ChainId(31337), address: Address::repeat_byte(0xab) },
+            tx_id: of_tx.then(TxId::new),
+            request_id: of_tx.then(|| "order-1".to_owned()),
+            kind: kind.name().to_owned(),
+            data: serde_json::value::to_raw_value(kind).unwrap(),
+            created_at: chrono::DateTime::from_timestamp_millis(1_700_000_000_123).unwrap(),
+        }
+    }
+
+    /// What of `value` does not fit the schema. Supports what the schemas use.
+    fn misfits(schema: &Value, value: &Value, at: &str, all: &Map<String, Value>) -> Vec<String> {
+        if let Some(target) = schema["$ref"].as_str() {
+            let name = target.rsplit('/').next().unwrap();
+            return match name {
+                // Defined by openapi.yaml.
+                "Hash" | "Address" => {
+                    let length = if name == "Hash" { 66 } else { 42 };
+                    let fits =
+                        value.as_str().is_some_and(|text| text.len() == length && text.starts_with("0x"));
+                    if fits { vec![] } else { vec![format!("{at}: {value} is no {name}")] }
+                }
+                "RequestId" => {
+                    if value.is_string() {
+                        vec![]
+                    } else {
+                        vec![format!("{at}: no text")]
+                    }
+                }
+                _ => misfits(&all[name], value, at, all),
+            };
+        }
+        let fits = match schema["type"].as_str().unwrap() {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "integer" => value.is_u64(),
+            "boolean" => value.is_boolean(),
+            other => panic!("{other}"),
+        };
+        let mut found = if fits { vec![] } else { vec![format!("{at}: {value}")] };
+        if schema["enum"].as_array().is_some_and(|values| !values.contains(value)) {
+            found.push(format!("{at}: {value} is not listed"));
+        }
+        for item in value.as_array().into_iter().flatten() {
+            found.extend(misfits(&schema["items"], item, at, all));
+        }
+        let members = value.as_object().cloned().unwrap_or_default();
+        for (name, member) in &members {
+            match schema["properties"].get(name) {
+                Some(schema) => found.extend(misfits(schema, member, &format!("{at}.{name}"), all)),
+                None => found.push(format!("{at}.{name}: not in the schema")),
+            }
+        }
+        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            if !members.contains_key(name) {
+                found.push(format!("{at}.{name}: missing"));
+            }
+        }
+        found
+    }
+
+    fn of_name(name: &str) -> EventType {
+        *EVENT_TYPES.iter().find(|kind| kind.name == name).unwrap_or_else(|| panic!("{name} has no schema"))
+    }
+
+    #[test]
+    fn every_event_fits_its_schema() {
+        let all = schemas();
+        for kind in samples() {
+            let event: Value = serde_json::from_str(&cloud_event(&logged(&kind))).unwrap();
+            let schema = &all[of_name(kind.name()).schema];
+            assert_eq!(misfits(schema, &event, kind.name(), &all), Vec::<String>::new());
+        }
+        let known: Vec<&str> = samples().iter().map(EventKind::name).collect();
+        for kind in EVENT_TYPES {
+            assert!(known.contains(&kind.name), "{}: no event has this type", kind.name);
+        }
+    }
+
+    /// The control of the test above.
+    #[test]
+    fn what_does_not_fit_is_reported() {
+        let all = schemas();
+        let mut event: Value = serde_json::from_str(&cloud_event(&logged(&samples()[1]))).unwrap();
+        event["data"]["txHash"] = 7.into();
+        event["data"]["extra"] = 1.into();
+        event["type"] = "tx.failed".into();
+        event.as_object_mut().unwrap().remove("id");
+        assert_eq!(misfits(&all["TxSubmittedEvent"], &event, "x", &all).len(), 4);
+    }
+
+    #[test]
+    fn no_event_has_a_nonce() {
+        for kind in samples() {
+            let event: Value = serde_json::from_str(&cloud_event(&logged(&kind))).unwrap();
+            assert!(!event.to_string().contains("4711"), "{event}");
+            assert!(event["data"].as_object().unwrap().keys().all(|name| !name.contains("nonce")), "{event}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_cloudevents_in_json() {
+        let event = logged(&EventKind::Accepted);
+        let tx_id = event.tx_id.unwrap().to_string();
+        let address = format!("0x{}", "ab".repeat(20));
+        let expected = serde_json::json!({
+            "specversion": "1.0",
+            "id": "00000000-0000-0000-0000-000000000001",
+            "source": format!("/chains/31337/submitters/{address}"),
+            "type": "tx.accepted",
+            "subject": tx_id,
+            "time": "2023-11-14T22:13:20.123Z",
+            "datacontenttype": "application/json",
+            "sequence": "0000000000000000042",
+            "data": { "chainId": 31337, "submitter": address, "txId": tx_id, "requestId": "order-1" },
+        });
+        assert_eq!(serde_json::from_str::<Value>(&cloud_event(&event)).unwrap(), expected);
+    }
+}

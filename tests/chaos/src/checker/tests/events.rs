@@ -1,0 +1,108 @@
+//! Every rule about events finds its violation.
+
+use super::*;
+
+fn logged(position: i64, request: &str, kind: &str, hash: Option<&str>) -> LoggedEvent {
+    LoggedEvent {
+        position,
+        id: format!("e{position}"),
+        submitter: OURS.into(),
+        tx_id: Some(format!("t-{request}")),
+        kind: kind.into(),
+        tx_hash: hash.map(str::to_owned),
+    }
+}
+
+fn receive(event: &LoggedEvent) -> ReceivedEvent {
+    ReceivedEvent {
+        id: event.id.clone(),
+        kind: event.kind.clone(),
+        sequence: event.position,
+        content: format!("{event:?}"),
+    }
+}
+
+/// Two confirmed requests, all of whose events were received.
+fn told() -> Evidence {
+    let mut evidence = sound();
+    let logged = vec![
+        logged(1, "first", "tx.accepted", None),
+        logged(2, "first", "tx.submitted", Some("h-first")),
+        logged(3, "second", "tx.accepted", None),
+        logged(4, "first", "tx.confirmed", Some("h-first")),
+        logged(5, "second", "tx.submitted", Some("h-second")),
+        logged(6, "second", "tx.confirmed", Some("h-second")),
+    ];
+    let received = logged.iter().map(receive).collect();
+    evidence.events = Some(EventEvidence { logged, received, left: 0, resets: 0 });
+    evidence
+}
+
+fn broken_by(change: impl FnOnce(&mut EventEvidence)) -> Vec<Rule> {
+    let mut evidence = told();
+    change(evidence.events.as_mut().unwrap());
+    rules(&evidence)
+}
+
+#[test]
+fn a_complete_log_that_was_received_breaks_no_rule_even_with_repetitions() {
+    assert_eq!(broken_by(|_| {}), []);
+    assert_eq!(broken_by(|events| events.received.extend(events.received.clone())), []);
+}
+
+/// A consumer whose cursor is the id of the outbox does not see what became visible later with a lower id.
+#[test]
+fn an_event_that_was_not_received_is_found() {
+    assert_eq!(broken_by(|events| drop(events.received.remove(3))), [Rule::EventLoss]);
+    assert_eq!(broken_by(|events| events.left = 1), [Rule::EventLoss]);
+    assert_eq!(broken_by(|events| events.resets = 1), [Rule::EventLoss]);
+}
+
+#[test]
+fn a_change_without_its_event_is_found() {
+    let remove = |position: i64| {
+        move |events: &mut EventEvidence| {
+            events.logged.retain(|event| event.position != position);
+            events.received.retain(|event| event.sequence != position);
+        }
+    };
+    assert_eq!(broken_by(remove(1)), [Rule::EventLoss], "accepted");
+    assert_eq!(broken_by(remove(6)), [Rule::EventLoss], "final");
+}
+
+#[test]
+fn a_second_final_event_and_one_after_the_final_one_are_found() {
+    let add = |kind: &'static str| {
+        move |events: &mut EventEvidence| {
+            let event = logged(7, "second", kind, Some("h-second"));
+            events.received.push(receive(&event));
+            events.logged.push(event);
+        }
+    };
+    assert_eq!(broken_by(add("tx.confirmed")), [Rule::EventLoss]);
+    assert_eq!(broken_by(add("tx.receipt_updated")), [Rule::EventLoss]);
+}
+
+/// As the order of transaction ids can be.
+#[test]
+fn another_order_is_found() {
+    assert_eq!(broken_by(|events| events.received.swap(3, 4)), [Rule::EventOrder]);
+}
+
+#[test]
+fn what_did_not_happen_is_found() {
+    assert_eq!(
+        broken_by(|events| events.received.push(receive(&logged(9, "first", "tx.failed", None)))),
+        [Rule::EventUntrue]
+    );
+    assert_eq!(broken_by(|events| events.logged[1].tx_hash = Some("h-other".into())), [Rule::EventUntrue]);
+    assert_eq!(
+        broken_by(|events| {
+            let mut again = events.received[0].clone();
+            again.content = "other".into();
+            events.received.push(again);
+        }),
+        [Rule::EventUntrue],
+        "one id, two contents"
+    );
+}
