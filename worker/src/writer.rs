@@ -15,18 +15,18 @@ use tokio::time::Instant;
 
 use crate::sequencer::EventsWritten;
 
-/// Why a lane's write failed.
+/// Why a lane's write failed. The store's error is the source and not part of the message: the writer logs it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     /// Another worker owns the submitter. Nothing was written.
     #[error("the lease is lost")]
     LeaseLost,
     /// A row was not in the expected state, or a constraint failed. Nothing was written.
-    #[error("write rejected: {0}")]
-    Refused(Arc<StoreError>),
+    #[error("write rejected")]
+    Refused(#[source] Arc<StoreError>),
     /// The database was unreachable, or the result of COMMIT was lost.
-    #[error("outcome of the commit unknown: {0}")]
-    Unknown(Arc<StoreError>),
+    #[error("outcome of the commit unknown")]
+    Unknown(#[source] Arc<StoreError>),
     /// The batch ended without an answer, by a panic. The write may be committed.
     #[error("the writer gave no answer")]
     NoAnswer,
@@ -175,6 +175,24 @@ impl CommitObserver {
             tracing::info!(chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
                 tx.id = tx_id.map(tracing::field::display), worker.id = %self.worker_id, fencing_token = write.token().0,
                 operation, "fenced: the lease is held by another worker");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+    use crate::lane::StepError;
+
+    #[test]
+    fn the_stores_error_is_the_source_of_a_failed_write_and_is_named_once() {
+        let cause = Arc::new(StoreError::RowsAffected { operation: "apply", expected: 1, found: 0 });
+        for error in [WriteError::Refused(cause.clone()), WriteError::Unknown(cause.clone())] {
+            let error = StepError::from(error);
+            assert_eq!(error.source().map(ToString::to_string), Some(cause.to_string()));
+            assert!(!error.to_string().contains(&cause.to_string()), "{error}");
         }
     }
 }

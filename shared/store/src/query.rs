@@ -23,6 +23,7 @@ pub struct TxView {
     pub request_id: String,
     pub payload: Payload,
     pub state: TxState,
+    /// Text, not the enum: a value that a newer version stored is passed through. No decision rests on it.
     pub sub_state: Option<String>,
     pub tx_hash: Option<H256>,
     pub replaced_by_hash: Option<H256>,

@@ -19,7 +19,7 @@ impl Lane {
         if !self.evidence_changed() {
             return;
         }
-        match (&self.rows.stored_evidence.suspicion, self.key.evidence.suspicion.clone()) {
+        match (&self.rows.stored_evidence.suspicion, self.key.evidence().suspicion.clone()) {
             (None, Some(reason)) => self.emit_event(None, EventKind::Suspect { reason }),
             (Some(_), None) => {
                 let reason = "every consumed nonce is explained".to_owned();
@@ -33,10 +33,10 @@ impl Lane {
         let waits = self.first_waiting_for_node();
         let now = waits.map(|tx| tx.intent.tx_id);
         let reason = waits.and_then(|tx| tx.intent.last_error.as_ref()).map(|error| error.message.clone());
-        if now == self.progress.reported_waiting {
+        if now == self.rows.reported_waiting {
             return;
         }
-        if let Some(over) = self.progress.reported_waiting {
+        if let Some(over) = self.rows.reported_waiting {
             let reason = "no longer waiting for a node".to_owned();
             self.emit_event(Some(over), EventKind::Unblocked { reason });
         }
@@ -45,12 +45,12 @@ impl Lane {
             let reason = reason.unwrap_or_default();
             self.emit_event(Some(tx_id), EventKind::Blocked { waits_for: "node", code, reason });
         }
-        self.progress.reported_waiting = now;
+        self.rows.reported_waiting = now;
     }
 
     /// After loading: derives from the rows what was already reported.
     pub(super) fn restore_alarms(&mut self) {
-        self.progress.reported_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
+        self.rows.reported_waiting = self.first_waiting_for_node().map(|tx| tx.intent.tx_id);
     }
 
     fn first_waiting_for_node(&self) -> Option<&OpenTx> {

@@ -51,7 +51,7 @@ impl Lane {
         }
         self.rows.open.iter_mut().for_each(OpenTx::diagnosis_written);
         self.rows.stored_sequence = self.rows.sequence.clone();
-        self.rows.stored_evidence = self.key.evidence.clone();
+        self.rows.stored_evidence = self.key.evidence().clone();
         self.pending.written();
         self.publish();
         self.drop_finished();
@@ -101,7 +101,7 @@ impl Lane {
 
     /// A bound that follows from this submitter's final transactions is derived from their rows and needs no write.
     pub(super) fn evidence_changed(&self) -> bool {
-        let (now, stored) = (&self.key.evidence, &self.rows.stored_evidence);
+        let (now, stored) = (self.key.evidence(), &self.rows.stored_evidence);
         let counted = now.bounds.below != stored.bounds.below
             && now.bounds.below.is_some_and(|below| below.hash.is_some());
         let changed = now.suspicion != stored.suspicion || now.bounds.above != stored.bounds.above || counted;
@@ -134,7 +134,7 @@ impl Lane {
         self.pending.external.iter().for_each(|range| write.external(*range));
         self.pending.policy_notes.iter().for_each(|note| write.policy(note.clone()));
         if self.evidence_changed() {
-            write.evidence(self.key.evidence.clone());
+            write.evidence(self.key.evidence().clone());
         }
         if let Some(sequence) =
             self.rows.sequence.as_ref().filter(|_| self.rows.sequence != self.rows.stored_sequence)
@@ -216,7 +216,7 @@ impl Lane {
         if about_intents == 0 || protected != protection(&self.rows.stored_sequence) {
             let oldest =
                 self.rows.sequence.as_ref().and_then(|sequence| sequence.in_flight).map(|(tx_id, _)| tx_id);
-            let state = match (protected, &self.key.evidence.suspicion) {
+            let state = match (protected, &self.key.evidence().suspicion) {
                 (true, _) => "PROTECT",
                 (false, Some(_)) => "SUSPECT",
                 (false, None) => "ACTIVE",

@@ -29,11 +29,12 @@ use crate::failpoint;
 use crate::steps;
 use crate::steps::protect::Allowed;
 use crate::watcher::{LaneEvent, Mailbox};
+use crate::writer::WriteError;
 use schedule::NextStep;
 
 pub(crate) use error::StepError;
 pub(crate) use open::OpenTx;
-pub(crate) use parts::{Ended, LaneCommand, LaneStatus, Sharing, WorkerContext};
+pub(crate) use parts::{Ended, LaneCommand, LaneStatus, WorkerContext};
 pub(crate) use pending::QueuedMove;
 
 use parts::{Progress, Signals, Signing};
@@ -53,7 +54,7 @@ pub(crate) struct Lane {
     pub(crate) pending: PendingWrite,
     pub(crate) prepare: steps::prepare::Preparation,
     pub(crate) track: steps::track::Tracking,
-    pub(crate) sharing: Sharing,
+    pub(crate) sharing: steps::shared_key::Sharing,
     pub(crate) key: steps::protect::KeyState,
     pub(crate) recovery: steps::recover::Recovery,
     pub(crate) inspections: steps::diagnose::Inspections,
@@ -108,7 +109,7 @@ impl Lane {
             pending: PendingWrite::default(),
             prepare: Default::default(),
             track: Default::default(),
-            sharing: Sharing::default(),
+            sharing: Default::default(),
             key: Default::default(),
             recovery: Default::default(),
             inspections: Default::default(),
@@ -197,8 +198,14 @@ impl Lane {
             StepError::Node(_) | StepError::Halted(_) => {
                 tracing::warn!(error = %error, "node request failed; lane reloads its rows");
             }
-            StepError::UnknownCommit(_) => {
-                tracing::warn!(error = %error, "outcome of a commit unknown; lane reloads its rows");
+            StepError::UnknownCommit(cause) => {
+                match cause {
+                    // Logged by the writer, once for all lanes of the batch.
+                    WriteError::Unknown(_) => {
+                        tracing::debug!("outcome of a commit unknown; lane reloads its rows");
+                    }
+                    _ => tracing::warn!(error = %error, "outcome of a commit unknown; lane reloads its rows"),
+                }
                 self.progress.commit_unknown = true;
             }
             StepError::Unreadable(_) => {
@@ -232,6 +239,11 @@ impl Lane {
         Next::Pause(pause)
     }
 
+    /// `load` replaces the state of the key and of its sharing. Recovery and inspections continue:
+    /// - A recovery may be scheduled while the lane waits for its reload, and must not get lost. Its pauses and misses
+    ///   limit resends, and failing requests reload the rows often.
+    /// - An inspection may be running and ends with an event; a second one must not be started. Its schedule would
+    ///   start over with every reload, and an inspection might never be due.
     fn clear_state(&mut self) {
         let hashes: Vec<_> = self.rows.open.iter().flat_map(OpenTx::hashes).collect();
         self.chain.watcher.leave(&hashes, &self.signals.mailbox);
@@ -239,7 +251,6 @@ impl Lane {
         self.pending = PendingWrite::default();
         self.prepare.reload();
         self.track = Default::default();
-        self.progress.reported_waiting = None;
     }
 
     /// One pass over all intents that could advance. Order matters: open intents before queued ones.
@@ -306,7 +317,7 @@ impl Lane {
     async fn load(&mut self) -> Result<(), StepError> {
         let rows = self.context.reader.lane(self.lease.key()).await?;
         self.clear_state();
-        self.sharing = Sharing { enabled: rows.shared, known: rows.external.clone(), ..Sharing::default() };
+        self.sharing = steps::shared_key::Sharing::loaded(&rows);
         self.rows = Rows::loaded(rows, self.chain.config.resubmit.interval, Instant::now());
         self.restore_alarms();
         steps::stuck::resume(self);
@@ -347,10 +358,10 @@ impl Lane {
         match event {
             // Posted only for submitters that are not paused.
             LaneEvent::Work => {
-                self.rows.more_queued = true;
+                self.rows.expect_more();
                 self.rows.paused = false;
             }
-            LaneEvent::MaybeWork => self.rows.more_queued = true,
+            LaneEvent::MaybeWork => self.rows.expect_more(),
             LaneEvent::Reload => self.progress.reload = true,
             LaneEvent::Paused(paused) => self.rows.paused = paused,
             LaneEvent::Shared(shared) => self.progress.reload |= shared != self.sharing.enabled,
@@ -358,7 +369,7 @@ impl Lane {
             LaneEvent::HeightReached => {
                 if self.prepare.reverts.is_checking() {
                     // It is checked again at the new head.
-                    self.prepare.hold_until = None;
+                    self.prepare.end_hold();
                 }
             }
             LaneEvent::Reorged { from } => {
@@ -372,6 +383,7 @@ impl Lane {
                 tracing::warn!("lane mailbox overflowed; lane reloads its rows");
                 self.progress.reload = true;
                 self.progress.missed_events = true;
+                // The result of a running inspection may be among the dropped events.
                 self.inspections = Default::default();
             }
         }

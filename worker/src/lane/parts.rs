@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use gapless_domain::{Nonce, Policy, TxId, WorkerId};
+use gapless_domain::{Policy, WorkerId};
 use gapless_events::EventPublisher;
 use gapless_signer::Signer;
-use gapless_store::{ExternalNonces, Lease, LeaseTag};
+use gapless_store::{Lease, LeaseTag};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -50,30 +50,6 @@ pub(crate) struct Ended {
     pub(crate) handed_over: bool,
     /// Ended by `ReleaseBlocked`.
     pub(crate) was_blocked: bool,
-}
-
-/// State of the lane of a shared key about its other users.
-#[derive(Debug, Default)]
-pub(crate) struct Sharing {
-    /// The key is shared. Everything below applies only then.
-    pub(crate) enabled: bool,
-    /// External nonces: the newest stored ones, and those found since.
-    pub(crate) known: Vec<ExternalNonces>,
-    /// When the chain's transaction counts were last read and accepted before a nonce was assigned.
-    pub(crate) counted_at: Option<Instant>,
-    /// A count far beyond the sequence, and when it was first seen.
-    pub(crate) far: Option<(u64, Instant)>,
-    /// An external nonce for which the node has no transaction, and since when.
-    pub(crate) vacant: Option<(Nonce, Instant)>,
-    /// A nonce that stayed vacant: the next intent takes it, because all later nonces wait for it.
-    pub(crate) free: Option<Nonce>,
-    /// When unmined intents are compared with the chain's counts again.
-    pub(crate) check_at: Option<Instant>,
-    /// The head at the last such check.
-    pub(crate) checked_at_head: Option<u64>,
-    /// When intents that lost their nonce are checked again; the pause grows.
-    pub(crate) lost_check_at: Option<Instant>,
-    pub(crate) lost_check_pause: Duration,
 }
 
 /// What signs for the submitter.
@@ -120,6 +96,4 @@ pub(super) struct Progress {
     pub(super) idle_since: Option<Instant>,
     /// Since when the chain is halted.
     pub(super) halted_since: Option<Instant>,
-    /// The open intent last reported as waiting for a node.
-    pub(super) reported_waiting: Option<TxId>,
 }

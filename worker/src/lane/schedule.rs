@@ -53,12 +53,12 @@ impl Lane {
         let may_assign = allowed == Allowed::Everything;
         let hold = self
             .prepare
-            .hold_until
+            .held_until()
             .filter(|_| may_assign && !self.rows.paused && !self.rows.queue.is_empty());
         let passed = self.prepare.passed.next_time().filter(|_| may_assign && !self.rows.paused);
         let others = steps::shared_key::next_time(self);
         let diagnose = steps::diagnose::next_time(self);
-        let retry = self.track.receipt_retry.map(|(at, _)| at);
+        let retry = self.track.next_retry();
         let recover = steps::recover::next_time(self).filter(|_| free);
         let key = self.key.recheck_at();
         let next =

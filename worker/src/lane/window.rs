@@ -32,13 +32,13 @@ impl Lane {
 
     /// Whether another nonce may be assigned. A vacant nonce that blocks later ones may always be.
     pub(crate) fn window_has_room(&self) -> bool {
-        self.in_window() < u64::from(self.window()) || self.sharing.free.is_some()
+        self.in_window() < u64::from(self.window()) || self.sharing.free_nonce().is_some()
     }
 
     /// The nonce that is assigned next.
     pub(crate) fn next_nonce(&self) -> Nonce {
         let next = self.rows.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
-        self.sharing.free.unwrap_or(next)
+        self.sharing.free_nonce().unwrap_or(next)
     }
 
     /// Updates the sequence from the open intents: the oldest nonce that occupies the window, and the oldest open one.

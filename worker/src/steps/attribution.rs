@@ -69,7 +69,7 @@ pub(super) async fn find_consumer(lane: &mut Lane, index: usize) -> Consumer {
     if let Some(known) = already_found(lane, nonce, &hashes).await {
         return known;
     }
-    let bounds = lane.key.evidence.bounds;
+    let bounds = lane.key.evidence().bounds;
     let Some(above) = bounds.above.filter(|above| above.count > nonce.0) else {
         return Consumer::NotConsumed;
     };

@@ -13,15 +13,31 @@ use crate::lane::Lane;
 /// A delegation can be set or removed at any time; a busy lane reads the code this often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The last read of the account's code. Part of the preparation's state: a reload drops it.
+#[derive(Debug, Default)]
+pub(super) struct CodeCheck {
+    at: Option<Instant>,
+}
+
+impl CodeCheck {
+    fn is_recent(&self) -> bool {
+        self.at.is_some_and(|at| at.elapsed() < CHECK_INTERVAL)
+    }
+
+    fn done(&mut self) {
+        self.at = Some(Instant::now());
+    }
+}
+
 /// Reads the account's code after each load and then every `CHECK_INTERVAL`, only if the configured window is above
 /// one. If the request fails, the last known value stays.
 pub(crate) async fn check(lane: &mut Lane) {
-    let fresh = lane.prepare.code_seen.is_some_and(|at| at.elapsed() < CHECK_INTERVAL);
-    let known = lane.rows.sequence.as_ref().is_some_and(|sequence| sequence.delegated);
+    let fresh = lane.prepare.code_check.is_recent();
+    let known = lane.rows.sequence().is_some_and(|sequence| sequence.delegated);
     if fresh || (lane.configured_window() <= 1 && !known) {
         return;
     }
-    lane.prepare.code_seen = Some(Instant::now());
+    lane.prepare.code_check.done();
     match lane.chain.connector.delegation(lane.address()).await {
         Ok(delegate) => set_delegated(lane, delegate.is_some()),
         Err(error) => {
@@ -33,14 +49,14 @@ pub(crate) async fn check(lane: &mut Lane) {
 /// A node refused a second pending transaction of this account, or misses a lower nonce. That is enough for a window
 /// of one until the code is read again: the delegation may still be pending.
 pub(crate) fn refused(lane: &mut Lane, index: usize) {
-    lane.prepare.code_seen = Some(Instant::now());
+    lane.prepare.code_check.done();
     set_delegated(lane, true);
     resend_lower(lane, index);
 }
 
 /// An intent that was refused because of an earlier one is sent when it becomes the oldest, before its backoff ends.
 pub(crate) fn advance(lane: &mut Lane) {
-    if !lane.rows.sequence.as_ref().is_some_and(|sequence| sequence.delegated) {
+    if !lane.rows.sequence().is_some_and(|sequence| sequence.delegated) {
         return;
     }
     let Some(oldest) = lane.rows.open.iter_mut().find(|tx| tx.is_unmined()) else { return };
@@ -54,11 +70,8 @@ pub(crate) fn advance(lane: &mut Lane) {
 }
 
 fn set_delegated(lane: &mut Lane, delegated: bool) {
-    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| sequence.delegated != delegated)
-    else {
-        return;
-    };
-    sequence.delegated = delegated;
-    let window = lane.window();
-    tracing::info!(delegated, window, "the account's delegation changed");
+    if lane.rows.set_delegated(delegated) {
+        let window = lane.window();
+        tracing::info!(delegated, window, "the account's delegation changed");
+    }
 }

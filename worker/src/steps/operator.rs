@@ -3,7 +3,7 @@
 
 use gapless_chain::{BlockId, BlockTag, MinedTx};
 use gapless_domain::{EventKind, Nonce, TxState};
-use gapless_store::{AskedBy, Cursor, OperatorAction, TakenBy};
+use gapless_store::{AskedBy, OperatorAction, TakenBy};
 use tokio::time::Instant;
 
 use super::{attribution, protect, shared_key, track};
@@ -28,18 +28,16 @@ pub(crate) async fn carry_out(lane: &mut Lane) -> Result<bool, StepError> {
         lane.pending.finish_request(AskedBy::Audit(action.audit_id), outcome);
         lane.rows.actions.remove(0);
         lane.flush().await?;
-        lane.rows.more_queued = true;
+        lane.rows.expect_more();
     }
     Ok(any)
 }
 
 /// Continues with the sequence unchanged. If the key really was used externally, the next check enters PROTECT again.
 fn release(lane: &mut Lane) -> Outcome {
-    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| sequence.protect.is_some()) else {
+    let Some(next) = lane.rows.leave_protect() else {
         return Err("not in PROTECT: nothing to release".to_owned());
     };
-    sequence.protect = None;
-    let next = sequence.next;
     let now = Instant::now();
     for tx in lane.rows.open.iter_mut().filter(|tx| tx.state() == TxState::Protect) {
         tx.enter(TxState::Submitted);
@@ -55,7 +53,7 @@ fn release(lane: &mut Lane) -> Outcome {
 /// back to the head of the queue: their bytes can never be mined, so a new nonce executes them only once. Refused
 /// while any consumed nonce is unexplained: that intent may have been executed already.
 async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, StepError> {
-    if lane.rows.sequence.is_some() {
+    if lane.rows.sequence().is_some() {
         if !lane.is_protected() && !lane.key.is_doubted() {
             return Ok(Err("neither in PROTECT nor SUSPECT: nothing to adopt".to_owned()));
         }
@@ -81,14 +79,10 @@ async fn adopt(lane: &mut Lane, taken_by: Option<TakenBy>) -> Result<Outcome, St
         return Ok(Err(why));
     }
     let displaced = displace(lane);
-    let start = Cursor::starting_at(Nonce(latest), lane.window());
-    let sequence = lane.rows.sequence.get_or_insert(start);
-    sequence.start = Nonce(latest);
-    sequence.next = Nonce(sequence.next.0.max(latest));
-    sequence.protect = None;
-    let next = sequence.next;
-    lane.rows.queue.clear();
-    lane.key.evidence.suspicion = None;
+    let window = lane.window();
+    let next = lane.rows.adopt(Nonce(latest), window);
+    lane.rows.reread_queue();
+    lane.key.drop_suspicion();
     lane.key.reset_check();
     Ok(Ok(format!("adopted; the sequence continues at {next}, {displaced} intents went back to the queue")))
 }
@@ -127,7 +121,7 @@ async fn verify(lane: &mut Lane, taken_by: TakenBy) -> Result<(), String> {
 
 /// The chain's count, if no external transaction is pending and a reorg can no longer lower it.
 async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepError> {
-    let next = lane.rows.sequence.as_ref().map(|sequence| sequence.next);
+    let next = lane.rows.sequence().map(|sequence| sequence.next);
     let Some(at) = protect::count_at_head(lane, next.unwrap_or(Nonce(0))).await else {
         return Ok(Err("no node returned the transaction count at the head; retry later".to_owned()));
     };
@@ -150,7 +144,7 @@ async fn adoptable_count(lane: &mut Lane) -> Result<Result<u64, String>, StepErr
 
 /// The oldest open intent, if the window does not reach from its nonce to the next nonce after adoption.
 fn oldest_outside_window(lane: &Lane, latest: u64) -> Option<&OpenTx> {
-    let next = lane.rows.sequence.as_ref().map_or(0, |sequence| sequence.next.0);
+    let next = lane.rows.sequence().map_or(0, |sequence| sequence.next.0);
     let oldest = lane.rows.open.iter().find(|tx| tx.state() != TxState::Protect)?;
     let distance = latest.saturating_sub(oldest.intent.nonce.0);
     (latest > next && distance > u64::from(lane.window())).then_some(oldest)

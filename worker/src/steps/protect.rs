@@ -40,18 +40,18 @@ pub(crate) enum Allowed {
 /// State of the key check. Only the evidence is persisted.
 #[derive(Debug, Default)]
 pub(crate) struct KeyState {
-    pub(crate) evidence: Evidence,
+    evidence: Evidence,
     pub(super) search: BlockSearch,
     pub(super) pending_use: PendingUse,
     /// The chain's count was compared with the sequence since the rows were read.
-    pub(super) checked: bool,
+    checked: bool,
     /// Since when a mismatch is unexplained.
     doubted_since: Option<Instant>,
     /// Time of the next check, and the growing pause before it.
-    pub(super) recheck_at: Option<Instant>,
+    recheck_at: Option<Instant>,
     pause: Duration,
     /// A nonce in PROTECT turned out to be ours.
-    pub(super) false_alarm: bool,
+    false_alarm: bool,
     /// A sequence in PROTECT matched the chain at the last check.
     matched_once: bool,
 }
@@ -78,6 +78,25 @@ impl KeyState {
         self.doubted_since.is_some() || self.evidence.suspicion.is_some()
     }
 
+    pub(crate) fn evidence(&self) -> &Evidence {
+        &self.evidence
+    }
+
+    /// The suspicion is settled otherwise: by an operator, or because external use of the key is expected now.
+    pub(super) fn drop_suspicion(&mut self) {
+        self.evidence.suspicion = None;
+    }
+
+    /// One of our transactions with this block is final, and no earlier nonce is open.
+    pub(super) fn own_final(&mut self, block: u64) {
+        self.evidence.bounds.own_final(block);
+    }
+
+    /// A nonce in PROTECT is ours after all: the next step ends PROTECT.
+    pub(super) fn nonce_is_ours(&mut self) {
+        self.false_alarm = true;
+    }
+
     /// Restarts the check with the next step.
     pub(super) fn reset_check(&mut self) {
         self.checked = false;
@@ -95,7 +114,7 @@ impl KeyState {
 
 /// Whether new nonces may be assigned and bytes be sent. Rechecks a key in PROTECT for a false alarm.
 pub(crate) async fn allowed(lane: &mut Lane) -> Result<Allowed, StepError> {
-    let Some(sequence) = lane.rows.sequence.clone() else { return Ok(Allowed::Everything) };
+    let Some(sequence) = lane.rows.sequence().cloned() else { return Ok(Allowed::Everything) };
     if lane.sharing.enabled {
         shared_key::advance(lane).await?;
         return Ok(Allowed::Everything);
@@ -223,7 +242,7 @@ async fn clear_suspicion(lane: &mut Lane) -> Result<Allowed, StepError> {
     lane.key.evidence.bounds.above = None;
     if let Some(suspicion) = lane.key.evidence.suspicion.take() {
         tracing::info!(suspicion, "no longer SUSPECT: every consumed nonce is explained");
-        lane.rows.more_queued = true;
+        lane.rows.expect_more();
         lane.flush().await?;
     }
     Ok(Allowed::Everything)
@@ -279,7 +298,7 @@ async fn renew_old_bound(lane: &mut Lane, next: Nonce) {
 
 /// Before a resend by timer: updates the bounds, and requires a check if a nonce was consumed meanwhile.
 pub(super) async fn note_count(lane: &mut Lane) {
-    let Some(next) = lane.rows.sequence.as_ref().map(|sequence| sequence.next) else { return };
+    let Some(next) = lane.rows.sequence().map(|sequence| sequence.next) else { return };
     if lane.sharing.enabled {
         return;
     }
@@ -315,7 +334,7 @@ pub(super) async fn final_count(lane: &Lane) -> Option<u64> {
 
 /// Creates the sequence at first use. An exclusive address with a history enters PROTECT instead.
 pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
-    if lane.rows.sequence.is_some() {
+    if lane.rows.sequence().is_some() {
         return Ok(true);
     }
     let count = lane.chain.connector.transaction_count(lane.address(), BlockTag::Latest);
@@ -324,7 +343,8 @@ pub(crate) async fn first_use(lane: &mut Lane) -> Result<bool, StepError> {
     let count = count?;
     // A shared key may have any history.
     let start = if lane.sharing.enabled { Nonce(count) } else { sequence_start };
-    lane.rows.sequence = Some(Cursor::starting_at(start, lane.window()));
+    let window = lane.window();
+    lane.rows.begin_sequence(start, window);
     lane.key.checked = true;
     if count == start.0 {
         // Written with the first nonce, or at the end of the step. If another row exists, the insert and the whole
@@ -367,9 +387,7 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_d
     );
     lane.key.reset_check();
     lane.key.schedule_recheck(MAX_PAUSE);
-    if let Some(sequence) = &mut lane.rows.sequence {
-        sequence.protect = Some(reason);
-    }
+    lane.rows.enter_protect(reason);
     // The event has only the cause; counts and nonces are for operators.
     lane.emit_event(None, EventKind::Protected { reason: cause.to_owned(), tx_hash });
 }
@@ -377,7 +395,7 @@ fn protect(lane: &mut Lane, cause: &str, detail: &str, tx_hash: Option<gapless_d
 /// Searches for the consumers of all open, consumed nonces: our own transactions are tracked, and an intent whose
 /// nonce a final external transaction consumed enters PROTECT. Commits the result, and returns what is not explained.
 pub(super) async fn explain_open(lane: &mut Lane) -> Result<Vec<String>, StepError> {
-    let Some(next) = lane.rows.sequence.as_ref().map(|sequence| sequence.next) else { return Ok(Vec::new()) };
+    let Some(next) = lane.rows.sequence().map(|sequence| sequence.next) else { return Ok(Vec::new()) };
     let Some(at) = count_at_head(lane, next).await else {
         return Ok(vec!["no node returned the transaction count at the head".to_owned()]);
     };
@@ -452,9 +470,7 @@ pub(super) fn in_protect(lane: &Lane) -> impl Iterator<Item = &OpenTx> {
 
 pub(super) async fn lift_protection(lane: &mut Lane, why: &str) -> Result<(), StepError> {
     tracing::info!(why, "protection lifted");
-    if let Some(sequence) = &mut lane.rows.sequence {
-        sequence.protect = None;
-    }
+    lane.rows.leave_protect();
     lane.key.reset_check();
     lane.emit_event(None, EventKind::Released { reason: why.to_owned() });
     lane.flush().await

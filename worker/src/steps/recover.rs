@@ -52,10 +52,8 @@ pub(crate) fn schedule(lane: &mut Lane) {
     }
     let earliest = recovery.last.map_or(now, |last| (last + recovery.pause).max(now));
     recovery.due.get_or_insert(earliest);
-    lane.prepare.hold_until = None;
-    if let Some((at, _)) = &mut lane.track.receipt_retry {
-        *at = now;
-    }
+    lane.prepare.end_hold();
+    lane.track.retry_at(now);
 }
 
 /// Marks the open intents for a resend. `submit` looks up their receipts first and keeps the nonce order.

@@ -75,7 +75,7 @@ async fn use_answer(lane: &mut Lane, index: usize, answer: Answer) -> Result<(),
     failpoint::hit("answered");
     let drafted = draft_answer(lane, index, answer).await?;
     // The check excluded the cost at this nonce, so later intents must not use the cached balance.
-    lane.prepare.funds = None;
+    lane.prepare.forget_funds();
     match drafted {
         Ok((draft, payload, count)) => {
             lane.pending.policy(count);

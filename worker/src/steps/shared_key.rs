@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gapless_chain::BlockTag;
 use gapless_domain::{Ending, ErrorCode, EventKind, Nonce, SubState, TxError, TxState};
-use gapless_store::{ExternalCause, ExternalNonces};
+use gapless_store::{ExternalCause, ExternalNonces, LaneRows};
 use gapless_telemetry::metrics as m;
 use tokio::time::Instant;
 
@@ -26,13 +26,53 @@ const BEFORE_START: u64 = 64;
 /// An external nonce that no node counts for this long is vacant: its transaction was dropped.
 const VACANT_FOR: Duration = Duration::from_secs(3);
 
+/// State of the lane of a shared key about its other users.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    /// The key is shared. Everything below applies only then.
+    pub(crate) enabled: bool,
+    /// External nonces: the newest stored ones, and those found since.
+    known: Vec<ExternalNonces>,
+    /// When the chain's transaction counts were last read and accepted before a nonce was assigned.
+    counted_at: Option<Instant>,
+    /// A count far beyond the sequence, and when it was first seen.
+    far: Option<(u64, Instant)>,
+    /// An external nonce for which the node has no transaction, and since when.
+    vacant: Option<(Nonce, Instant)>,
+    /// A nonce that stayed vacant: the next intent takes it, because all later nonces wait for it.
+    free: Option<Nonce>,
+    /// When unmined intents are compared with the chain's counts again.
+    check_at: Option<Instant>,
+    /// The head at the last such check.
+    checked_at_head: Option<u64>,
+    /// When intents that lost their nonce are checked again; the pause grows.
+    lost_check_at: Option<Instant>,
+    lost_check_pause: Duration,
+}
+
+impl Sharing {
+    pub(crate) fn loaded(rows: &LaneRows) -> Sharing {
+        Sharing { enabled: rows.shared, known: rows.external.clone(), ..Sharing::default() }
+    }
+
+    /// A vacant nonce that the next intent takes.
+    pub(crate) fn free_nonce(&self) -> Option<Nonce> {
+        self.free
+    }
+
+    /// An intent took the free nonce, if there was one.
+    pub(super) fn nonce_assigned(&mut self) {
+        self.free = None;
+    }
+}
+
 /// Requeues intents that lost their nonce, and compares the unmined ones with the chain. The lane of a shared key is
 /// never stopped.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
     if lane.is_protected() {
         protect::lift_protection(lane, "the key is shared now").await?;
     }
-    lane.key.evidence.suspicion = None;
+    lane.key.drop_suspicion();
     requeue_displaced(lane).await?;
     check_unmined(lane).await
 }
@@ -76,13 +116,13 @@ pub(crate) async fn catch_up(lane: &mut Lane) -> Result<bool, StepError> {
     let requested_at = Instant::now();
     let counts = read_counts(lane).await?;
     if !is_plausible(lane, counts) {
-        lane.prepare.hold_until = Some(Instant::now() + RECHECK);
+        lane.prepare.hold_for(RECHECK);
         return Ok(false);
     }
     skip_external(lane, counts);
     check_vacant_nonce(lane, counts);
     if lane.sharing.vacant.is_some() && lane.sharing.free.is_none() {
-        lane.prepare.hold_until = Some(Instant::now() + RECHECK);
+        lane.prepare.hold_for(RECHECK);
         return Ok(false);
     }
     lane.sharing.counted_at = Some(requested_at);
@@ -100,7 +140,7 @@ fn is_recent(lane: &Lane) -> bool {
 
 /// The cursor never decreases, so a count far above it must be confirmed by a second one after `RECHECK`.
 fn is_plausible(lane: &mut Lane, counts: Counts) -> bool {
-    let next = lane.rows.sequence.as_ref().map_or(counts.pending, |sequence| sequence.next.0);
+    let next = lane.rows.sequence().map_or(counts.pending, |sequence| sequence.next.0);
     if counts.pending <= next.saturating_add(FAR_AHEAD) {
         lane.sharing.far = None;
         return true;
@@ -116,12 +156,7 @@ fn is_plausible(lane: &mut Lane, counts: Counts) -> bool {
 
 /// All our nonces are below the cursor, so nonces between the cursor and a higher count were used externally.
 fn skip_external(lane: &mut Lane, counts: Counts) {
-    let Some(sequence) = lane.rows.sequence.as_mut().filter(|sequence| counts.pending > sequence.next.0)
-    else {
-        return;
-    };
-    let first = sequence.next;
-    sequence.next = Nonce(counts.pending);
+    let Some(first) = lane.rows.skip_to(Nonce(counts.pending)) else { return };
     let last = Nonce(counts.pending - 1);
     record_external(lane, ExternalNonces { first, last, cause: ExternalCause::SteppedOver });
 }
@@ -142,11 +177,11 @@ fn record_external(lane: &mut Lane, range: ExternalNonces) {
 /// All later nonces wait for it, so it is assigned to the next intent.
 fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
     let missing = Nonce(counts.pending);
-    let below_cursor = lane.rows.sequence.as_ref().is_some_and(|sequence| missing < sequence.next);
+    let below_cursor = lane.rows.sequence().is_some_and(|sequence| missing < sequence.next);
     // The start of the sequence is the count at first use, and those transactions were not final.
     let before_start = |start: Nonce| missing < start && start.0 - missing.0 <= BEFORE_START;
     let external = lane.sharing.known.iter().any(|range| range.contains(missing))
-        || lane.rows.sequence.as_ref().is_some_and(|sequence| before_start(sequence.start));
+        || lane.rows.sequence().is_some_and(|sequence| before_start(sequence.start));
     let ours = lane.rows.open.iter().any(|tx| tx.intent.nonce == missing);
     if !below_cursor || !external || ours {
         lane.sharing.vacant = None;
@@ -157,7 +192,7 @@ fn check_vacant_nonce(lane: &mut Lane, counts: Counts) {
         Some((nonce, since)) if nonce == missing => {
             if since.elapsed() >= VACANT_FOR {
                 lane.sharing.free = Some(missing);
-                lane.rows.more_queued = true;
+                lane.rows.expect_more();
             }
         }
         _ => {
@@ -233,7 +268,7 @@ async fn is_dead(lane: &mut Lane, index: usize) -> Result<bool, StepError> {
     if lane.chain.watcher.saw_any(&lane.rows.open[index].hashes()) {
         return Ok(false);
     }
-    let next = lane.rows.sequence.as_ref().map_or(Nonce(0), |sequence| sequence.next);
+    let next = lane.rows.sequence().map_or(Nonce(0), |sequence| sequence.next);
     protect::count_at_head(lane, next).await;
     let consumer = attribution::find_consumer(lane, index).await;
     let tx_id = lane.rows.open[index].intent.tx_id;
@@ -274,8 +309,7 @@ async fn requeue_displaced(lane: &mut Lane) -> Result<(), StepError> {
     }
     if displaced {
         lane.sharing.lost_check_pause = Duration::ZERO;
-        lane.rows.queue.clear();
-        lane.rows.more_queued = true;
+        lane.rows.reread_queue();
         lane.flush().await?;
     }
     lane.sharing.lost_check_at = None;

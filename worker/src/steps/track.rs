@@ -23,7 +23,20 @@ const MAX_PAUSE: Duration = Duration::from_secs(15);
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
     /// The lookup after loading failed: when it is retried, and the pause before that.
-    pub(crate) receipt_retry: Option<(Instant, Duration)>,
+    receipt_retry: Option<(Instant, Duration)>,
+}
+
+impl Tracking {
+    pub(crate) fn next_retry(&self) -> Option<Instant> {
+        self.receipt_retry.map(|(at, _)| at)
+    }
+
+    /// A node answers again: moves a retry that is scheduled.
+    pub(super) fn retry_at(&mut self, time: Instant) {
+        if let Some((at, _)) = &mut self.receipt_retry {
+            *at = time;
+        }
+    }
 }
 
 /// One of our attempts is in a canonical block. It determines the result of the intent, whichever attempt it is.
@@ -38,8 +51,9 @@ pub(crate) fn included(lane: &mut Lane, receipt: Receipt) {
         tx.receipt_seen = now;
         return;
     }
-    // The nonce in PROTECT is ours after all: the protect step ends PROTECT.
-    lane.key.false_alarm |= tx.state() == TxState::Protect;
+    if tx.state() == TxState::Protect {
+        lane.key.nonce_is_ours();
+    }
     let (tx_id, moved_block) = (tx.intent.tx_id, tx.intent.receipt.is_some());
     tx.mined(receipt.clone(), now);
     lane.step_again();
@@ -155,7 +169,7 @@ pub(crate) async fn look_up(lane: &mut Lane, hashes: &[H256]) -> Result<(), Step
 
 /// Finishes intents whose block is final; schedules a wake-up for the others.
 pub(crate) async fn advance(lane: &mut Lane) -> Result<(), StepError> {
-    if lane.track.receipt_retry.is_some_and(|(at, _)| at <= Instant::now()) {
+    if lane.track.next_retry().is_some_and(|at| at <= Instant::now()) {
         look_up_all(lane).await;
     }
     for index in 0..lane.rows.open.len() {
@@ -233,7 +247,7 @@ async fn finish(lane: &mut Lane, index: usize, receipt: Receipt) -> Result<(), S
     // A lower bound for the blocks that consume later nonces. Not valid while an earlier nonce is still open.
     let is_earlier = |other: &OpenTx| other.intent.nonce < tx.intent.nonce && !other.state().is_terminal();
     if !lane.rows.open.iter().any(is_earlier) {
-        lane.key.evidence.bounds.own_final(receipt.block_number);
+        lane.key.own_final(receipt.block_number);
     }
     let tx_id = tx.intent.tx_id;
     let is_placeholder = tx.kind_of(receipt.tx_hash) == Some(AttemptKind::Placeholder);

@@ -16,8 +16,9 @@ use gapless_telemetry::step_span;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::delegated::{self, CodeCheck};
 use super::policy::{self, Count};
-use super::{delegated, protect, shared_key};
+use super::{protect, shared_key};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx, QueuedMove, StepError};
 use draft::Refusal;
@@ -35,13 +36,12 @@ pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Preparation {
     /// Nothing is prepared before this: funds, signer or node are unavailable.
-    pub(crate) hold_until: Option<Instant>,
+    hold_until: Option<Instant>,
     /// Blocked heads that later intents may pass.
     pub(crate) passed: Passed,
     /// The sender's balance.
-    pub(super) funds: Option<Funds>,
-    /// When the account's code was last read.
-    pub(super) code_seen: Option<Instant>,
+    funds: Option<Funds>,
+    pub(super) code_check: CodeCheck,
     /// Intents that would revert, and the block at which that was found.
     pub(crate) reverts: Reverts,
     /// The intent at the head of the queue whose reserving client is inactive, and since when.
@@ -54,11 +54,30 @@ impl Preparation {
         let Preparation { reverts, client_silent, .. } = std::mem::take(self);
         *self = Preparation { reverts, client_silent, ..Preparation::default() };
     }
+
+    pub(crate) fn held_until(&self) -> Option<Instant> {
+        self.hold_until
+    }
+
+    /// Prepares nothing for this time.
+    pub(super) fn hold_for(&mut self, pause: Duration) {
+        self.hold_until = Some(Instant::now() + pause);
+    }
+
+    /// What was missing may be available now.
+    pub(crate) fn end_hold(&mut self) {
+        self.hold_until = None;
+    }
+
+    /// Reads the balance again before the next intent.
+    pub(super) fn forget_funds(&mut self) {
+        self.funds = None;
+    }
 }
 
 /// Balance of the sender as last read, minus the cost of attempts since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Funds {
+struct Funds {
     left: U256,
     read_at: Instant,
 }
@@ -72,7 +91,7 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
     if lane.rows.open.iter().any(|tx| tx.is_reserved() && tx.answer_at.is_some()) {
         return Ok(false);
     }
-    lane.prepare.hold_until = None;
+    lane.prepare.end_hold();
     lane.prepare.passed.requeue_due(&mut lane.rows.queue);
     let mut ready = false;
     // Bounded: a long run of intents that can never be sent must not delay the open ones.
@@ -138,10 +157,9 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         })
     };
     if lane.rows.queue.front().is_some_and(is_old) {
-        lane.rows.queue.clear();
-        lane.rows.more_queued = true;
+        lane.rows.reread_queue();
     }
-    if lane.rows.queue.is_empty() && lane.rows.more_queued {
+    if lane.rows.queue.is_empty() && lane.rows.may_have_more() {
         // Decisions about earlier intents must be committed first, or the query would return them as QUEUED again.
         if lane.pending.moves_queued() || lane.rows.open.iter().any(|tx| tx.draft().is_some()) {
             lane.flush().await?;
@@ -150,8 +168,9 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         let passed = u32::try_from(lane.prepare.passed.len()).unwrap_or(u32::MAX);
         let wanted = READ_AHEAD.max(lane.window()).saturating_add(passed);
         let heads = lane.context.reader.queue_head(lane.lease.key(), wanted).await?;
-        lane.rows.more_queued = heads.len() >= wanted as usize;
-        lane.rows.queue.extend(heads.into_iter().filter(|intent| !lane.prepare.passed.contains(intent)));
+        let more = heads.len() >= wanted as usize;
+        let unpassed = heads.into_iter().filter(|intent| !lane.prepare.passed.contains(intent));
+        lane.rows.read_ahead(unpassed, more);
     }
     Ok(lane.rows.queue.pop_front())
 }
@@ -174,10 +193,7 @@ async fn try_draft(
 
 fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let (now, window) = (Instant::now(), lane.window());
-    // Unwrap safety: `first_use` returned true, so the sequence exists.
-    let sequence = lane.rows.sequence.as_mut().expect("a sequence");
-    sequence.next = sequence.next.max(draft.nonce.next());
-    sequence.max_in_flight = window;
+    lane.rows.assigned(draft.nonce, window);
     let reserved_for = intent
         .reservation
         .map(|reservation| reservation.reserve_for.min(lane.chain.config.nonce.max_reservation));
@@ -211,7 +227,7 @@ fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
         reservation,
         attempts: Vec::new(),
     };
-    lane.sharing.free = None;
+    lane.sharing.nonce_assigned();
     // At the end, except for a vacant nonce of a shared key.
     let position = lane.rows.open.partition_point(|tx| tx.intent.nonce < open.nonce);
     let open = match reserved_for {
@@ -251,7 +267,7 @@ fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: SubState, erro
     let intent = record_wait_reason(lane, intent, sub_state, error);
     lane.rows.queue.push_front(intent);
     let pause = if sub_state == SubState::CheckingRevert { revert::RECHECK_AFTER } else { RETRY_INTERVAL };
-    lane.prepare.hold_until = Some(Instant::now() + pause);
+    lane.prepare.hold_for(pause);
 }
 
 /// Records and logs the reason when `sub_state` changes. For a signer also when the message changes, because it says
