@@ -15,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Authenticator;
 use crate::error::ApiError;
-use crate::events::EventFeed;
+use crate::events::EventStreams;
 use crate::intake::Intake;
 use crate::long_poll::LongPolls;
 use crate::nodes::Nodes;
 use crate::ready::Readiness;
+use crate::webhooks::Webhooks;
 
 pub(crate) type SharedApp = Arc<App>;
 
@@ -32,10 +33,11 @@ pub(crate) struct App {
     /// Changes when a worker has finished something; false while LISTEN is down.
     pub(crate) completions: watch::Receiver<bool>,
     pub(crate) long_polls: LongPolls,
-    pub(crate) events: EventFeed,
+    pub(crate) events: EventStreams,
     pub(crate) chains: Chains,
     pub(crate) policies: Policies,
     pub(crate) nodes: Nodes,
+    pub(crate) webhooks: Webhooks,
     pub(crate) authenticator: Authenticator,
     pub(crate) readiness: Readiness,
     pub(crate) metrics: MetricsHandle,

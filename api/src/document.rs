@@ -25,9 +25,18 @@ const WAIT: &str = "^(0|[0-9]{1,9}(ms|s|m|h))$";
 /// Printable characters, line feeds and tabs; not blank.
 const REASON: &str =
     r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x08\x0b-\x1f\x7f-\x9f]*$";
-const TX_CURSOR: &str = "^[0-9a-f]{32}$";
+/// Id of a transaction or a webhook.
+const ID_CURSOR: &str = "^[0-9a-f]{32}$";
 /// A cursor of the event log, or one of its ends.
 const EVENT_CURSOR: &str = r"^([0-9a-f]{8}\.[0-9]{1,18}|start|end)$";
+/// Visible characters after the scheme. What is a valid host, and which addresses are allowed, no pattern can express.
+const WEBHOOK_URL: &str = r"^https?://[^\x00-\x20\x7f-\xa0]+$";
+/// `whsec_` and the base64 of 24 to 64 bytes, with padding. The last letter before the padding has unused bits, which are 0.
+const SIGNING_SECRET: &str = "^whsec_(([A-Za-z0-9+/]{4}){8,20}([A-Za-z0-9+/][AQgw]==|\
+    [A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?|([A-Za-z0-9+/]{4}){21}([A-Za-z0-9+/][AQgw]==)?)$";
+/// Printable characters.
+const DESCRIPTION: &str = r"^[^\x00-\x1f\x7f-\x9f]*$";
+const DELIVERY_CURSOR: &str = "^[0-9]{1,18}$";
 const SUBMITTER_CURSOR: &str = "^[0-9]{1,18}:0x[0-9a-fA-F]{40}$";
 
 /// Patterns of parameters and of request body properties, by name.
@@ -46,10 +55,13 @@ const PATTERNS: &[(&str, &str)] = &[
     ("Idempotency-Key", REQUEST_ID),
     ("wait", WAIT),
     ("reason", REASON),
+    ("url", WEBHOOK_URL),
+    ("description", DESCRIPTION),
+    ("secret", SIGNING_SECRET),
 ];
 
 /// Objects in request bodies. Unknown properties are refused, and `null` means the same as absent.
-const REQUEST_OBJECTS: [&str; 9] = [
+const REQUEST_OBJECTS: [&str; 14] = [
     "CreateTx",
     "TxPayload",
     "AccessListEntry",
@@ -59,6 +71,11 @@ const REQUEST_OBJECTS: [&str; 9] = [
     "OperatorReason",
     "AdoptReason",
     "NamedTransaction",
+    "CreateWebhook",
+    "ChangeWebhook",
+    "NewSecret",
+    "WebhookFilter",
+    "Replay",
 ];
 
 /// The document as YAML, the content of `openapi.yaml`.
@@ -85,7 +102,11 @@ fn completed_document() -> Value {
     let mut document: Value = serde_yaml::from_str(&generated).expect("the framework writes valid YAML");
     portable::replace_types(&mut document);
     for (path, operations) in members(&mut document["paths"]) {
-        let cursor = if path.contains("submitters") { SUBMITTER_CURSOR } else { TX_CURSOR };
+        let cursor = match path.rsplit('/').next() {
+            Some("submitters") => SUBMITTER_CURSOR,
+            Some("deliveries") => DELIVERY_CURSOR,
+            _ => ID_CURSOR,
+        };
         for (_, operation) in members(operations) {
             let parameters = operation.get_mut("parameters").and_then(Value::as_sequence_mut);
             for parameter in parameters.into_iter().flatten() {
@@ -115,8 +136,12 @@ fn completed_document() -> Value {
 
 /// A list of event types, separated by commas.
 fn event_types() -> String {
-    let names = gapless_events::EVENT_TYPES.map(|kind| kind.name.replace('.', r"\.")).join("|");
+    let names = event_type_names();
     format!("^({names})( *, *({names}))*$")
+}
+
+fn event_type_names() -> String {
+    gapless_events::EVENT_TYPES.map(|kind| kind.name.replace('.', r"\.")).join("|")
 }
 
 /// The schemas of events and of a page of them. The API writes their text itself.
@@ -167,7 +192,9 @@ fn add_constraints(name: &str, schema: &mut Value) {
         schema["pattern"] = (*pattern).into();
     }
     match name {
-        "txId" => schema["format"] = "uuid".into(),
+        "txId" | "webhookId" => schema["format"] = "uuid".into(),
+        "eventIds" => schema["items"]["format"] = "uuid".into(),
+        "types" => schema["items"]["pattern"] = format!("^({})$", event_type_names()).into(),
         "storageKeys" => schema["items"]["pattern"] = WORD.into(),
         "chainId" => {
             schema["minimum"] = 0.into();

@@ -66,6 +66,8 @@ pub(crate) enum ApiError {
     UnknownSubmitter(SubmitterKey),
     #[error("transaction not found")]
     UnknownTx,
+    #[error("webhook not found")]
+    WebhookNotFound,
     #[error("method not allowed")]
     MethodNotAllowed,
     #[error("this requestId was already used with a different payload")]
@@ -82,6 +84,14 @@ pub(crate) enum ApiError {
     TxFinal { tx_id: TxId, state: TxState },
     #[error("simulation is disabled: no node is configured for this chain (rpc.urls)")]
     SimulationDisabled,
+    #[error("the webhook is disabled; enable it first")]
+    WebhookDisabled,
+    #[error("there are already {limit} webhooks (api.max_webhooks)")]
+    TooManyWebhooks { limit: u32 },
+    #[error("more than {limit} events; split the request")]
+    TooManyEvents { limit: u32 },
+    #[error("webhooks are not configured on this server (events.webhook.key_file)")]
+    WebhooksNotConfigured,
     #[error("no node of this chain is available")]
     NodeUnavailable,
     #[error("the request body was not received within api.body_timeout")]
@@ -125,6 +135,7 @@ impl ApiError {
             ApiError::UnknownChain(_) => (StatusCode::NOT_FOUND, "unknown_chain"),
             ApiError::UnknownSubmitter(_) => (StatusCode::NOT_FOUND, "unknown_submitter"),
             ApiError::UnknownTx => (StatusCode::NOT_FOUND, "unknown_tx"),
+            ApiError::WebhookNotFound => (StatusCode::NOT_FOUND, "webhook_not_found"),
             ApiError::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             ApiError::RequestIdConflict { .. } => (StatusCode::CONFLICT, "request_id_conflict"),
             ApiError::SubmitterProtected { .. } => (StatusCode::CONFLICT, "submitter_protected"),
@@ -133,6 +144,10 @@ impl ApiError {
             ApiError::TxFinal { .. } => (StatusCode::CONFLICT, "tx_final"),
             ApiError::ActionRefused(_) => (StatusCode::CONFLICT, "action_refused"),
             ApiError::SimulationDisabled => (StatusCode::CONFLICT, "simulation_disabled"),
+            ApiError::WebhookDisabled => (StatusCode::CONFLICT, "webhook_disabled"),
+            ApiError::TooManyWebhooks { .. } => (StatusCode::CONFLICT, "too_many_webhooks"),
+            ApiError::TooManyEvents { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "too_many_events"),
+            ApiError::WebhooksNotConfigured => (StatusCode::SERVICE_UNAVAILABLE, "webhooks_not_configured"),
             ApiError::NodeUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "node_unavailable"),
             ApiError::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "body_too_slow"),
             ApiError::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
@@ -299,6 +314,9 @@ statuses! {
     OnBatch: [400, 401, 403, 408, 413, 415, 429, 500, 503];
     OnTxAction: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnEvents: [400, 401, 403, 404, 410, 429, 500, 503];
+    OnWebhookChange: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
+    OnWebhookTest: [400, 401, 403, 404, 409, 429, 500, 503];
+    OnReplay: [400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503];
     OnRead: [400, 401, 403, 404, 429, 500, 503];
     OnAdmin: [400, 401, 403, 404, 408, 409, 413, 415, 429, 500, 503];
     OnReady: [400, 403, 503];
@@ -378,14 +396,15 @@ fn description_of(status: u16) -> &'static str {
              server accepts requests without a key, and only from this machine, so `Host` and `Origin` must be \
              loopback names or addresses."
         }
-        404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`: not found.",
+        404 => "`unknown_chain`, `unknown_submitter`, `unknown_tx`, `webhook_not_found`: not found.",
         409 => {
             "`request_id_conflict`: this requestId was already used with a different payload. \
              `submitter_protected`: the submitter is in PROTECT until an operator acts. \
              `submitter_low_level`: the submitter's nonces are reserved through the low-level hook only. \
              `not_protected`: there is nothing to release or adopt. `action_refused`: the worker refused the \
              action and changed nothing. `tx_final`: the transaction is final. `simulation_disabled`: no \
-             node is configured for this chain."
+             node is configured for this chain. `webhook_disabled`: enable the webhook first. \
+             `too_many_webhooks`: the server has `api.max_webhooks` of them."
         }
         408 => "`body_too_slow`: the body was not received within `api.body_timeout`. Nothing was stored.",
         410 => {
@@ -397,7 +416,7 @@ fn description_of(status: u16) -> &'static str {
         415 => "`unsupported_media_type`: the content type must be `application/json`.",
         422 => {
             "`invalid_payload`: the payload is not a valid transaction; `field` names the invalid field. \
-             Nothing was stored."
+             `too_many_events`: more events than one replay may have. Nothing was stored."
         }
         429 => {
             "`rate_limited`: too many requests. `queue_full`: the submitter's queue is at its limit. Nothing \
@@ -405,7 +424,8 @@ fn description_of(status: u16) -> &'static str {
         }
         503 => {
             "`database_unavailable`, `node_unavailable`, `overloaded`, `not_ready`, `too_many_streams`: retry with the same \
-             requestId after `Retry-After`."
+             requestId after `Retry-After`. `webhooks_not_configured`: the operator has not set \
+             `events.webhook.key_file`."
         }
         _ => "`internal_error`. Safe to retry with the same requestId.",
     }

@@ -17,6 +17,7 @@ mod ready;
 mod routes;
 mod server;
 mod wait;
+mod webhooks;
 mod wire;
 
 pub use document::spec_yaml;

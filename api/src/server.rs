@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gapless_config::{Api, ApiTls, Config};
-use gapless_events::publisher;
+use gapless_events::{EventFeed, publisher};
 use gapless_http::{BodyLimit, Limits, Tls, TlsFiles};
 use gapless_store::notifier::{self, Notifier};
 use gapless_store::{Channel, Store, Timeouts, database_warnings};
@@ -23,13 +23,14 @@ use crate::app::{App, Chains, Policies, SharedApp};
 use crate::auth::{AuthMiddleware, Authenticator};
 use crate::document;
 use crate::error::ApiError;
-use crate::events::EventFeed;
+use crate::events::EventStreams;
 use crate::intake::{self, Intake, QueueLimits};
 use crate::long_poll::LongPolls;
 use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
 use crate::query::QueryMiddleware;
 use crate::routes;
+use crate::webhooks::Webhooks;
 
 /// Short: a client can retry a refused request sooner than a blocked one.
 const TIMEOUTS: Timeouts = Timeouts { statement: Duration::from_secs(10), acquire: Duration::from_secs(2) };
@@ -43,12 +44,13 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 
 /// Serves until `shutdown`. Fails at once if the schema is older than this program, the address is in use, the
-/// certificate is unusable, or clients on other machines could connect without a key. Waits, with a warning, if the
-/// database is unreachable.
+/// certificate or the key file of webhooks is unusable, or clients on other machines could connect without a key. Waits,
+/// with a warning, if the database is unreachable.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     for warning in database_warnings(&config.database.url).into_iter().chain(config.security_warnings()) {
         tracing::warn!(warning, "not secure");
     }
+    let webhooks = Webhooks::new(&config)?;
     let store = Store::new(&config.database.url, "gapless-api", config.database.max_connections, TIMEOUTS)?;
     // A pool of its own, so that creates never wait for connections used by reads.
     let intake_connections = intake::CONNECTIONS + KEY_LOOKUP_CONNECTIONS;
@@ -70,7 +72,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     }
     // A pool of its own, so that NOTIFY never waits for a connection used by requests.
     let notify_store = Store::new(&config.database.url, "gapless-api-notify", 1, TIMEOUTS)?;
-    let app = app(&config, authenticator, store.clone(), &intake_store, notify_store, shutdown.clone());
+    let app =
+        app(&config, authenticator, webhooks, store.clone(), &intake_store, notify_store, shutdown.clone());
     let stop = CancellationToken::new();
     let tls = match &config.api.tls {
         Some(tls) => Some(Tls::start(tls_files(tls), &stop).await?),
@@ -161,6 +164,7 @@ async fn supervise(
 fn app(
     config: &Config,
     authenticator: Authenticator,
+    webhooks: Webhooks,
     store: Store,
     intake_store: &Store,
     notify_store: Store,
@@ -185,10 +189,14 @@ fn app(
         notifier,
         completions,
         long_polls,
-        events: EventFeed::start(store.clone(), config.api.max_event_streams, shutdown.clone()),
+        events: EventStreams::new(
+            EventFeed::start(store.clone(), shutdown.clone()),
+            config.api.max_event_streams,
+        ),
         chains: Chains::new(config),
         policies: Policies::new(config),
         nodes: Nodes::new(config),
+        webhooks,
         authenticator,
         readiness: Default::default(),
         metrics,

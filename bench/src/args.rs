@@ -58,7 +58,7 @@ pub(crate) enum Name {
     Recovery,
     /// Ingest and engine at the same time
     Both,
-    /// Recorded events: their cost, their latency, and many streams
+    /// Recorded events: their cost, their latency, many streams, and webhooks
     Events,
 }
 

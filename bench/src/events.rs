@@ -32,7 +32,8 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
     let (posted, seconds, lone) = if args.quick { (4_000, 5, 20) } else { (20_000, 15, 60) };
     lives(bed, posted, report).await?;
     latency(bed, lone, report).await?;
-    many_streams(bed, seconds, report).await
+    many_streams(bed, seconds, report).await?;
+    crate::webhooks::run(bed, args.quick, report).await
 }
 
 /// Whole lives of transactions under load, with recording off and on.

@@ -19,6 +19,7 @@ mod measure;
 mod recovery;
 mod report;
 mod scale;
+mod webhooks;
 
 use std::time::Instant;
 

@@ -1,5 +1,7 @@
 //! HTTP client of the public API: JSON in, JSON out, `application/problem+json` as errors.
 
+mod webhooks;
+
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;

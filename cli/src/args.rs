@@ -1,8 +1,13 @@
 //! The command line: options, help texts and examples. `commands/`, `doctor/`, `up/` and `verify/` implement the commands.
 
 mod events;
+mod webhooks;
 
 pub use self::events::{Events, EventsCommand, ReadEvents, ResetEvents};
+pub use self::webhooks::{
+    CreateWebhook, Deliveries, DeliveryState, ReplayWebhook, RotateWebhook, UpdateWebhook, WebhookArg,
+    WebhookFilter, Webhooks,
+};
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +29,7 @@ const GLOBAL_OPTIONS: &str = "Global options";
                   simulation did not succeed, verify found a violation, or doctor found a problem); 2 error."
 )]
 pub struct Cli {
-    /// Configuration file; used by migrate, verify, doctor, audit, api-keys and the subcommands of events
+    /// Configuration file; used by migrate, verify, doctor, audit, api-keys, the subcommands of events and webhooks reseal
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS, env = "GAPLESS_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON instead of text
@@ -138,6 +143,16 @@ pub enum Command {
     /// Read or follow events; with a subcommand: enable, disable or inspect their recording
     #[command(after_help = events::EXAMPLES)]
     Events(Box<Events>),
+    /// Create, list, change, test and replay webhooks; create and replace the keys that encrypt their secrets
+    #[command(subcommand, after_help = webhooks::EXAMPLES)]
+    Webhooks(Webhooks),
+    /// List what workers deliver events to, with lag and errors (admin)
+    #[command(
+        after_help = "LAG is the number of events after the last one that is delivered to all, and the age of the oldest. \
+                            BEHIND is the number of submitters whose next event failed and is tried again.\n\n\
+                            Examples:\n  gapless outlets\n  gapless --json outlets"
+    )]
+    Outlets,
     /// Create or import keys in the worker's keystore
     #[command(subcommand)]
     Keys(Keys),
@@ -156,6 +171,7 @@ impl Command {
                 | Command::Resume(_)
                 | Command::Release(_)
                 | Command::Adopt(_)
+                | Command::Outlets
         )
     }
 }

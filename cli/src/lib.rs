@@ -48,6 +48,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Verify(args) => verify::run(cli.config.as_deref(), args, json).await,
         Command::Doctor => doctor::run(cli.config.as_deref(), json).await,
         Command::Events(args) => commands::events::run(&api, cli.config.as_deref(), args, json).await,
+        Command::Webhooks(args) => commands::webhooks::run(&api, cli.config.as_deref(), args, json).await,
+        Command::Outlets => commands::webhooks::outlets::run(&api, json).await,
         Command::Keys(keys) => commands::keys::run(keys, json),
         Command::Audit(audit) => commands::audit::run(cli.config.as_deref(), audit, json).await,
         Command::ApiKeys(keys) => commands::api_keys::run(cli.config.as_deref(), keys, json).await,

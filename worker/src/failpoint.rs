@@ -29,6 +29,11 @@ pub const REQUEST_POINTS: [&str; 1] = [
     "asked", // a speed-up request was read; its attempt is not stored
 ];
 
+/// Points reached only by the delivery of events.
+pub const DELIVERY_POINTS: [&str; 1] = [
+    "delivered", // the receiver has answered; nothing of it is stored
+];
+
 #[cfg(feature = "failpoints")]
 pub(crate) fn hit(point: &'static str) {
     use std::sync::Mutex;
@@ -36,7 +41,7 @@ pub(crate) fn hit(point: &'static str) {
     static HITS: AtomicU32 = AtomicU32::new(0);
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-    let known = [POINTS.as_slice(), &RESERVATION_POINTS, &REQUEST_POINTS];
+    let known = [POINTS.as_slice(), &RESERVATION_POINTS, &REQUEST_POINTS, &DELIVERY_POINTS];
     debug_assert!(known.iter().any(|points| points.contains(&point)));
     let Ok(wanted) = std::env::var("GAPLESS_FAILPOINT") else { return };
     let (name, nth) = wanted.split_once(':').unwrap_or((wanted.as_str(), "1"));

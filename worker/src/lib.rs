@@ -10,6 +10,7 @@ mod heartbeat;
 mod initial_counters;
 mod lane;
 mod lease_balance;
+mod outlets;
 mod reader;
 mod receipts;
 mod run;

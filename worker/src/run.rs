@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use gapless_config::Config;
 use gapless_domain::{Address, ChainId, SubmitterKey, WorkerId};
+use gapless_events::EventFeed;
 use gapless_remote_signer::RemoteSigners;
 use gapless_signer::SignerSet;
 use gapless_store::notifier::{self, Notifier};
@@ -18,6 +19,7 @@ use crate::builder::Ports;
 use crate::chains::Chain;
 use crate::fleet::Fleet;
 use crate::lane::WorkerContext;
+use crate::outlets::{self, Outlets};
 use crate::reader::Reader;
 use crate::sequencer::{EventsWritten, RecordingHint, Sequencer};
 use crate::writer::Writer;
@@ -26,6 +28,9 @@ use crate::writer::Writer;
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(5);
 /// One for the sequencer, one for NOTIFY.
 const EVENT_CONNECTIONS: u32 = 2;
+
+/// For cursors and results of webhooks, and for the reader of the event log.
+const OUTLET_CONNECTIONS: u32 = 3;
 
 /// Runs until `stop`, then releases every lease.
 pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -> anyhow::Result<()> {
@@ -38,6 +43,7 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
         Store::new(&config.database.url, &format!("gapless-worker {role}"), connections, timeouts)
     };
     // Separate pools: a burst of reads must not delay the writers or the lease renewal.
+    let webhooks = outlets::Settings::load(&config)?;
     let writers = config.worker.writers;
     let write_store = open("writer", u32::try_from(writers)?)?;
     let read_store = open("reader", 2)?;
@@ -83,6 +89,17 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     );
     tokio::spawn(sequencer.run(stop.clone()));
     tokio::spawn(listen_for_events(events_written.clone(), events_store, stop.clone()));
+    let delivering = match webhooks {
+        Some(settings) => {
+            let outlet_store = open("outlets", OUTLET_CONNECTIONS)?;
+            let feed = EventFeed::start(outlet_store.clone(), stop.clone());
+            let lease_store = open("outlet leases", 1)?;
+            let outlets =
+                Outlets::new(config.clone(), lease_store, outlet_store, feed, worker_id.clone(), settings);
+            tokio::spawn(outlets.run(stop.clone()))
+        }
+        None => tokio::spawn(outlets::warn_of_undelivered(fleet_store.clone(), stop.clone())),
+    };
     let context = Arc::new(WorkerContext {
         worker_id: worker_id.clone(),
         writer: Writer::start(
@@ -128,6 +145,8 @@ pub(crate) async fn run(config: Config, ports: Ports, stop: CancellationToken) -
     }
     fleet.hand_over(HAND_OVER_LIMIT).await;
     renewing.cancel();
+    // Has a time limit of its own.
+    let _ = delivering.await;
     let _ = served.await;
     tracing::info!(worker.id = %worker_id, "worker stopped");
     Ok(())

@@ -12,7 +12,7 @@ mod middleware;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use gapless_domain::{Scope, SubmitterKey};
+use gapless_domain::{ApiKeyId, Scope, SubmitterKey};
 use gapless_store::TxView;
 use poem::{Request, RequestBody};
 use poem_openapi::registry::{MetaSecurityScheme, Registry};
@@ -84,6 +84,22 @@ impl<R> Caller<R> {
         self.authenticated.rights.submitters.as_ref().map(|own| own.iter().copied().collect())
     }
 
+    /// The API key of the request, which owns what it creates.
+    pub(crate) fn key_id(&self) -> Option<&ApiKeyId> {
+        match &self.authenticated.credential {
+            Credential::Key { id, .. } => Some(id),
+            Credential::Anonymous | Credential::AdminToken | Credential::Loopback => None,
+        }
+    }
+
+    /// Whose webhooks the caller may see and change; `None`: all. A webhook delivers what its own key may see: an admin
+    /// key that is limited to some submitters must not redirect the events of others.
+    pub(crate) fn webhooks_of(&self) -> Option<&ApiKeyId> {
+        let rights = &self.authenticated.rights;
+        let is_unlimited_admin = rights.scopes.contains(&Scope::Admin) && rights.submitters.is_none();
+        self.key_id().filter(|_| !is_unlimited_admin)
+    }
+
     /// Requires a presented key or admin token: loopback access alone does not show nonces.
     pub(crate) fn sees_nonces(&self) -> bool {
         self.authenticated.rights.scopes.contains(&Scope::Admin)
@@ -146,5 +162,36 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
         }
         let from = request.remote_addr().as_socket_addr().copied();
         Ok(Caller { authenticated, from, right: PhantomData })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gapless_domain::{Address, ChainId, Rights};
+
+    use super::*;
+
+    fn caller(credential: Credential, scopes: &[Scope], is_limited: bool) -> Caller<Write> {
+        let own = SubmitterKey { chain_id: ChainId(1), address: Address::repeat_byte(1) };
+        let rights =
+            Rights { scopes: scopes.iter().copied().collect(), submitters: is_limited.then(|| [own].into()) };
+        let authenticated = Authenticated { credential, rights: Arc::new(rights) };
+        Caller { authenticated, from: None, right: PhantomData }
+    }
+
+    #[test]
+    fn only_admins_of_all_submitters_use_the_webhooks_of_others() {
+        let id: ApiKeyId = "3f9a1c2b4d5e6f70".parse().unwrap();
+        let key = || Credential::Key { id: id.clone(), name: "n".into() };
+        let client = [Scope::TxRead, Scope::TxWrite];
+        assert_eq!(caller(key(), &client, false).webhooks_of(), Some(&id));
+        assert_eq!(caller(key(), &Scope::ALL, true).webhooks_of(), Some(&id));
+        assert_eq!(caller(key(), &Scope::ALL, false).webhooks_of(), None);
+        assert_eq!(caller(Credential::AdminToken, &Scope::ALL, false).webhooks_of(), None);
+        assert_eq!(caller(Credential::Anonymous, &client, false).webhooks_of(), None);
+        assert_eq!(caller(key(), &Scope::ALL, false).key_id(), Some(&id));
+        assert_eq!(caller(Credential::Loopback, &Scope::ALL, false).key_id(), None);
     }
 }

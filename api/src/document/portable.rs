@@ -59,7 +59,7 @@ const NAMED: &[(&str, &str)] = &[
 
 /// Schemas of optional properties in request bodies, where `null` means the same as absent. OpenAPI 3.0 ignores
 /// `nullable` beside a reference.
-const NULLABLE: [&str; 3] = ["TxType", "TxSpeed", "NamedTransaction"];
+const NULLABLE: [&str; 4] = ["TxType", "TxSpeed", "NamedTransaction", "WebhookFilter"];
 
 /// Replaces the types of the framework. Runs before the bounds are added.
 pub(super) fn replace_types(document: &mut Value) {

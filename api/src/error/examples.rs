@@ -31,6 +31,7 @@ pub(crate) fn examples() -> Vec<ApiError> {
         ApiError::UnknownSubmitter(submitter),
         ApiError::UnknownChain(1),
         ApiError::UnknownTx,
+        ApiError::WebhookNotFound,
         ApiError::UnknownRoute,
         ApiError::MethodNotAllowed,
         ApiError::BodyTooSlow,
@@ -41,6 +42,9 @@ pub(crate) fn examples() -> Vec<ApiError> {
         ApiError::ActionRefused("the transaction is not in flight".into()),
         ApiError::TxFinal { tx_id, state: TxState::Confirmed },
         ApiError::SimulationDisabled,
+        ApiError::WebhookDisabled,
+        ApiError::TooManyWebhooks { limit: 100 },
+        ApiError::TooManyEvents { limit: 10_000 },
         ApiError::EventsReset {
             reason: ResetReason::Retention,
             cursor: EventCursor { epoch: "5f3a9c21".to_owned(), position: 120_000 },
@@ -54,6 +58,7 @@ pub(crate) fn examples() -> Vec<ApiError> {
         ApiError::NodeUnavailable,
         ApiError::Overloaded,
         ApiError::TooManyStreams,
+        ApiError::WebhooksNotConfigured,
         ApiError::NotReady { missing: vec!["database".into()] },
     ]
 }

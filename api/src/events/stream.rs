@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gapless_events::{EventFeed, FeedEvent, Next};
 use gapless_http::ClientConnection;
 use gapless_store::events::{EventCursor, EventFilter, EventPage, LogHead, ResetReason};
 use gapless_telemetry::metrics::{EVENT_RESETS_TOTAL, EVENT_STREAMS_ENDED_TOTAL};
@@ -12,7 +13,7 @@ use poem::Body;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::feed::{EventFeed, FeedEvent, Next, OpenStream};
+use super::open::OpenStream;
 use crate::app::SharedApp;
 use crate::auth::{Caller, Read};
 use crate::error::ApiError;
@@ -83,7 +84,7 @@ impl End {
 
 pub(crate) async fn open_stream(app: &SharedApp, request: StreamRequest) -> Result<Body, ApiError> {
     let open = app.events.open().ok_or(ApiError::TooManyStreams)?;
-    let cursor = request.start.clone().cursor(&app.events.head().await?);
+    let cursor = request.start.clone().cursor(&app.events.feed().head().await?);
     if let Some(connection) = &request.connection {
         // Streams have a limit of their own.
         connection.free_slot();
@@ -128,7 +129,7 @@ impl EventStream {
     }
 
     async fn send_all(&mut self) -> Result<std::convert::Infallible, End> {
-        let feed: EventFeed = self.app.events.clone();
+        let feed: EventFeed = self.app.events.feed().clone();
         let mut added = feed.added();
         // With the cursor, so that a client that loses the connection before the first event misses none.
         self.send(format!("retry: {RECONNECT_MILLIS}\nid: {}\n\n", self.cursor)).await?;
@@ -151,7 +152,7 @@ impl EventStream {
 
     /// It had the newest event, and now is behind all that are in memory.
     fn is_too_slow(&self) -> bool {
-        let feed = &self.app.events;
+        let feed = self.app.events.feed();
         let is_reset = || feed.epoch() != self.cursor.epoch;
         self.is_live && matches!(feed.after(&self.cursor, 1), Next::NotKept) && !is_reset()
     }

@@ -78,6 +78,7 @@ impl Events {
             among: if submitter.is_some() { None } else { caller.submitters() },
             tx_id: tx_id.0.map(gapless_domain::TxId),
             kinds: kinds.0.map(|text| types(&text)).transpose()?,
+            only_without_submitter: false,
         };
         let limit = page_size(limit.0)?;
         let is_stream = wants_stream(request);

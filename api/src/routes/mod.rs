@@ -5,16 +5,19 @@ mod attempts;
 mod batch;
 mod by_request;
 mod create;
+mod deliveries;
 mod events;
 mod get;
 mod health;
 mod list;
+mod outlets;
 mod simulate;
 mod stuck;
 mod submitter_actions;
 mod submitters;
 mod tx;
 mod tx_actions;
+mod webhooks;
 
 pub(crate) use events::{EVENT_STREAM, PAGE_SCHEMA};
 pub(crate) use list::MAX_PAGE;
@@ -33,6 +36,9 @@ pub(crate) type Routes = (
     submitters::Submitters,
     submitter_actions::SubmitterActions,
     events::Events,
+    webhooks::Webhooks,
+    deliveries::Deliveries,
+    outlets::Outlets,
     health::Health,
 );
 
@@ -44,6 +50,8 @@ pub(crate) enum Tag {
     Submitters,
     /// What happened, in order.
     Events,
+    /// Events are sent to you.
+    Webhooks,
     /// Health and metrics.
     Operations,
 }
@@ -78,6 +86,9 @@ pub(crate) fn service() -> OpenApiService<Routes, ()> {
         submitters::Submitters,
         submitter_actions::SubmitterActions,
         events::Events,
+        webhooks::Webhooks,
+        deliveries::Deliveries,
+        outlets::Outlets,
         health::Health,
     );
     OpenApiService::new(routes, "Gapless", env!("CARGO_PKG_VERSION"))

@@ -151,7 +151,7 @@ impl Type for BatchItem {
 }
 
 /// The parser's own messages do not show the format.
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
+pub(super) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     let time = DateTime::parse_from_rfc3339(&text);
     let time = time.map_err(|_| D::Error::invalid_value(Unexpected::Str(&text), &TIME_FORMAT))?;

@@ -13,3 +13,4 @@ pub mod submitters;
 pub mod tx_actions;
 pub mod waiting;
 pub mod watch;
+pub mod webhooks;

@@ -23,6 +23,8 @@ const CLOCK_READS: usize = 3;
 /// `worker.writers`.
 const OTHER_CONNECTIONS_OF_API: i64 = 6;
 const OTHER_CONNECTIONS_OF_WORKER: i64 = 10;
+/// Of a worker that delivers webhooks, in addition.
+const WEBHOOK_CONNECTIONS: i64 = 5;
 
 /// What later checks need from the database.
 #[derive(Debug, Default)]
@@ -212,7 +214,8 @@ fn standby(subject: &Subject, facts: &ServerFacts) -> Option<Check> {
 fn connections(subject: &Subject, facts: &ServerFacts, config: &Config) -> Check {
     let of_api = i64::from(config.database.max_connections) + OTHER_CONNECTIONS_OF_API;
     let of_worker = i64::try_from(config.worker.writers).unwrap_or(i64::MAX) + OTHER_CONNECTIONS_OF_WORKER;
-    let needed = of_api + of_worker;
+    let of_webhooks = config.events.webhook.key_file.as_ref().map_or(0, |_| WEBHOOK_CONNECTIONS);
+    let needed = of_api + of_worker + of_webhooks;
     let available = facts.max_connections - facts.reserved_connections;
     let left = available - facts.other_connections;
     let need = format!("one API and one worker open up to {needed} connections");

@@ -52,6 +52,11 @@ impl Home {
         self.dir.join("keys.password")
     }
 
+    /// Keys that encrypt the signing secrets of webhooks.
+    pub(super) fn webhook_keys(&self) -> PathBuf {
+        self.dir.join("webhook.keys")
+    }
+
     pub(super) fn submitters_file(&self) -> PathBuf {
         self.dir.join("submitters")
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use gapless_webhook::new_key_line;
 use serde_json::{Value, json};
 
 use super::home::Home;
@@ -28,6 +29,7 @@ pub(super) struct Places {
 }
 
 pub(super) fn write(home: &Home, places: &Places) -> Result<()> {
+    keep_webhook_keys(&home.webhook_keys())?;
     let text = toml::to_string(&settings(home, places)).context("cannot serialise the configuration")?;
     let text = format!("# Written by `gapless up` at each start.\n\n{text}");
     write_private(&home.config(), &text)
@@ -38,7 +40,11 @@ fn settings(home: &Home, places: &Places) -> Value {
         "api": { "bind": format!("127.0.0.1:{}", places.api), "admin_on_loopback": true },
         "worker": { "metrics_bind": format!("127.0.0.1:{}", places.worker) },
         "signer": { "keystore": home.keys(), "password_file": home.password_file() },
-        "events": { "mode": "mq_outbox" },
+        "events": {
+            "mode": "mq_outbox",
+            // Receivers of a demo run on this machine.
+            "webhook": { "key_file": home.webhook_keys(), "allow": ["127.0.0.0/8", "::1"] },
+        },
         "log": { "format": "text" },
         "resubmit": { "interval": RESUBMIT },
         "chain": { "local": {
@@ -53,6 +59,16 @@ fn settings(home: &Home, places: &Places) -> Value {
     settings
 }
 
+/// Creates a key unless there is one: without it, stored secrets could not be read any more. An empty file is left by a run
+/// that was killed.
+fn keep_webhook_keys(path: &Path) -> Result<()> {
+    if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+        return Ok(());
+    }
+    let line = new_key_line("up").context("cannot create a key for webhook secrets")?;
+    write_private(path, &format!("{}\n", *line))
+}
+
 /// Replaces the file; only its owner may read it.
 pub(super) fn write_private(path: &Path, text: &str) -> Result<()> {
     let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path);
@@ -62,6 +78,8 @@ pub(super) fn write_private(path: &Path, text: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use gapless_config::Config;
 
     use super::*;
@@ -86,5 +104,13 @@ mod tests {
         );
         assert_eq!(config.signer.keystore, Some(home.keys()));
         assert!(config.events.mode.asks_for_recording());
+        assert_eq!(config.events.webhook.key_file, Some(home.webhook_keys()));
+        // Kept by the next run, and private.
+        let keys = std::fs::read_to_string(home.webhook_keys()).unwrap();
+        write(&home, &places).unwrap();
+        assert_eq!(std::fs::read_to_string(home.webhook_keys()).unwrap(), keys);
+        gapless_webhook::KeyRing::parse(&keys).unwrap();
+        let mode = std::fs::metadata(home.webhook_keys()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 }

@@ -35,6 +35,8 @@ pub struct Api {
     pub max_connections_per_address: usize,
     /// Maximum open event streams. They do not count as connections.
     pub max_event_streams: usize,
+    /// Maximum webhooks of the whole deployment.
+    pub max_webhooks: u32,
     /// Maximum size of the request line and all headers together.
     pub max_header_bytes: usize,
     /// From accepting the connection, or from the previous response, to the end of the request's headers; also the idle
@@ -78,6 +80,8 @@ impl Default for Api {
             // A tenth of all; more than probes, scrapers and browsers of one machine need.
             max_connections_per_address: 100,
             max_event_streams: 2_000,
+            // Each has its own connections and position in the log.
+            max_webhooks: 100,
             // Proxies and browsers need less than half of it.
             max_header_bytes: 16 << 10,
             header_timeout: Duration::from_secs(30),

@@ -24,6 +24,7 @@ mod security_warnings;
 mod submitter;
 mod text;
 mod traces;
+mod webhook;
 
 pub use adapters::Adapters;
 pub use api::{Api, ApiTls};
@@ -41,6 +42,7 @@ pub use sections::{
 };
 pub use submitter::{OwnSwitch, SubmitterNonce, SubmitterSettings};
 pub use traces::Traces;
+pub use webhook::Webhook;
 
 use std::collections::BTreeMap;
 

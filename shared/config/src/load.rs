@@ -173,6 +173,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
     if !(Duration::from_secs(1)..=MAX_RETENTION).contains(&config.events.retention) {
         return bad("events.retention", "must be 1s to 10 years");
     }
+    config.events.webhook.check()?;
     config.traces.check()?;
     super::sections::check_variables(&config.signer)?;
     super::remote_signer::check(&config.signer)?;
@@ -303,6 +304,7 @@ mod tests {
             ("api.rate_limit = -1.0", "", "api.rate_limit"),
             ("api.max_connections = 0", "", "api.max_connections"),
             ("api.max_connections_per_address = 0", "", "api.max_connections_per_address"),
+            ("events.webhook.max_in_flight = 0", "", "events.webhook.max_in_flight"),
         ] {
             std::fs::write(&path, format!("{common}\n{MINIMAL}\n{of_b}")).unwrap();
             let error = resolve(Figment::from(Toml::file_exact(&path))).unwrap_err().to_string();

@@ -13,6 +13,7 @@ use super::load::ConfigError;
 use super::redact::{NOT_A_VARIABLE, is_variable_name};
 use super::remote_signer::RemoteSigner;
 use super::secret::Secret;
+use super::webhook::Webhook;
 use gapless_domain::Finality;
 use gapless_domain::stuck::StuckAction;
 
@@ -140,7 +141,7 @@ pub enum EventsMode {
     Log,
     /// Asks for the recording of events in the event log.
     MqOutbox,
-    /// The same as `mq_outbox`.
+    /// The same as `mq_outbox`. Webhooks are delivered in every mode, if events are recorded.
     Webhook,
 }
 
@@ -158,11 +159,16 @@ pub struct Events {
     /// Events are kept at least this long, whether read or not.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
+    pub webhook: Webhook,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Events { mode: EventsMode::default(), retention: Duration::from_secs(7 * 24 * 3600) }
+        Events {
+            mode: EventsMode::default(),
+            retention: Duration::from_secs(7 * 24 * 3600),
+            webhook: Webhook::default(),
+        }
     }
 }
 

@@ -29,7 +29,8 @@ pub(super) fn security_warnings(config: &Config) -> Vec<String> {
         ));
     }
     let of_api = config.api.tls.iter().map(|tls| tls.key.as_path());
-    for path in secret_files(&config.signer).into_iter().chain(of_api) {
+    let of_webhooks = config.events.webhook.key_file.iter().map(|path| path.as_path());
+    for path in secret_files(&config.signer).into_iter().chain(of_api).chain(of_webhooks) {
         if is_world_readable(path) {
             warnings.push(format!("every user of this machine can read {}", path.display()));
         }
@@ -89,14 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn a_world_readable_password_file_is_reported() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let config = load(&format!(
-            "database.url = \"postgres://localhost/d\"\nsigner.password_file = \"{}\"\nURLS = []",
-            file.path().display()
-        ));
-        assert_eq!(config.security_warnings(), Vec::<String>::new());
-        std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o644)).unwrap();
-        assert!(config.security_warnings()[0].contains(file.path().to_str().unwrap()));
+    fn a_world_readable_secret_file_is_reported() {
+        for key in ["signer.password_file", "events.webhook.key_file"] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let config = load(&format!(
+                "database.url = \"postgres://localhost/d\"\n{key} = \"{}\"\nURLS = []",
+                file.path().display()
+            ));
+            assert_eq!(config.security_warnings(), Vec::<String>::new());
+            std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o644)).unwrap();
+            assert!(config.security_warnings()[0].contains(file.path().to_str().unwrap()), "{key}");
+        }
     }
 }

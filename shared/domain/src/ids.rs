@@ -45,6 +45,10 @@ uuid_id!(
     /// Identifies one signed transaction of an intent.
     AttemptId
 );
+uuid_id!(
+    /// Identifies a webhook.
+    WebhookId
+);
 
 macro_rules! number_id {
     ($(#[$doc:meta])* $name:ident) => {

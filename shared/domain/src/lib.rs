@@ -32,7 +32,7 @@ pub use api_key::{ApiKeyId, ApiKeySecret, PresentedKey, Rights, Scope};
 pub use blocked::BlockedReason;
 pub use event::{Event, EventKind};
 pub use finality::{Confirmation, FinalConfirmations, Finality};
-pub use ids::{AttemptId, ChainId, FencingToken, Nonce, SubmitterKey, TxId, WorkerId};
+pub use ids::{AttemptId, ChainId, FencingToken, Nonce, SubmitterKey, TxId, WebhookId, WorkerId};
 pub use intent::{RequestedAccess, RequestedTx};
 pub use nonce_bounds::{Below, CountAt, NonceBounds};
 pub use payload::{InvalidIntent, Payload, Speed, TxKind};

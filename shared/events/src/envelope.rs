@@ -1,33 +1,53 @@
 //! The text of an event for consumers: CloudEvents 1.0 in JSON, the same in every outlet.
 
-use gapless_domain::redact_nonces;
+use chrono::{DateTime, Utc};
+use gapless_domain::{WebhookId, redact_nonces};
 use gapless_store::events::LoggedEvent;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 #[derive(Serialize)]
 struct Envelope<'a> {
     specversion: &'static str,
-    id: String,
+    id: Uuid,
     source: String,
     r#type: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
     time: String,
     datacontenttype: &'static str,
-    sequence: String,
-    data: Value,
+    /// Absent if the event has no position in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequence: Option<String>,
+    data: Map<String, Value>,
+}
+
+impl Default for Envelope<'_> {
+    fn default() -> Self {
+        Envelope {
+            specversion: "1.0",
+            id: Uuid::nil(),
+            source: String::new(),
+            r#type: "",
+            subject: None,
+            time: String::new(),
+            datacontenttype: "application/json",
+            sequence: None,
+            data: Map::new(),
+        }
+    }
 }
 
 /// The event as one line of JSON.
 pub fn cloud_event(event: &LoggedEvent) -> String {
-    let address = event.submitter.address_text();
-    let chain_id = event.submitter.chain_id;
     let subject = event.tx_id.map(|tx_id| tx_id.to_string());
     let mut data = Map::new();
-    data.insert("chainId".into(), chain_id.0.into());
-    data.insert("submitter".into(), address.clone().into());
+    if let Some(submitter) = event.submitter {
+        data.insert("chainId".into(), submitter.chain_id.0.into());
+        data.insert("submitter".into(), submitter.address_text().into());
+    }
     if let Some(tx_id) = &subject {
         data.insert("txId".into(), tx_id.clone().into());
     }
@@ -35,19 +55,50 @@ pub fn cloud_event(event: &LoggedEvent) -> String {
         data.insert("requestId".into(), request_id.clone().into());
     }
     data.extend(own_members(&event.data));
-    let envelope = Envelope {
-        specversion: "1.0",
-        id: event.id.to_string(),
-        source: format!("/chains/{chain_id}/submitters/{address}"),
+    let source = match event.submitter {
+        Some(key) => format!("/chains/{}/submitters/{}", key.chain_id, key.address_text()),
+        // Only events of webhooks have no submitter. Their data has the id.
+        None => webhook_source(data.get("webhookId").and_then(Value::as_str).unwrap_or_default()),
+    };
+    text(&Envelope {
+        id: event.id,
+        source,
         r#type: &event.kind,
         subject,
-        time: event.created_at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
-        datacontenttype: "application/json",
-        sequence: format!("{:019}", event.position),
-        data: data.into(),
-    };
+        time: rfc3339(event.created_at),
+        sequence: Some(format!("{:019}", event.position)),
+        data,
+        ..Envelope::default()
+    })
+}
+
+/// The text of a notice, one of `NOTICE_TYPES`. `members`: those of its data except `webhookId`.
+pub fn notice(
+    kind: &str,
+    id: Uuid,
+    webhook_id: WebhookId,
+    members: Map<String, Value>,
+    time: DateTime<Utc>,
+) -> String {
+    let webhook_id = webhook_id.to_string();
+    let source = webhook_source(&webhook_id);
+    let mut data = Map::new();
+    data.insert("webhookId".into(), webhook_id.into());
+    data.extend(members);
+    text(&Envelope { id, source, r#type: kind, time: rfc3339(time), data, ..Envelope::default() })
+}
+
+fn webhook_source(webhook_id: &str) -> String {
+    format!("/webhooks/{webhook_id}")
+}
+
+fn rfc3339(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}
+
+fn text(envelope: &Envelope<'_>) -> String {
     // Unwrap safety: plain data with string keys.
-    serde_json::to_string(&envelope).expect("an event serialises")
+    serde_json::to_string(envelope).expect("an event serialises")
 }
 
 /// The stored members without `type`, which the envelope has.
@@ -67,9 +118,11 @@ mod tests {
     use gapless_domain::{Address, ChainId, ErrorCode, EventKind, H256, SubmitterKey, TxId};
 
     use super::*;
-    use crate::schema::{EVENT_TYPES, EventType, schemas};
+    use crate::schema::{EVENT_TYPES, EventType, NOTICE_TYPES, schemas};
 
-    /// One of each kind. A kind without one does not compile.
+    const WEBHOOK: WebhookId = WebhookId(Uuid::from_u128(2));
+
+    /// One of each kind of events of submitters. A kind without one does not compile.
     fn samples() -> Vec<EventKind> {
         let (tx_hash, reason, code) = (H256::repeat_byte(7), "next nonce 4711".to_owned(), ErrorCode::Stuck);
         let blocks = vec![Confirmation { number: 9, hash: H256::repeat_byte(8) }];
@@ -119,14 +172,43 @@ mod tests {
         let of_tx = kind.name().starts_with("tx.");
         LoggedEvent {
             position: 42,
-            id: uuid::Uuid::from_u128(1),
-            submitter: SubmitterKey { chain_id: ChainId(31337), address: Address::repeat_byte(0xab) },
+            id: Uuid::from_u128(1),
+            submitter: Some(SubmitterKey { chain_id: ChainId(31337), address: Address::repeat_byte(0xab) }),
             tx_id: of_tx.then(TxId::new),
             request_id: of_tx.then(|| "order-1".to_owned()),
             kind: kind.name().to_owned(),
             data: serde_json::value::to_raw_value(kind).unwrap(),
-            created_at: chrono::DateTime::from_timestamp_millis(1_700_000_000_123).unwrap(),
+            created_at: time(),
         }
+    }
+
+    fn time() -> DateTime<Utc> {
+        DateTime::from_timestamp_millis(1_700_000_000_123).unwrap()
+    }
+
+    /// As the store writes it.
+    fn webhook_disabled(last_error: Option<&str>) -> LoggedEvent {
+        let mut data = serde_json::json!({
+            "type": "webhook.disabled", "webhookId": WEBHOOK.to_string(), "reason": "gone",
+        });
+        if let Some(error) = last_error {
+            data["lastError"] = error.into();
+        }
+        LoggedEvent {
+            submitter: None,
+            tx_id: None,
+            request_id: None,
+            kind: "webhook.disabled".to_owned(),
+            data: serde_json::value::to_raw_value(&data).unwrap(),
+            ..logged(&EventKind::Accepted)
+        }
+    }
+
+    /// One of each type in the log.
+    fn all_logged() -> Vec<LoggedEvent> {
+        let of_submitters = samples();
+        let of_webhooks = [webhook_disabled(Some("HTTP 410")), webhook_disabled(None)];
+        of_submitters.iter().map(logged).chain(of_webhooks).collect()
     }
 
     /// What of `value` does not fit the schema. Supports what the schemas use.
@@ -188,14 +270,14 @@ mod tests {
     #[test]
     fn every_event_fits_its_schema() {
         let all = schemas();
-        for kind in samples() {
-            let event: Value = serde_json::from_str(&cloud_event(&logged(&kind))).unwrap();
-            let schema = &all[of_name(kind.name()).schema];
-            assert_eq!(misfits(schema, &event, kind.name(), &all), Vec::<String>::new());
+        for logged in all_logged() {
+            let event: Value = serde_json::from_str(&cloud_event(&logged)).unwrap();
+            let schema = &all[of_name(&logged.kind).schema];
+            assert_eq!(misfits(schema, &event, &logged.kind, &all), Vec::<String>::new());
         }
-        let known: Vec<&str> = samples().iter().map(EventKind::name).collect();
+        let known: Vec<String> = all_logged().into_iter().map(|event| event.kind).collect();
         for kind in EVENT_TYPES {
-            assert!(known.contains(&kind.name), "{}: no event has this type", kind.name);
+            assert!(known.iter().any(|name| name == kind.name), "{}: no event has this type", kind.name);
         }
     }
 
@@ -213,8 +295,8 @@ mod tests {
 
     #[test]
     fn no_event_has_a_nonce() {
-        for kind in samples() {
-            let event: Value = serde_json::from_str(&cloud_event(&logged(&kind))).unwrap();
+        for logged in all_logged() {
+            let event: Value = serde_json::from_str(&cloud_event(&logged)).unwrap();
             assert!(!event.to_string().contains("4711"), "{event}");
             assert!(event["data"].as_object().unwrap().keys().all(|name| !name.contains("nonce")), "{event}");
         }
@@ -237,5 +319,50 @@ mod tests {
             "data": { "chainId": 31337, "submitter": address, "txId": tx_id, "requestId": "order-1" },
         });
         assert_eq!(serde_json::from_str::<Value>(&cloud_event(&event)).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_event_of_a_webhook_has_no_submitter() {
+        let expected = serde_json::json!({
+            "specversion": "1.0",
+            "id": "00000000-0000-0000-0000-000000000001",
+            "source": "/webhooks/00000000-0000-0000-0000-000000000002",
+            "type": "webhook.disabled",
+            "time": "2023-11-14T22:13:20.123Z",
+            "datacontenttype": "application/json",
+            "sequence": "0000000000000000042",
+            "data": { "webhookId": WEBHOOK.to_string(), "reason": "gone", "lastError": "HTTP 410" },
+        });
+        let text = cloud_event(&webhook_disabled(Some("HTTP 410")));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_notice_is_an_event_without_a_sequence() {
+        let members: [Value; 2] =
+            [serde_json::json!({}), serde_json::json!({ "reason": "retention", "cursor": "5f3a9c21.42" })];
+        for (kind, members) in NOTICE_TYPES.iter().zip(members) {
+            let mut data = members.as_object().unwrap().clone();
+            let text = notice(kind.name, Uuid::from_u128(1), WEBHOOK, data.clone(), time());
+            let event: Value = serde_json::from_str(&text).unwrap();
+            data.insert("webhookId".into(), WEBHOOK.to_string().into());
+            assert_eq!(
+                event,
+                serde_json::json!({
+                    "specversion": "1.0",
+                    "id": "00000000-0000-0000-0000-000000000001",
+                    "source": "/webhooks/00000000-0000-0000-0000-000000000002",
+                    "type": kind.name,
+                    "time": "2023-11-14T22:13:20.123Z",
+                    "datacontenttype": "application/json",
+                    "data": data,
+                })
+            );
+            assert_eq!(
+                misfits(&kind.data_schema(), &event["data"], kind.name, &schemas()),
+                Vec::<String>::new()
+            );
+            assert!(EVENT_TYPES.iter().all(|logged| logged.name != kind.name), "{}", kind.name);
+        }
     }
 }

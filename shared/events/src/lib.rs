@@ -1,11 +1,15 @@
-//! The port for domain events inside a process. Nothing depends on it: a lost call loses no transaction, and no event of
-//! the log, which is written in the commit of the state change (`gapless_store::events`).
+//! Events for consumers: their text and schemas, and the newest ones of the log in memory (`EventFeed`).
+//!
+//! Also the port for domain events inside a process. Nothing depends on it: a lost call loses no transaction, and no event
+//! of the log, which is written in the commit of the state change (`gapless_store::events`).
 
 mod envelope;
+mod feed;
 mod schema;
 
-pub use envelope::cloud_event;
-pub use schema::{EVENT_TYPES, EventType, schemas};
+pub use envelope::{cloud_event, notice};
+pub use feed::{EventFeed, FeedEvent, Next, Subscription};
+pub use schema::{EVENT_TYPES, EventType, NOTICE_TYPES, schemas};
 
 use gapless_config::EventsMode;
 use gapless_domain::Event;

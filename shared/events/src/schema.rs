@@ -16,6 +16,7 @@ enum Schema {
     /// A schema of openapi.yaml.
     Named(&'static str),
     Text,
+    Uuid,
     Integer,
     Boolean,
     Blocks,
@@ -26,7 +27,8 @@ enum Schema {
 pub struct EventType {
     /// For example `tx.confirmed`.
     pub name: &'static str,
-    /// Name of its schema, for example `TxConfirmedEvent`.
+    /// Name of its schema, for example `TxConfirmedEvent`. Those of notices are not in openapi.yaml, which describes what
+    /// the API answers.
     pub schema: &'static str,
     pub description: &'static str,
     members: &'static [Member],
@@ -41,8 +43,10 @@ const REASON: Member = member("reason", Schema::Text, "Why, for people. The text
 const TX_HASH: Member = member("txHash", Schema::Named("Hash"), "Hash of the transaction on the chain.");
 const BLOCK_NUMBER: Member = member("blockNumber", Schema::Integer, "Block in which it was mined.");
 
-/// All types of events.
-pub const EVENT_TYPES: [EventType; 16] = [
+const WEBHOOK_ID: Member = member("webhookId", Schema::Uuid, "The webhook.");
+
+/// All types of events in the log.
+pub const EVENT_TYPES: [EventType; 17] = [
     EventType {
         name: "tx.accepted",
         schema: "TxAcceptedEvent",
@@ -179,6 +183,47 @@ pub const EVENT_TYPES: [EventType; 16] = [
             member("count", Schema::Integer, "Number of these transactions."),
         ],
     },
+    EventType {
+        name: "webhook.disabled",
+        schema: "WebhookDisabledEvent",
+        description: "A webhook was disabled without a request. It gets no events until it is enabled again.",
+        members: &[
+            WEBHOOK_ID,
+            member(
+                "reason",
+                Schema::Text,
+                "`gone` (it answered 410), `failing` (all deliveries fail) or `key_revoked`.",
+            ),
+            Member {
+                required: false,
+                ..member("lastError", Schema::Text, "Why the last delivery failed. The text may change.")
+            },
+        ],
+    },
+];
+
+/// Notices: delivered to webhooks, and not in the log. They are no values of the filter `type` and have no `sequence`.
+pub const NOTICE_TYPES: [EventType; 2] = [
+    EventType {
+        name: "webhook.test",
+        schema: "WebhookTestNotice",
+        description: "A test delivery, which someone asked for.",
+        members: &[WEBHOOK_ID],
+    },
+    EventType {
+        name: "events.reset",
+        schema: "EventsResetNotice",
+        description: "Events are missing. Delivery goes on with the oldest event: read the state of your open transactions.",
+        members: &[
+            WEBHOOK_ID,
+            member(
+                "reason",
+                Schema::Text,
+                "`retention`, or `epoch`: the database was restored or failed over.",
+            ),
+            member("cursor", Schema::Text, "The place in the log after which delivery goes on."),
+        ],
+    },
 ];
 
 /// The schemas by name: `Event`, one for each type, and what they refer to. `Hash`, `Address` and `RequestId` are those
@@ -222,20 +267,27 @@ impl EventType {
         self.name.starts_with("tx.")
     }
 
+    /// Whether the event is about one webhook, and not about a submitter.
+    pub fn is_of_webhook(&self) -> bool {
+        self.members.iter().any(|member| member.name == WEBHOOK_ID.name)
+    }
+
     /// Schema of `data`.
     pub fn data_schema(&self) -> Value {
-        let mut required = vec!["chainId", "submitter"];
-        let mut properties = Map::new();
-        properties.insert(
-            "chainId".into(),
-            json!({ "type": "integer", "format": "int64", "minimum": 0, "description": "EIP-155 chain id." }),
-        );
-        properties.insert("submitter".into(), reference("Address"));
-        properties.insert(
-            "txId".into(),
-            json!({ "type": "string", "format": "uuid", "description": "The transaction, as in the other routes." }),
-        );
-        properties.insert("requestId".into(), reference("RequestId"));
+        let (mut required, mut properties) = (Vec::new(), Map::new());
+        if !self.is_of_webhook() {
+            required.extend(["chainId", "submitter"]);
+            properties.insert(
+                "chainId".into(),
+                json!({ "type": "integer", "format": "int64", "minimum": 0, "description": "EIP-155 chain id." }),
+            );
+            properties.insert("submitter".into(), reference("Address"));
+            properties.insert(
+                "txId".into(),
+                json!({ "type": "string", "format": "uuid", "description": "The transaction, as in the other routes." }),
+            );
+            properties.insert("requestId".into(), reference("RequestId"));
+        }
         if self.is_of_tx() {
             required.push("txId");
         }
@@ -269,6 +321,7 @@ impl Schema {
         match self {
             Schema::Named(name) => reference(name),
             Schema::Text => json!({ "type": "string" }),
+            Schema::Uuid => json!({ "type": "string", "format": "uuid" }),
             Schema::Integer => json!({ "type": "integer", "format": "int64", "minimum": 0 }),
             Schema::Boolean => json!({ "type": "boolean" }),
             Schema::Blocks => json!({ "type": "array", "items": reference("ConfirmingBlock") }),
@@ -282,6 +335,10 @@ fn envelope_schema(kind: &EventType) -> Value {
     if kind.is_of_tx() {
         required.push("subject");
     }
+    let source = match kind.is_of_webhook() {
+        true => "`/webhooks/{webhookId}`.",
+        false => "`/chains/{chainId}/submitters/{address}`.",
+    };
     json!({
         "description": kind.description,
         "type": "object",
@@ -292,7 +349,7 @@ fn envelope_schema(kind: &EventType) -> Value {
                 "type": "string", "format": "uuid",
                 "description": "Identifies the event everywhere and never changes: ignore an id that you have seen.",
             },
-            "source": { "type": "string", "description": "`/chains/{chainId}/submitters/{address}`." },
+            "source": { "type": "string", "description": source },
             "type": { "type": "string", "enum": [kind.name], "description": "What happened." },
             "subject": { "type": "string", "description": "The `txId`; absent if the event is not about one transaction." },
             "time": { "type": "string", "format": "date-time", "description": "When it was stored." },
@@ -309,4 +366,22 @@ fn envelope_schema(kind: &EventType) -> Value {
 
 fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guide_lists_every_type() {
+        let guide = include_str!("../../../docs/guide/events.md");
+        let line = |kind: &EventType| {
+            let members: Vec<String> = kind.members().map(|(name, ..)| format!("`{name}`")).collect();
+            format!("| `{}` | {} | {} |", kind.name, members.join(", "), kind.description)
+        };
+        let expected: Vec<String> = EVENT_TYPES.iter().chain(&NOTICE_TYPES).map(line).collect();
+        let types = guide.split("## Types").nth(1).unwrap();
+        let listed: Vec<&str> = types.lines().filter(|line| line.starts_with("| `")).collect();
+        assert_eq!(listed, expected);
+    }
 }

@@ -212,7 +212,7 @@ impl TryFrom<Raw> for ApiKeyRow {
 }
 
 /// Parses `<chain id>:<address>`, as `SubmitterKey` is printed.
-fn submitter(cell: Cell<'_>, text: &str) -> Result<SubmitterKey, StoreError> {
+pub(super) fn submitter(cell: Cell<'_>, text: &str) -> Result<SubmitterKey, StoreError> {
     let (chain, address) = text.split_once(':').ok_or_else(|| cell.bad("has no chain"))?;
     let address: Address = cell.parse(address)?;
     row::key("api_key", cell.parse(chain)?, address.into())

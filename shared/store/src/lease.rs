@@ -80,32 +80,32 @@ pub(super) struct Fence {
 
 /// Monotonic time until which this process may send for a submitter.
 #[derive(Clone, Debug)]
-struct Deadline {
+pub(super) struct Deadline {
     base: Instant,
     micros: Arc<AtomicU64>,
 }
 
 impl Deadline {
-    fn starting(queried_at: Instant, valid_for: Duration) -> Self {
+    pub(super) fn starting(queried_at: Instant, valid_for: Duration) -> Self {
         let deadline = Deadline { base: queried_at, micros: Arc::new(AtomicU64::new(0)) };
         deadline.extend(queried_at, valid_for);
         deadline
     }
 
-    fn extend(&self, queried_at: Instant, valid_for: Duration) {
+    pub(super) fn extend(&self, queried_at: Instant, valid_for: Duration) {
         let until = queried_at.saturating_duration_since(self.base) + valid_for;
         // Relaxed: no other data depends on it; a reader that sees the older value stops sending earlier.
         self.micros.fetch_max(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn is_in_future(&self) -> bool {
+    pub(super) fn is_in_future(&self) -> bool {
         self.base.elapsed() < Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 }
 
 /// Sending stops at 4/5 of the lease duration: a later send could still be running when the next owner starts. That
 /// would be harmless (the next owner has the same bytes); the margin only avoids duplicate traffic.
-fn send_window(lease: &config::Lease) -> Duration {
+pub(super) fn send_window(lease: &config::Lease) -> Duration {
     lease.duration - lease.duration / 5
 }
 

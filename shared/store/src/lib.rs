@@ -28,6 +28,7 @@ pub mod notifier;
 mod notify;
 mod operation;
 mod operator;
+pub mod outlets;
 mod pending;
 mod policy_audit;
 mod pool;
@@ -47,6 +48,7 @@ mod upkeep;
 mod verify;
 mod waiting;
 mod wake;
+pub mod webhooks;
 
 pub use address::database_warnings;
 pub use api_key::{ApiKeyRow, NewApiKey, RateLimit, RevokeOutcome};

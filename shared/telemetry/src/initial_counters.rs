@@ -17,18 +17,23 @@ type Counter = (&'static str, &'static [Label<'static>]);
 
 const TRACE_EXPORTS: Counter = (m::TRACE_EXPORTS_TOTAL, &[("result", &["ok", "failed"])]);
 
+const EVENT_RESETS: Counter = (m::EVENT_RESETS_TOTAL, &[("reason", &["epoch", "retention"])]);
+
 const API: [Counter; 6] = [
     (m::EVENT_STREAMS_ENDED_TOTAL, &[("reason", &["slow", "key", "stop"])]),
-    (m::EVENT_RESETS_TOTAL, &[("reason", &["epoch", "retention"])]),
+    EVENT_RESETS,
     (m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]),
     (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys"])]),
     (m::LOG_LINES_DROPPED_TOTAL, &[]),
     TRACE_EXPORTS,
 ];
 
-const WORKER: [Counter; 17] = [
+const WORKER: [Counter; 20] = [
     (m::EVENTS_LOGGED_TOTAL, &[]),
     (m::EVENT_SEQUENCER_ERRORS_TOTAL, &[]),
+    EVENT_RESETS,
+    (m::WEBHOOK_DELIVERIES_TOTAL, &[("result", &["delivered", "failed", "exhausted"])]),
+    (m::WEBHOOKS_DISABLED_TOTAL, &[("reason", &["gone", "failing", "key_revoked"])]),
     (
         m::LEASE_ACQUIRE_TOTAL,
         &[("result", &["insert", "free", "takeover", "renew", "not_owner", "lost", "error"])],

@@ -55,9 +55,20 @@ pub const EVENT_STREAMS: &str = "gapless_event_streams";
 /// API. `reason`: slow (the client read too slowly), key (revoked or expired), stop (the server stops). Streams that the
 /// server ended.
 pub const EVENT_STREAMS_ENDED_TOTAL: &str = "gapless_event_streams_ended_total";
-/// API. `reason`: epoch (the database was restored or failed over), retention (the events were dropped). Readers whose
-/// cursor has no place in the log.
+/// API and worker. `reason`: epoch (the database was restored or failed over), retention (the events were dropped).
+/// Readers and webhooks whose cursor has no place in the log.
 pub const EVENT_RESETS_TOTAL: &str = "gapless_event_resets_total";
+/// Worker. `result`: delivered, failed (tried again later), exhausted (the last attempt failed). Attempts of webhook
+/// deliveries.
+pub const WEBHOOK_DELIVERIES_TOTAL: &str = "gapless_webhook_deliveries_total";
+/// Worker. `reason`: gone, failing, key_revoked. Webhooks that were disabled by themselves.
+pub const WEBHOOKS_DISABLED_TOTAL: &str = "gapless_webhooks_disabled_total";
+/// Worker. `outlet`: id of the webhook; there are at most `api.max_webhooks`. Events after its cursor, on its owner.
+pub const OUTLET_LAG_EVENTS: &str = "gapless_outlet_lag_events";
+/// Worker. `outlet`: id of the webhook. Age of the oldest event after its cursor.
+pub const OUTLET_LAG_SECONDS: &str = "gapless_outlet_lag_seconds";
+/// Worker. `outlet`: id of the webhook. 1 while all of its deliveries fail.
+pub const OUTLET_FAILING: &str = "gapless_outlet_failing";
 /// Worker. Fenced writes per transaction.
 pub const WRITER_BATCH_SIZE: &str = "gapless_writer_batch_size";
 /// Worker. Duration of one transaction of fenced writes, including the commit.
@@ -191,6 +202,15 @@ fn describe() {
         Unit::Count,
         "Readers whose cursor has no place in the event log, by reason"
     );
+    describe_counter!(WEBHOOK_DELIVERIES_TOTAL, Unit::Count, "Attempts of webhook deliveries by result");
+    describe_counter!(WEBHOOKS_DISABLED_TOTAL, Unit::Count, "Webhooks disabled by themselves, by reason");
+    describe_gauge!(OUTLET_LAG_EVENTS, Unit::Count, "Events after the cursor of an outlet");
+    describe_gauge!(
+        OUTLET_LAG_SECONDS,
+        Unit::Seconds,
+        "Age of the oldest event after the cursor of an outlet"
+    );
+    describe_gauge!(OUTLET_FAILING, Unit::Count, "1 while all deliveries to an outlet fail");
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
     describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
     describe_gauge!(LONG_POLLS, Unit::Count, "Long-polling requests that wait for a transaction to be final");

@@ -16,7 +16,7 @@ mod target;
 #[cfg(test)]
 mod test_server;
 
-pub use reqwest::header::HeaderMap;
+pub use reqwest::header::{HeaderMap, HeaderValue};
 
 pub use address::{AddressPolicy, InvalidAllow, RefusedAddress, RefusedReason};
 pub use key_ring::{InvalidKeyId, InvalidKeyRing, KeyRing, NewKeyError, new_key_line};

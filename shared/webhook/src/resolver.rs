@@ -11,6 +11,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::address::AddressPolicy;
 
@@ -20,14 +21,27 @@ pub(crate) trait Lookup: Send + Sync {
     async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>>;
 }
 
+/// Lookups of the operating system block a thread. A name server that does not answer must not take the threads of the
+/// whole process.
+static LOOKUPS: Semaphore = Semaphore::const_new(32);
+
 /// The operating system's resolver, with its hosts file.
 pub(crate) struct SystemLookup;
 
 #[async_trait]
 impl Lookup for SystemLookup {
     async fn lookup(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        // The semaphore is never closed.
+        let turn = LOOKUPS.acquire().await.map_err(io::Error::other)?;
         // Only addresses are needed; every port gives the same ones.
-        Ok(tokio::net::lookup_host((name, 0)).await?.map(|found| found.ip()).collect())
+        let name = (name.to_owned(), 0);
+        // A lookup occupies its thread also when nobody waits for it any more: so long it has its turn.
+        let lookup = tokio::spawn(async move {
+            let found = tokio::net::lookup_host(name).await;
+            drop(turn);
+            found.map(|found| found.map(|found| found.ip()).collect())
+        });
+        lookup.await.map_err(io::Error::other)?
     }
 }
 

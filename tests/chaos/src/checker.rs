@@ -90,14 +90,15 @@ pub struct UpgradeEvidence {
 pub struct LoggedEvent {
     pub position: i64,
     pub id: String,
-    pub submitter: String,
+    /// Absent for events of webhooks.
+    pub submitter: Option<String>,
     pub tx_id: Option<String>,
     pub kind: String,
     /// In its data.
     pub tx_hash: Option<String>,
 }
 
-/// An event that the consumer received.
+/// An event that a consumer received.
 #[derive(Clone, Debug)]
 pub struct ReceivedEvent {
     pub id: String,
@@ -111,12 +112,26 @@ pub struct ReceivedEvent {
 pub struct EventEvidence {
     /// By position.
     pub logged: Vec<LoggedEvent>,
-    /// In the order of arrival.
-    pub received: Vec<ReceivedEvent>,
+    pub consumers: Vec<Consumer>,
     /// Events without a position at the end.
     pub left: u64,
-    /// How often the consumer was told that events are missing.
+}
+
+/// What one consumer received.
+#[derive(Clone, Debug)]
+pub struct Consumer {
+    /// The stream or the webhook.
+    pub name: &'static str,
+    /// In the order of arrival.
+    pub received: Vec<ReceivedEvent>,
+    /// How often it was notified that events are missing.
     pub resets: usize,
+}
+
+impl Consumer {
+    pub fn new(name: &'static str) -> Consumer {
+        Consumer { name, received: Vec::new(), resets: 0 }
+    }
 }
 
 /// The input of the checker.

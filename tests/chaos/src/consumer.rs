@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::ChaosRun;
-use super::checker::ReceivedEvent;
+use super::checker::{Consumer, ReceivedEvent};
 use super::options::ConsumerCursor;
 
 /// A stream without an event for this long is opened again, at another API.
@@ -17,15 +17,8 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Time to read the rest after everything is final.
 const REST: Duration = Duration::from_secs(60);
 
-/// What the consumer received, in order.
-#[derive(Debug, Default)]
-pub(crate) struct Received {
-    pub(crate) events: Vec<ReceivedEvent>,
-    pub(crate) resets: usize,
-}
-
 /// Follows the events until the run is over and every event is read.
-pub(crate) async fn follow(run: &ChaosRun) -> Received {
+pub(crate) async fn follow(run: &ChaosRun) -> Consumer {
     match run.options.consumer {
         ConsumerCursor::Position => follow_stream(run).await,
         ConsumerCursor::OutboxId => follow_outbox(run).await,
@@ -47,8 +40,8 @@ pub(crate) async fn copy_outbox(stack: &Stack) {
 }
 
 /// The negative control: reads rows with a higher id than the last one.
-async fn follow_outbox(run: &ChaosRun) -> Received {
-    let (mut received, mut last) = (Received::default(), 0_i64);
+async fn follow_outbox(run: &ChaosRun) -> Consumer {
+    let (mut received, mut last) = (Consumer::new("stream"), 0_i64);
     let query = "SELECT event_id, id::TEXT, kind FROM outbox_copy WHERE event_id > $1 ORDER BY event_id";
     loop {
         let is_over = run.abandon.is_cancelled();
@@ -56,7 +49,7 @@ async fn follow_outbox(run: &ChaosRun) -> Received {
             sqlx::query_as(query).bind(last).fetch_all(run.stack.db()).await;
         for (event_id, id, kind) in rows.unwrap_or_default() {
             last = event_id;
-            received.events.push(ReceivedEvent { id, kind, sequence: event_id, content: String::new() });
+            received.received.push(ReceivedEvent { id, kind, sequence: event_id, content: String::new() });
         }
         if is_over {
             return received;
@@ -65,8 +58,8 @@ async fn follow_outbox(run: &ChaosRun) -> Received {
     }
 }
 
-async fn follow_stream(run: &ChaosRun) -> Received {
-    let (mut received, mut cursor) = (Received::default(), "start".to_owned());
+async fn follow_stream(run: &ChaosRun) -> Consumer {
+    let (mut received, mut cursor) = (Consumer::new("stream"), "start".to_owned());
     let mut rng = StdRng::seed_from_u64(run.options.seed ^ 0xe7e7);
     let mut over: Option<Instant> = None;
     loop {
@@ -92,7 +85,7 @@ async fn follow_stream(run: &ChaosRun) -> Received {
                 continue;
             }
             let text = |name: &str| message.data[name].as_str().unwrap_or_default().to_owned();
-            received.events.push(ReceivedEvent {
+            received.received.push(ReceivedEvent {
                 id: text("id"),
                 kind: text("type"),
                 sequence: text("sequence").parse().expect("a number"),

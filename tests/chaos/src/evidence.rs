@@ -9,13 +9,14 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use super::ChaosRun;
-use super::checker::{Attempt, EventEvidence, Evidence, Intent, LoggedEvent, Mined, UpgradeEvidence};
-use super::consumer::Received;
+use super::checker::{
+    Attempt, Consumer, EventEvidence, Evidence, Intent, LoggedEvent, Mined, UpgradeEvidence,
+};
 use super::faults::calls_invalid;
 use super::supervisor::ProcessSlot;
 
 /// Collects everything after all processes have ended.
-pub(crate) async fn gather(run: &ChaosRun, received: Option<Received>) -> Evidence {
+pub(crate) async fn gather(run: &ChaosRun, consumers: Option<Vec<Consumer>>) -> Evidence {
     let submitters: Vec<String> = run.stack.submitters().iter().map(|one| one.text()).collect();
     let db = run.stack.db();
     let shared = run.options.shared().map(|index| run.stack.submitter(index).text());
@@ -37,8 +38,8 @@ pub(crate) async fn gather(run: &ChaosRun, received: Option<Received>) -> Eviden
         protected: protected(db).await.expect("the database answers"),
         panics: panics(run),
         upgrade: upgrade(run),
-        events: match received {
-            Some(received) => Some(events(db, received).await.expect("the database answers")),
+        events: match consumers {
+            Some(consumers) => Some(events(db, consumers).await.expect("the database answers")),
             None => None,
         },
         submitters,
@@ -105,9 +106,9 @@ async fn attempts(db: &PgPool) -> sqlx::Result<Vec<Attempt>> {
     Ok(rows.into_iter().map(attempt).collect())
 }
 
-type RawEvent = (i64, String, String, Option<String>, String, Option<String>);
+type RawEvent = (i64, String, Option<String>, Option<String>, String, Option<String>);
 
-async fn events(db: &PgPool, received: Received) -> sqlx::Result<EventEvidence> {
+async fn events(db: &PgPool, consumers: Vec<Consumer>) -> sqlx::Result<EventEvidence> {
     let rows: Vec<RawEvent> = sqlx::query_as(
         "SELECT position, id::TEXT, submitter, tx_id::TEXT, kind, data ->> 'txHash'
          FROM v_event
@@ -126,12 +127,7 @@ async fn events(db: &PgPool, received: Received) -> sqlx::Result<EventEvidence> 
         tx_hash,
     };
     let logged = rows.into_iter().map(event).collect();
-    Ok(EventEvidence {
-        logged,
-        received: received.events,
-        left: left.unsigned_abs(),
-        resets: received.resets,
-    })
+    Ok(EventEvidence { logged, consumers, left: left.unsigned_abs() })
 }
 
 async fn claims(db: &PgPool) -> sqlx::Result<u64> {

@@ -15,6 +15,7 @@ mod history;
 mod operations;
 mod operator;
 mod options;
+mod receiver;
 pub mod reference_worker;
 mod report;
 mod sampler;
@@ -40,6 +41,7 @@ use self::clients::Client;
 use self::history::History;
 use self::operations::SecondSender;
 pub use self::options::{ConsumerCursor, Options, Upgrade};
+pub use self::receiver::Receiver;
 pub use self::report::Outcome;
 use self::sampler::Sampler;
 pub use self::schedule::{Kind, Operation, PER_HOUR};
@@ -231,6 +233,12 @@ async fn build(options: &Options) -> Stack {
         .set("stuck.after", "5s")
         .set("events.mode", "mq_outbox")
         .set("log.level", "info");
+    let stack = match options.records_events() {
+        true => receiver::settings()
+            .into_iter()
+            .fold(stack.webhooks(), |stack, (key, value)| stack.set(key, value)),
+        false => stack,
+    };
     let settings = options.settings.iter();
     settings.fold(stack, |stack, (key, value)| stack.set(key, value.clone())).start().await
 }
@@ -238,6 +246,10 @@ async fn build(options: &Options) -> Stack {
 /// Executes a run. History, configuration and logs are retained if it fails.
 pub async fn run(options: Options) -> Outcome {
     let run = Arc::new(ChaosRun::open(options).await);
+    let webhook_receiver = match run.options.records_events() {
+        true => Some(receiver::register(&run.apis).await),
+        false => None,
+    };
     let mut clients = JoinSet::new();
     for (submitter, number) in
         (0..run.options.submitters).flat_map(|s| (0..run.options.clients).map(move |n| (s, n)))
@@ -245,9 +257,10 @@ pub async fn run(options: Options) -> Outcome {
         let run = Arc::clone(&run);
         clients.spawn(async move { Client::new(&run, submitter, number).work().await });
     }
-    let consumer = run.options.records_events().then(|| {
-        let run = Arc::clone(&run);
-        tokio::spawn(async move { consumer::follow(&run).await })
+    let consumers = webhook_receiver.map(|receiver| {
+        let (following, receiving) = (Arc::clone(&run), Arc::clone(&run));
+        let stream = tokio::spawn(async move { consumer::follow(&following).await });
+        (stream, tokio::spawn(async move { receiver::receive(&receiving, receiver).await }))
     });
     let slots = run.slots();
     let settled = tokio::select! {
@@ -262,14 +275,20 @@ pub async fn run(options: Options) -> Outcome {
     };
     run.abandon.cancel();
     join_all_tasks(&mut clients).await;
-    let received = match consumer {
-        Some(consumer) => Some(consumer.await.expect("the consumer does not panic")),
+    let consumers = match consumers {
+        Some((stream, webhook)) => {
+            let (stream, webhook) = tokio::join!(stream, webhook);
+            Some(vec![
+                stream.expect("the consumer does not panic"),
+                webhook.expect("the receiver does not panic"),
+            ])
+        }
         None => None,
     };
     for slot in run.slots() {
         slot.close().await;
     }
-    let evidence = evidence::gather(&run, received).await;
+    let evidence = evidence::gather(&run, consumers).await;
     let run = Arc::into_inner(run).expect("every client has ended");
     let audit = match run.options.crew {
         Crew::Product => Some(run.stack.verify().await),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::receiver::Receiver;
 use crate::reference_worker::FenceStrategy;
 use crate::schedule::PER_HOUR;
 use crate::supervisor::{Crew, Version};
@@ -50,6 +51,8 @@ pub struct Options {
     pub per_hour: u64,
     pub crew: Crew,
     pub consumer: ConsumerCursor,
+    /// Of webhooks.
+    pub receiver: Receiver,
     /// Roll from another version, back, and forward again.
     pub(crate) upgrade: Option<Upgrade>,
     pub apis: usize,
@@ -93,6 +96,7 @@ impl Options {
             per_hour: PER_HOUR,
             crew: Crew::Product,
             consumer: ConsumerCursor::Position,
+            receiver: Receiver::Reliable,
             upgrade: None,
             apis: 2,
             workers: 3,

@@ -10,7 +10,7 @@ pub(crate) struct Request {
     /// Method and path: `POST /sign`.
     pub(crate) line: String,
     /// Names in lower case.
-    headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 

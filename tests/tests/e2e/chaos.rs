@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gapless_chaos::checker::Rule;
 use gapless_chaos::reference_worker::FenceStrategy;
-use gapless_chaos::{ConsumerCursor, Options, Outcome, Upgrade, run};
+use gapless_chaos::{ConsumerCursor, Options, Outcome, Receiver, Upgrade, run};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_gapless-stack");
 const OPENAPI: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../openapi.yaml");
@@ -100,6 +100,18 @@ async fn the_checker_catches_a_consumer_whose_cursor_is_the_id_of_the_outbox() {
     let options = |seed: u64| {
         let mut options = Options::new(PROGRAM.into(), seed, Duration::from_secs(8));
         options.consumer = ConsumerCursor::OutboxId;
+        options.varied = false;
+        options
+    };
+    found_by(options, Rule::EventLoss).await;
+}
+
+/// A receiver of webhooks that forgets what it has acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_checker_catches_a_receiver_of_webhooks_that_forgets_events() {
+    let options = |seed: u64| {
+        let mut options = Options::new(PROGRAM.into(), seed, Duration::from_secs(8));
+        options.receiver = Receiver::Forgetful;
         options.varied = false;
         options
     };

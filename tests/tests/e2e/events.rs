@@ -22,7 +22,7 @@ fn recorded() -> StackBuilder {
 }
 
 /// All events of the log, from the API. Waits until the outbox is empty.
-async fn all_events(stack: &Stack) -> Vec<Value> {
+pub(super) async fn all_events(stack: &Stack) -> Vec<Value> {
     wait_ordered(stack).await;
     let (mut events, mut cursor) = (Vec::new(), "start".to_owned());
     loop {
@@ -37,7 +37,7 @@ async fn all_events(stack: &Stack) -> Vec<Value> {
     }
 }
 
-async fn wait_ordered(stack: &Stack) {
+pub(super) async fn wait_ordered(stack: &Stack) {
     eventually("the outbox is empty", async || {
         let left: i64 =
             sqlx::query_scalar("SELECT count(*) FROM outbox_event").fetch_one(stack.db()).await.unwrap();
@@ -196,7 +196,7 @@ async fn another_worker_orders_the_events_after_a_kill() {
 }
 
 /// Old events are dropped, and a consumer that is behind is told so.
-async fn drop_all(stack: &Stack) {
+pub(super) async fn drop_all(stack: &Stack) {
     let mut connection = stack.db().acquire().await.unwrap();
     write_events(&mut connection, 0xaa, 2_500).await;
     eventually("old partitions are dropped", async || {
@@ -208,4 +208,4 @@ async fn drop_all(stack: &Stack) {
 }
 
 /// A time limit for what must not happen.
-const SOON: Duration = Duration::from_millis(300);
+pub(super) const SOON: Duration = Duration::from_millis(300);

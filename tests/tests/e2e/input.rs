@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::stack;
 
 const TX: &str = "/api/v1/tx/01a1e293-e510-70c1-bc03-33621cb97f26";
+const WEBHOOKS: &str = "/api/v1/webhooks";
+const WEBHOOK: &str = "/api/v1/webhooks/01a1e293-e510-70c1-bc03-33621cb97f26";
 
 /// With the admin token, so that only the input can be the reason of a refusal.
 async fn send(client: &Client, method: Method, path: &str, body: Option<&str>) -> Answer {
@@ -144,13 +146,20 @@ async fn an_array_or_a_wrong_type_is_refused_in_every_body() {
         let answer = send(&client, Method::POST, &path, Some(&body.to_string())).await;
         check_problem(&answer.body, field, &format!("{path} {body}"));
     }
+    for (method, path, body, field) in webhook_bodies() {
+        let answer = send(&client, method.clone(), &path, Some(&body.to_string())).await;
+        check_problem(&answer.body, field, &format!("{method} {path} {body}"));
+    }
     // Text that is not JSON, on every route with a body.
     let bodies = ["tx", "tx/batch", "tx/simulate"].map(|path| format!("/api/v1/{path}"));
     let of_tx = ["cancel", "speed-up", "resolve"].map(|action| format!("{TX}/{action}"));
     let of_submitter = ["pause", "resume", "release", "adopt"].map(|action| format!("{sender}/{action}"));
-    for path in bodies.iter().chain(&of_tx).chain(&of_submitter) {
+    let of_webhook = ["rotate", "replay"].map(|action| format!("{WEBHOOK}/{action}"));
+    let posts = bodies.iter().chain(&of_tx).chain(&of_submitter).chain(&of_webhook).map(String::as_str);
+    let posts = posts.chain([WEBHOOKS]).map(|path| (Method::POST, path));
+    for (method, path) in posts.chain([(Method::PATCH, WEBHOOK)]) {
         for text in ["", "{", "[", "{} {}", "nul", "{\"a\" 1}", "\u{0}"] {
-            let answer = send(&client, Method::POST, path, Some(text)).await;
+            let answer = send(&client, method.clone(), path, Some(text)).await;
             assert_eq!((answer.status, answer.code()), (400, "invalid_request"), "{path} {text}: {answer:?}");
             let field = answer.body["field"].as_str().unwrap_or_else(|| panic!("{path} {text}: {answer:?}"));
             check_problem(&answer.body, field, &format!("{path} {text}"));
@@ -165,6 +174,61 @@ async fn an_array_or_a_wrong_type_is_refused_in_every_body() {
     stack.record_accepted(&answer);
     stack.wait_all_terminal().await;
     stack.finish().await;
+}
+
+/// Malformed bodies of the routes of webhooks, and the field of each.
+fn webhook_bodies() -> Vec<(Method, String, Value, &'static str)> {
+    let url = "https://example.com/";
+    let filter = |filter: Value| json!({ "url": url, "filter": filter });
+    let both = [
+        (json!([url]), "body"),
+        (json!({ "url": 7 }), "url"),
+        (json!({ "url": "example.com" }), "url"),
+        (json!({ "url": "https://" }), "url"),
+        (json!({ "url": "http://169.254.169.254/latest" }), "url"),
+        (json!({ "url": url, "events": [] }), "events"),
+        (json!({ "url": url, "description": "a\u{0}b" }), "description"),
+        (json!({ "url": url, "description": "x".repeat(201) }), "description"),
+        (filter(json!([])), "filter"),
+        (filter(json!({ "chainId": "1" })), "filter.chainId"),
+        (filter(json!({ "submitter": "0x12" })), "filter.submitter"),
+        (filter(json!({ "txId": "7" })), "filter.txId"),
+        (filter(json!({ "types": "tx.failed" })), "filter.types"),
+        (filter(json!({ "types": [] })), "filter.types"),
+        (filter(json!({ "types": ["tx.failed", "tx.lost"] })), "filter.types[1]"),
+        (filter(json!({ "type": "tx.failed" })), "filter.type"),
+    ];
+    let mut all = Vec::new();
+    for (body, field) in both {
+        all.push((Method::POST, WEBHOOKS.to_owned(), body.clone(), field));
+        all.push((Method::PATCH, WEBHOOK.to_owned(), body, field));
+    }
+    let id = "6d1f0a52-2c1e-4a70-9f53-0d2b9d1c7a11";
+    let (from, until) = ("2026-11-18T09:00:00Z", "2026-11-18T10:00:00Z");
+    let posts = [
+        ("", json!({}), "url"),
+        ("", json!({ "url": null }), "url"),
+        ("", json!({ "url": url, "secret": "hunter2" }), "secret"),
+        ("", json!({ "url": url, "secret": ["whsec_"] }), "secret"),
+        ("/rotate", json!({ "secret": "whsec_" }), "secret"),
+        ("/rotate", json!({ "key": "x" }), "key"),
+        ("/replay", json!({}), "from"),
+        ("/replay", json!({ "from": from }), "until"),
+        ("/replay", json!({ "from": until, "until": from }), "until"),
+        ("/replay", json!({ "from": "today", "until": until }), "from"),
+        ("/replay", json!({ "from": from, "until": until, "onlyFailed": 1 }), "onlyFailed"),
+        ("/replay", json!({ "eventIds": [] }), "eventIds"),
+        ("/replay", json!({ "eventIds": [id, "7"] }), "eventIds[1]"),
+        ("/replay", json!({ "eventIds": [id], "from": from }), "eventIds"),
+    ];
+    for (action, body, field) in posts {
+        let path = if action.is_empty() { WEBHOOKS.to_owned() } else { format!("{WEBHOOK}{action}") };
+        all.push((Method::POST, path, body, field));
+    }
+    all.push((Method::PATCH, WEBHOOK.to_owned(), json!({ "enabled": "yes" }), "enabled"));
+    all.push((Method::PATCH, WEBHOOK.to_owned(), json!({ "secret": "x" }), "secret"));
+    all.push((Method::PATCH, format!("{WEBHOOKS}/7"), json!({}), "webhookId"));
+    all
 }
 
 /// A misspelt filter must not list everything.
@@ -185,6 +249,11 @@ async fn an_unknown_or_malformed_query_parameter_is_refused_on_every_route() {
         "/api/v1/stuck",
         "/api/v1/submitters",
         &sender,
+        "/api/v1/events",
+        WEBHOOKS,
+        WEBHOOK,
+        &format!("{WEBHOOK}/deliveries"),
+        "/api/v1/outlets",
         "/healthz",
         "/readyz",
         "/metrics",
@@ -203,6 +272,12 @@ async fn an_unknown_or_malformed_query_parameter_is_refused_on_every_route() {
     }
     for action in ["pause", "resume", "release", "adopt"] {
         routes.push((Method::POST, format!("{sender}/{action}"), Some(&reason)));
+    }
+    routes.push((Method::POST, WEBHOOKS.to_owned(), Some("{}")));
+    routes.push((Method::PATCH, WEBHOOK.to_owned(), Some("{}")));
+    routes.push((Method::DELETE, WEBHOOK.to_owned(), None));
+    for action in ["rotate", "test", "replay"] {
+        routes.push((Method::POST, format!("{WEBHOOK}/{action}"), Some("{}")));
     }
     for (method, path, body) in &routes {
         let joint = if path.contains('?') { '&' } else { '?' };
@@ -248,6 +323,14 @@ async fn an_unknown_or_malformed_query_parameter_is_refused_on_every_route() {
         ("/api/v1/tx/7", "txId"),
         ("/api/v1/tx/7/attempts", "txId"),
         ("/api/v1/submitters/0x12", "address"),
+        ("/api/v1/webhooks?limit=0", "limit"),
+        ("/api/v1/webhooks?cursor=x", "cursor"),
+        ("/api/v1/webhooks/7", "webhookId"),
+        ("/api/v1/webhooks/7/deliveries", "webhookId"),
+        (&format!("{WEBHOOK}/deliveries?state=lost"), "state"),
+        (&format!("{WEBHOOK}/deliveries?state=DELIVERED"), "state"),
+        (&format!("{WEBHOOK}/deliveries?cursor=x"), "cursor"),
+        (&format!("{WEBHOOK}/deliveries?limit=201"), "limit"),
     ] {
         let answer = send(&client, Method::GET, path, None).await;
         assert_eq!(answer.status, 400, "{path}: {answer:?}");

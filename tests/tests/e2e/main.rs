@@ -71,6 +71,7 @@ mod up;
 mod upgrade;
 mod urls;
 mod waiting;
+mod webhooks;
 mod with_nonce;
 
 use gapless_testkit::StackBuilder;

@@ -17,7 +17,11 @@ pub(super) fn print(event: &Value, json: bool) -> io::Result<()> {
 /// Time, type, submitter, transaction, and what happened.
 fn text(event: &Value) -> String {
     let data = &event["data"];
-    let submitter = format!("{}:{}", cell(&data["chainId"]), short(&cell(&data["submitter"])));
+    // Events of webhooks have none.
+    let submitter = match data["submitter"].as_str() {
+        Some(address) => format!("{}:{}", cell(&data["chainId"]), short(address)),
+        None => "-".to_owned(),
+    };
     let columns = [
         format!("{:24}", cell(&event["time"])),
         format!("{:19}", cell(&event["type"])),
@@ -112,12 +116,18 @@ mod tests {
             event("tx.submitted", json!({ "txHash": "0xab" })),
             event("tx.reorged", json!({ "txHash": "0xab", "blockNumber": 7, "newFork": true })),
             event("submitter.unblocked", json!({ "reason": "funded" })),
+            json!({
+                "type": "webhook.disabled",
+                "time": "2026-11-17T22:13:20.123Z",
+                "data": { "webhookId": "0190a5c2", "reason": "gone", "lastError": "HTTP 410" },
+            }),
         ];
         let expected = "\
 2026-11-17T22:13:20.123Z  tx.accepted          31337:0x7c17…3196  0190a5c2-0000-7000-8000-000000000000  request order-17
 2026-11-17T22:13:20.123Z  tx.submitted         31337:0x7c17…3196  0190a5c2-0000-7000-8000-000000000000  0xab
 2026-11-17T22:13:20.123Z  tx.reorged           31337:0x7c17…3196  0190a5c2-0000-7000-8000-000000000000  block 7  newFork  0xab
-2026-11-17T22:13:20.123Z  submitter.unblocked  31337:0x7c17…3196  -                                     funded";
+2026-11-17T22:13:20.123Z  submitter.unblocked  31337:0x7c17…3196  -                                     funded
+2026-11-17T22:13:20.123Z  webhook.disabled     -                  -                                     gone  lastError HTTP 410  webhookId 0190a5c2";
         assert_eq!(lines.each_ref().map(text).join("\n"), expected);
     }
 

@@ -99,7 +99,8 @@ impl LogHead {
 pub struct LoggedEvent {
     pub position: i64,
     pub id: Uuid,
-    pub submitter: SubmitterKey,
+    /// Absent for events of the deployment, such as `webhook.disabled`.
+    pub submitter: Option<SubmitterKey>,
     pub tx_id: Option<TxId>,
     pub request_id: Option<String>,
     /// For example `tx.confirmed`.
@@ -109,7 +110,7 @@ pub struct LoggedEvent {
     pub created_at: DateTime<Utc>,
 }
 
-/// An event must match all conditions.
+/// An event must match all conditions. One without a submitter does not match `chain_id`, `submitter` or `among`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
     pub chain_id: Option<ChainId>,
@@ -119,6 +120,8 @@ pub struct EventFilter {
     pub tx_id: Option<TxId>,
     /// Any of these; `tx.confirmed` for example.
     pub kinds: Option<Vec<String>>,
+    /// Only events without a submitter.
+    pub only_without_submitter: bool,
 }
 
 impl EventFilter {
@@ -128,11 +131,21 @@ impl EventFilter {
     }
 
     pub fn matches(&self, event: &LoggedEvent) -> bool {
-        self.chain_id.is_none_or(|chain| chain == event.submitter.chain_id)
-            && self.submitter.is_none_or(|submitter| submitter == event.submitter)
-            && self.among.as_ref().is_none_or(|among| among.contains(&event.submitter))
+        self.matches_submitter(event.submitter)
             && self.tx_id.is_none_or(|tx_id| Some(tx_id) == event.tx_id)
             && self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind))
+    }
+
+    fn matches_submitter(&self, submitter: Option<SubmitterKey>) -> bool {
+        match submitter {
+            Some(key) => {
+                !self.only_without_submitter
+                    && self.chain_id.is_none_or(|chain| chain == key.chain_id)
+                    && self.submitter.is_none_or(|submitter| submitter == key)
+                    && self.among.as_ref().is_none_or(|among| among.contains(&key))
+            }
+            None => self.chain_id.is_none() && self.submitter.is_none() && self.among.is_none(),
+        }
     }
 }
 
@@ -216,6 +229,7 @@ impl Store {
                   AND ($7::TEXT[] IS NULL OR l.kind = ANY($7))
                   AND ($8::BIGINT[] IS NULL
                        OR (l.chain_id, l.submitter) IN (SELECT * FROM unnest($8, $9::BYTEA[])))
+                  AND (NOT $10 OR l.submitter IS NULL)
                 ORDER BY l.position
                 LIMIT $3) e ON TRUE
             ORDER BY e.position"),
@@ -231,6 +245,7 @@ impl Store {
         .bind(&filter.kinds)
         .bind(among_chains)
         .bind(among_submitters)
+        .bind(filter.only_without_submitter)
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("read_events"))?;
@@ -266,12 +281,16 @@ impl PageRow {
             let cell = Cell { table: "event_log", column, id: &position };
             cell.bad("is null")
         };
-        let chain_id = self.chain_id.ok_or_else(|| missing("chain_id"))?;
-        let submitter = self.submitter.ok_or_else(|| missing("submitter"))?;
+        let submitter = match (self.chain_id, self.submitter) {
+            (Some(chain_id), Some(submitter)) => Some(row::key("event_log", chain_id, submitter)?),
+            (None, None) => None,
+            (Some(_), None) => return Err(missing("submitter")),
+            (None, Some(_)) => return Err(missing("chain_id")),
+        };
         Ok(Some(LoggedEvent {
             position,
             id: self.id.ok_or_else(|| missing("id"))?,
-            submitter: row::key("event_log", chain_id, submitter)?,
+            submitter,
             tx_id: self.tx_id.map(TxId),
             request_id: self.request_id,
             kind: self.kind.ok_or_else(|| missing("kind"))?,
@@ -303,6 +322,43 @@ mod tests {
             "0a1b2c3d.9223372036854775808",
         ] {
             assert_eq!(wrong.parse::<EventCursor>(), Err(InvalidCursor), "{wrong}");
+        }
+    }
+
+    fn event(submitter: Option<SubmitterKey>) -> LoggedEvent {
+        LoggedEvent {
+            position: 1,
+            id: Uuid::from_u128(1),
+            submitter,
+            tx_id: None,
+            request_id: None,
+            kind: "a".to_owned(),
+            data: RawValue::from_string("{}".to_owned()).unwrap(),
+            created_at: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn an_event_without_a_submitter_matches_no_condition_on_submitters() {
+        let key = SubmitterKey { chain_id: ChainId(1), address: Default::default() };
+        let (own, common) = (event(Some(key)), event(None));
+        let all = EventFilter::default();
+        let none = EventFilter { among: Some(Vec::new()), ..all.clone() };
+        for (filter, matches_own, matches_common) in [
+            (all.clone(), true, true),
+            (EventFilter { kinds: Some(vec!["a".to_owned()]), ..all.clone() }, true, true),
+            (EventFilter { chain_id: Some(key.chain_id), ..all.clone() }, true, false),
+            (EventFilter { submitter: Some(key), ..all.clone() }, true, false),
+            (EventFilter { among: Some(vec![key]), ..all.clone() }, true, false),
+            (none.clone(), false, false),
+            (EventFilter { only_without_submitter: true, ..all.clone() }, false, true),
+            (EventFilter { only_without_submitter: true, ..none }, false, false),
+        ] {
+            assert_eq!(
+                (filter.matches(&own), filter.matches(&common)),
+                (matches_own, matches_common),
+                "{filter:?}"
+            );
         }
     }
 

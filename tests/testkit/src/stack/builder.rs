@@ -1,6 +1,7 @@
 //! Configures and starts a stack.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use ethers_core::types::U256;
 use gapless_cli::commands::migrate::migrate;
@@ -22,6 +23,8 @@ use crate::service::ADMIN_TOKEN;
 use crate::submitter::Submitter;
 
 const FIRST_CHAIN_ID: u64 = 31337;
+/// In the directory of the stack.
+const WEBHOOK_KEYS: &str = "webhook.keys";
 
 #[derive(Debug)]
 pub struct StackBuilder {
@@ -37,6 +40,7 @@ pub struct StackBuilder {
     recording: Option<Recording>,
     migrated_by: Option<PathBuf>,
     node_args: Vec<String>,
+    webhooks: bool,
     settings: Settings,
 }
 
@@ -68,6 +72,7 @@ impl StackBuilder {
             recording: None,
             migrated_by: None,
             node_args: Vec::new(),
+            webhooks: false,
             settings,
         }
     }
@@ -135,6 +140,12 @@ impl StackBuilder {
         self
     }
 
+    /// Records events, and delivers them to webhooks also on 127.0.0.1.
+    pub fn webhooks(mut self) -> Self {
+        self.webhooks = true;
+        self.set("events.mode", "mq_outbox").set("events.webhook.allow", vec!["127.0.0.1"])
+    }
+
     /// A separate PostgreSQL, for tests that kill it.
     pub fn own_postgres(mut self) -> Self {
         self.own_postgres = true;
@@ -175,6 +186,11 @@ impl StackBuilder {
             (None, Some(recording)) => recording.restore_rows(&database_url).await,
         }
         self.settings.set("database.url", database_url.as_str());
+        if self.webhooks {
+            let file = dir.path().join(WEBHOOK_KEYS);
+            write_webhook_keys(&file, &[&new_webhook_key("k1")]);
+            self.settings.set("events.webhook.key_file", file.to_str().expect("a UTF-8 path"));
+        }
 
         let mut nodes = Vec::new();
         for index in 0..self.chains {
@@ -249,5 +265,27 @@ impl StackBuilder {
             return (Database::Own(Box::new(Mutex::new(server))), url);
         }
         (Database::Shared, servers::create_database(servers::shared_postgres().await).await)
+    }
+}
+
+/// A line of `events.webhook.key_file` with a new key.
+pub fn new_webhook_key(id: &str) -> String {
+    gapless_webhook::new_key_line(id).expect("random numbers").to_string()
+}
+
+fn write_webhook_keys(file: &Path, lines: &[&str]) {
+    std::fs::write(file, lines.join("\n")).unwrap();
+    std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+impl Stack {
+    /// The lines of `events.webhook.key_file`.
+    pub fn webhook_keys(&self) -> String {
+        std::fs::read_to_string(self.dir().join(WEBHOOK_KEYS)).unwrap()
+    }
+
+    /// Replaces `events.webhook.key_file`. Processes read it when they start.
+    pub fn set_webhook_keys(&self, lines: &[&str]) {
+        write_webhook_keys(&self.dir().join(WEBHOOK_KEYS), lines);
     }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 pub use self::audit::{AuditResult, CliOutput};
-pub use self::builder::StackBuilder;
+pub use self::builder::{StackBuilder, new_webhook_key};
 use crate::client::{Answer, Client};
 use crate::eventually::{LIMIT, eventually, eventually_within};
 use crate::node::Node;

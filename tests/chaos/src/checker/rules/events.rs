@@ -1,8 +1,8 @@
-//! Rules about events: the log, and what a consumer of the stream received.
+//! Rules about events: the log, and what the consumers of stream and webhook received.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::super::{EventEvidence, Evidence, LoggedEvent};
+use super::super::{Consumer, EventEvidence, Evidence, LoggedEvent};
 
 const FINAL: [(&str, &str); 3] =
     [("CONFIRMED", "tx.confirmed"), ("FAILED", "tx.failed"), ("CANCELLED", "tx.cancelled")];
@@ -11,15 +11,12 @@ fn is_final(kind: &str) -> bool {
     FINAL.iter().any(|(_, known)| *known == kind)
 }
 
-/// Changes without their event, and events that the consumer did not receive.
+/// Changes without their event, and events that a consumer did not receive.
 pub(super) fn missing(evidence: &Evidence) -> Vec<String> {
     let Some(events) = &evidence.events else { return Vec::new() };
     let mut found = Vec::new();
     if events.left > 0 {
         found.push(format!("{} events have no position", events.left));
-    }
-    if events.resets > 0 {
-        found.push(format!("the consumer was reset {} times, but nothing was lost", events.resets));
     }
     let of_tx = by_tx(events);
     for intent in &evidence.intents {
@@ -42,29 +39,41 @@ pub(super) fn missing(evidence: &Evidence) -> Vec<String> {
             found.push(format!("an event after the final one: {what}"));
         }
     }
-    let received: HashSet<&str> = events.received.iter().map(|event| event.id.as_str()).collect();
-    for event in events.logged.iter().filter(|event| !received.contains(event.id.as_str())) {
-        found.push(format!("not received: position {} {} of {:?}", event.position, event.kind, event.tx_id));
+    for Consumer { name, received, resets } in &events.consumers {
+        if *resets > 0 {
+            found.push(format!("{name}: was reset {resets} times, but nothing was lost"));
+        }
+        let received: HashSet<&str> = received.iter().map(|event| event.id.as_str()).collect();
+        for event in events.logged.iter().filter(|event| !received.contains(event.id.as_str())) {
+            let LoggedEvent { position, kind, tx_id, .. } = event;
+            found.push(format!("{name}: not received: position {position} {kind} of {tx_id:?}"));
+        }
     }
     found
 }
 
-/// Events of a submitter that the consumer received in another order than that of the log.
+/// Events of a submitter that a consumer received in another order than that of the log.
 pub(super) fn out_of_order(evidence: &Evidence) -> Vec<String> {
     let Some(events) = &evidence.events else { return Vec::new() };
-    let submitter: HashMap<&str, &str> =
-        events.logged.iter().map(|event| (event.id.as_str(), event.submitter.as_str())).collect();
-    let (mut seen, mut last): (HashSet<&str>, BTreeMap<&str, i64>) = (HashSet::new(), BTreeMap::new());
+    let submitter: HashMap<&str, &str> = events
+        .logged
+        .iter()
+        .filter_map(|event| Some((event.id.as_str(), event.submitter.as_deref()?)))
+        .collect();
     let mut found = Vec::new();
-    for event in &events.received {
-        // Repetitions are allowed.
-        if !seen.insert(&event.id) {
-            continue;
-        }
-        let Some(submitter) = submitter.get(event.id.as_str()) else { continue };
-        let before = last.insert(submitter, event.sequence);
-        if before.is_some_and(|before| before >= event.sequence) {
-            found.push(format!("{submitter}: {} at {} after {before:?}", event.kind, event.sequence));
+    for consumer in &events.consumers {
+        let (mut seen, mut last): (HashSet<&str>, BTreeMap<&str, i64>) = (HashSet::new(), BTreeMap::new());
+        for event in &consumer.received {
+            // Repetitions are allowed.
+            if !seen.insert(&event.id) {
+                continue;
+            }
+            let Some(submitter) = submitter.get(event.id.as_str()) else { continue };
+            let before = last.insert(submitter, event.sequence);
+            if before.is_some_and(|before| before >= event.sequence) {
+                let (name, kind, sequence) = (consumer.name, &event.kind, event.sequence);
+                found.push(format!("{name}: {submitter}: {kind} at {sequence} after {before:?}"));
+            }
         }
     }
     found
@@ -80,7 +89,7 @@ pub(super) fn untrue(evidence: &Evidence) -> Vec<String> {
     if logged.len() != events.logged.len() {
         found.push("an id is in the log twice".to_owned());
     }
-    for event in &events.received {
+    for event in events.consumers.iter().flat_map(|consumer| &consumer.received) {
         match logged.get(event.id.as_str()) {
             Some(known) if known.kind == event.kind && known.position == event.sequence => {}
             _ => found.push(format!("received, but not in the log like this: {event:?}")),

@@ -6,7 +6,7 @@ fn logged(position: i64, request: &str, kind: &str, hash: Option<&str>) -> Logge
     LoggedEvent {
         position,
         id: format!("e{position}"),
-        submitter: OURS.into(),
+        submitter: Some(OURS.into()),
         tx_id: Some(format!("t-{request}")),
         kind: kind.into(),
         tx_hash: hash.map(str::to_owned),
@@ -33,8 +33,10 @@ fn told() -> Evidence {
         logged(5, "second", "tx.submitted", Some("h-second")),
         logged(6, "second", "tx.confirmed", Some("h-second")),
     ];
-    let received = logged.iter().map(receive).collect();
-    evidence.events = Some(EventEvidence { logged, received, left: 0, resets: 0 });
+    let received: Vec<_> = logged.iter().map(receive).collect();
+    let consumers =
+        ["stream", "webhook"].map(|name| Consumer { name, received: received.clone(), resets: 0 }).to_vec();
+    evidence.events = Some(EventEvidence { logged, consumers, left: 0 });
     evidence
 }
 
@@ -47,15 +49,24 @@ fn broken_by(change: impl FnOnce(&mut EventEvidence)) -> Vec<Rule> {
 #[test]
 fn a_complete_log_that_was_received_breaks_no_rule_even_with_repetitions() {
     assert_eq!(broken_by(|_| {}), []);
-    assert_eq!(broken_by(|events| events.received.extend(events.received.clone())), []);
+    let twice = |events: &mut EventEvidence| {
+        let again = events.consumers[1].received.clone();
+        events.consumers[1].received.extend(again);
+    };
+    assert_eq!(broken_by(twice), []);
 }
 
 /// A consumer whose cursor is the id of the outbox does not see what became visible later with a lower id.
 #[test]
 fn an_event_that_was_not_received_is_found() {
-    assert_eq!(broken_by(|events| drop(events.received.remove(3))), [Rule::EventLoss]);
+    for consumer in [0, 1] {
+        assert_eq!(
+            broken_by(|events| drop(events.consumers[consumer].received.remove(3))),
+            [Rule::EventLoss]
+        );
+        assert_eq!(broken_by(|events| events.consumers[consumer].resets = 1), [Rule::EventLoss]);
+    }
     assert_eq!(broken_by(|events| events.left = 1), [Rule::EventLoss]);
-    assert_eq!(broken_by(|events| events.resets = 1), [Rule::EventLoss]);
 }
 
 #[test]
@@ -63,7 +74,9 @@ fn a_change_without_its_event_is_found() {
     let remove = |position: i64| {
         move |events: &mut EventEvidence| {
             events.logged.retain(|event| event.position != position);
-            events.received.retain(|event| event.sequence != position);
+            for consumer in &mut events.consumers {
+                consumer.received.retain(|event| event.sequence != position);
+            }
         }
     };
     assert_eq!(broken_by(remove(1)), [Rule::EventLoss], "accepted");
@@ -75,7 +88,9 @@ fn a_second_final_event_and_one_after_the_final_one_are_found() {
     let add = |kind: &'static str| {
         move |events: &mut EventEvidence| {
             let event = logged(7, "second", kind, Some("h-second"));
-            events.received.push(receive(&event));
+            for consumer in &mut events.consumers {
+                consumer.received.push(receive(&event));
+            }
             events.logged.push(event);
         }
     };
@@ -86,21 +101,26 @@ fn a_second_final_event_and_one_after_the_final_one_are_found() {
 /// As the order of transaction ids can be.
 #[test]
 fn another_order_is_found() {
-    assert_eq!(broken_by(|events| events.received.swap(3, 4)), [Rule::EventOrder]);
+    assert_eq!(broken_by(|events| events.consumers[1].received.swap(3, 4)), [Rule::EventOrder]);
 }
 
 #[test]
 fn what_did_not_happen_is_found() {
     assert_eq!(
-        broken_by(|events| events.received.push(receive(&logged(9, "first", "tx.failed", None)))),
+        broken_by(|events| events.consumers[0].received.push(receive(&logged(
+            9,
+            "first",
+            "tx.failed",
+            None
+        )))),
         [Rule::EventUntrue]
     );
     assert_eq!(broken_by(|events| events.logged[1].tx_hash = Some("h-other".into())), [Rule::EventUntrue]);
     assert_eq!(
         broken_by(|events| {
-            let mut again = events.received[0].clone();
+            let mut again = events.consumers[1].received[0].clone();
             again.content = "other".into();
-            events.received.push(again);
+            events.consumers[1].received.push(again);
         }),
         [Rule::EventUntrue],
         "one id, two contents"

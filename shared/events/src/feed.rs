@@ -1,20 +1,20 @@
-//! The newest events in memory, read from the log once for all streams of the process.
+//! The newest events in memory, read from the log once for all readers of the process: streams, or webhooks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gapless_events::cloud_event;
 use gapless_store::events::{EventCursor, EventFilter, EventPage, LogHead, LoggedEvent};
 use gapless_store::notifier;
 use gapless_store::{Channel, Store, StoreError};
-use gapless_telemetry::metrics::EVENT_STREAMS;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-/// A stream that is further behind reads from the database if it has just started, and is ended otherwise.
+use crate::envelope::cloud_event;
+
+/// A reader that is further behind reads from the database.
 const KEPT_EVENTS: usize = 10_000;
 const KEPT_BYTES: usize = 16 << 20;
 /// Events read by one statement.
@@ -23,16 +23,16 @@ const PAGE: u32 = 1_000;
 const POLL: Duration = Duration::from_millis(500);
 /// Pause after an error of the database.
 const RETRY: Duration = Duration::from_secs(1);
-/// Shortest time between two wake-ups of all streams: a fixed part, and one for each stream, so that thousands of
-/// streams get several events at once.
+/// Shortest time between two wake-ups of all subscribers: a fixed part, and one for each, so that thousands of them get
+/// several events at once.
 const MIN_PAUSE: Duration = Duration::from_millis(2);
-const PAUSE_PER_STREAM: Duration = Duration::from_micros(50);
+const PAUSE_PER_SUBSCRIBER: Duration = Duration::from_micros(50);
 
-/// An event with its text, shared by all streams.
+/// An event with its text, shared by all subscribers.
 #[derive(Debug)]
-pub(super) struct FeedEvent {
-    pub(super) event: LoggedEvent,
-    pub(super) text: String,
+pub struct FeedEvent {
+    pub event: LoggedEvent,
+    pub text: String,
 }
 
 impl From<LoggedEvent> for FeedEvent {
@@ -55,7 +55,7 @@ struct Kept {
 
 /// What follows a cursor.
 #[derive(Debug)]
-pub(super) enum Next {
+pub enum Next {
     /// Nothing yet.
     Wait,
     Events(Vec<Arc<FeedEvent>>),
@@ -63,8 +63,9 @@ pub(super) enum Next {
     NotKept,
 }
 
+/// Reads the log while it has subscribers.
 #[derive(Clone, Debug)]
-pub(crate) struct EventFeed {
+pub struct EventFeed {
     inner: Arc<Inner>,
 }
 
@@ -74,34 +75,31 @@ struct Inner {
     kept: Mutex<Kept>,
     /// Counts the additions.
     added: watch::Sender<u64>,
-    streams: AtomicUsize,
-    max_streams: usize,
-    started: Notify,
-    /// Streams that catch up use one connection together, so that they leave the others to requests.
+    subscribers: AtomicUsize,
+    subscribed: Notify,
+    /// Readers that catch up use one connection together, so that they leave the others to the rest of the process.
     catching_up: Semaphore,
 }
 
-/// An open stream, counted until it is dropped.
+/// A subscriber, counted until it is dropped.
 #[derive(Debug)]
-pub(super) struct OpenStream(EventFeed);
+pub struct Subscription(EventFeed);
 
-impl Drop for OpenStream {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        let left = self.0.inner.streams.fetch_sub(1, Ordering::Relaxed) - 1;
-        metrics::gauge!(EVENT_STREAMS).set(left as f64);
+        self.0.inner.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl EventFeed {
-    pub(crate) fn start(store: Store, max_streams: usize, stop: CancellationToken) -> EventFeed {
+    pub fn start(store: Store, stop: CancellationToken) -> EventFeed {
         let feed = EventFeed {
             inner: Arc::new(Inner {
                 store: store.clone(),
                 kept: Mutex::default(),
                 added: watch::Sender::new(0),
-                streams: AtomicUsize::new(0),
-                max_streams,
-                started: Notify::new(),
+                subscribers: AtomicUsize::new(0),
+                subscribed: Notify::new(),
                 catching_up: Semaphore::new(1),
             }),
         };
@@ -121,22 +119,20 @@ impl EventFeed {
         feed
     }
 
-    /// `None`: there are too many.
-    pub(super) fn open(&self) -> Option<OpenStream> {
-        let streams = &self.inner.streams;
-        let count = |open: usize| (open < self.inner.max_streams).then_some(open + 1);
-        let before = streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok()?;
-        metrics::gauge!(EVENT_STREAMS).set((before + 1) as f64);
-        self.inner.started.notify_one();
-        Some(OpenStream(self.clone()))
+    /// The log is read until the last subscription is dropped.
+    pub fn subscribe(&self) -> Subscription {
+        self.inner.subscribers.fetch_add(1, Ordering::Relaxed);
+        self.inner.subscribed.notify_one();
+        Subscription(self.clone())
     }
 
-    pub(super) fn added(&self) -> watch::Receiver<u64> {
+    /// Changes with every addition.
+    pub fn added(&self) -> watch::Receiver<u64> {
         self.inner.added.subscribe()
     }
 
     /// The events after a cursor, at most `limit`.
-    pub(super) fn after(&self, cursor: &EventCursor, limit: usize) -> Next {
+    pub fn after(&self, cursor: &EventCursor, limit: usize) -> Next {
         let kept = self.inner.kept.lock();
         if kept.epoch != cursor.epoch || cursor.position < kept.start || cursor.position > kept.end {
             return Next::NotKept;
@@ -147,16 +143,16 @@ impl EventFeed {
     }
 
     /// Of the kept events; empty before the first.
-    pub(super) fn epoch(&self) -> String {
+    pub fn epoch(&self) -> String {
         self.inner.kept.lock().epoch.clone()
     }
 
-    pub(crate) async fn head(&self) -> Result<LogHead, StoreError> {
+    pub async fn head(&self) -> Result<LogHead, StoreError> {
         self.inner.store.event_head().await
     }
 
-    /// A page of the log from the database, for a stream that catches up.
-    pub(super) async fn read_page(
+    /// A page of the log from the database, for a reader that catches up.
+    pub async fn read_page(
         &self,
         cursor: &EventCursor,
         filter: &EventFilter,
@@ -167,13 +163,12 @@ impl EventFeed {
         self.inner.store.read_events(cursor, filter, limit).await
     }
 
-    /// Reads the log while there are streams.
     async fn read(self, logged: Arc<Notify>) {
         let mut reported = false;
         loop {
-            if self.inner.streams.load(Ordering::Relaxed) == 0 {
+            if self.inner.subscribers.load(Ordering::Relaxed) == 0 {
                 *self.inner.kept.lock() = Kept::default();
-                self.inner.started.notified().await;
+                self.inner.subscribed.notified().await;
                 continue;
             }
             let pause = match self.read_new().await {
@@ -182,12 +177,14 @@ impl EventFeed {
                     if added {
                         self.inner.added.send_modify(|count| *count += 1);
                     }
-                    let streams = self.inner.streams.load(Ordering::Relaxed);
-                    PAUSE_PER_STREAM.saturating_mul(u32::try_from(streams).unwrap_or(u32::MAX)).max(MIN_PAUSE)
+                    let count = self.inner.subscribers.load(Ordering::Relaxed);
+                    PAUSE_PER_SUBSCRIBER
+                        .saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+                        .max(MIN_PAUSE)
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut reported, true) {
-                        tracing::warn!(%error, "event streams wait: the log cannot be read; retrying");
+                        tracing::warn!(%error, "events wait: the log cannot be read; retrying");
                     }
                     RETRY
                 }
