@@ -23,9 +23,11 @@ pub(crate) struct Service {
 /// Starts it and waits until its log contains `ready`.
 pub(crate) async fn launched(launch: Launch, port: Port, ready: &str) -> Result<Service> {
     let log = launch.log.clone();
+    // An earlier process may have written to the same file.
+    let before = read(&log).matches(ready).count();
     let mut process = launch.spawn()?;
     let deadline = Instant::now() + START_LIMIT;
-    while !read(&log).contains(ready) {
+    while read(&log).matches(ready).count() <= before {
         if process.exited()?.is_some() {
             bail!("{} exited during its start:\n{}", process.name(), process.log_tail(20));
         }
