@@ -22,7 +22,7 @@ const DUTY: &str = "events";
 /// How often the stored switch is read, and the outbox without a notification.
 const POLL: Duration = Duration::from_secs(1);
 /// Shortest time between two moves. Under load each then moves many events.
-const MIN_PAUSE: Duration = Duration::from_millis(10);
+const MIN_PAUSE: Duration = Duration::from_millis(20);
 /// How often the floor of the outbox is raised while many events are moved, or few. Each time is a new version of the row.
 const RAISE_FLOOR: Duration = Duration::from_secs(2);
 const RAISE_FLOOR_FOR_FEW: Duration = Duration::from_secs(60);

@@ -234,8 +234,8 @@ impl Store {
                 LIMIT $3) e ON TRUE
             ORDER BY e.position"),
         )
-        // Planned each time: which index is right depends on the filter.
-        .persistent(false)
+        // Planned each time with a filter: which index is right depends on it.
+        .persistent(filter.is_empty())
         .bind(after.position)
         .bind(upto)
         .bind(i64::from(limit))
