@@ -131,6 +131,7 @@ fn completed_document() -> Value {
     }
     add_events(&mut document);
     portable::finish(&mut document);
+    add_deliveries(&mut document);
     document
 }
 
@@ -144,10 +145,10 @@ fn event_type_names() -> String {
     gapless_events::EVENT_TYPES.map(|kind| kind.name.replace('.', r"\.")).join("|")
 }
 
-/// The schemas of events and of a page of them. The API writes their text itself.
-fn add_events(document: &mut Value) {
+/// An event in an example.
+fn example_event() -> serde_json::Value {
     let (tx_id, hash) = (EXAMPLE_ID, format!("0x{}", "4e".repeat(32)));
-    let example = serde_json::json!({
+    serde_json::json!({
         "specversion": "1.0",
         "id": "6d1f0a52-2c1e-4a70-9f53-0d2b9d1c7a11",
         "source": format!("/chains/31337/submitters/{EXAMPLE_SUBMITTER}"),
@@ -160,7 +161,12 @@ fn add_events(document: &mut Value) {
             "chainId": 31337, "submitter": EXAMPLE_SUBMITTER, "txId": tx_id, "requestId": "invoice-1042",
             "txHash": hash,
         },
-    });
+    })
+}
+
+/// The schemas of events and of a page of them. The API writes their text itself.
+fn add_events(document: &mut Value) {
+    let example = example_event();
     let page = serde_json::json!({
         "example": { "items": [example], "nextCursor": "5f3a9c21.42" },
         "description": "A page of events, oldest first.",
@@ -175,10 +181,37 @@ fn add_events(document: &mut Value) {
         },
     });
     let mut schemas = gapless_events::schemas();
+    schemas[gapless_events::WEBHOOK_MESSAGE]["example"] = example_event();
     schemas.insert(routes::PAGE_SCHEMA.to_owned(), page);
     for (name, schema) in schemas {
         document["components"]["schemas"][name] = serde_yaml::to_value(schema).expect("JSON is YAML");
     }
+}
+
+/// What a webhook gets, as a callback of its creation.
+fn add_deliveries(document: &mut Value) {
+    let callback = serde_json::json!({
+        "delivery": { "{$request.body#/url}": { "post": {
+            "operationId": "receiveDelivery",
+            "summary": "Receive an event",
+            "description": "Sent by a worker to the URL of the webhook, with the headers `webhook-id`, `webhook-timestamp` and \
+                            `webhook-signature` of the Standard Webhooks specification.",
+            "tags": document["paths"]["/api/v1/webhooks"]["post"]["tags"],
+            "security": [],
+            "requestBody": {
+                "required": true,
+                "content": { "application/cloudevents+json": {
+                    "schema": { "$ref": format!("#/components/schemas/{}", gapless_events::WEBHOOK_MESSAGE) },
+                } },
+            },
+            "responses": {
+                "204": { "description": "Every status 2xx: the event was stored by the receiver." },
+                "410": { "description": "The receiver wants no more events: the webhook is disabled." },
+            },
+        } } },
+    });
+    let callback = serde_yaml::to_value(callback).expect("JSON is YAML");
+    document["paths"]["/api/v1/webhooks"]["post"]["callbacks"] = callback;
 }
 
 fn members(value: &mut Value) -> impl Iterator<Item = (String, &mut Value)> {

@@ -3,10 +3,10 @@
 mod events;
 mod webhooks;
 
-pub use self::events::{Events, EventsCommand, ReadEvents, ResetEvents};
+pub use self::events::{EventFilterArgs, Events, EventsCommand, ReadEvents, ResetEvents};
 pub use self::webhooks::{
     CreateWebhook, Deliveries, DeliveryState, ReplayWebhook, RotateWebhook, UpdateWebhook, WebhookArg,
-    WebhookFilter, Webhooks,
+    Webhooks,
 };
 
 use std::path::PathBuf;

@@ -21,8 +21,11 @@ use tokio_util::sync::CancellationToken;
 const DUTY: &str = "events";
 /// How often the stored switch is read, and the outbox without a notification.
 const POLL: Duration = Duration::from_secs(1);
-/// Shortest time between two moves. Under load each then moves many events.
-const MIN_PAUSE: Duration = Duration::from_millis(20);
+/// Shortest time between two moves: after one of few events, and of many. Each costs the same for one event as for
+/// hundreds.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(40);
+const BUSY_MOVE: u64 = 50;
 /// How often the floor of the outbox is raised while many events are moved, or few. Each time is a new version of the row.
 const RAISE_FLOOR: Duration = Duration::from_secs(2);
 const RAISE_FLOOR_FOR_FEW: Duration = Duration::from_secs(60);
@@ -116,6 +119,14 @@ struct Elected {
     moved: u64,
 }
 
+/// Of some moves in a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    events: u64,
+    /// There are more to move.
+    is_more: bool,
+}
+
 impl Sequencer {
     pub(crate) fn new(
         config: &Config,
@@ -145,10 +156,10 @@ impl Sequencer {
                 outcome = self.follow_switch(&mut elected).await;
                 follow_at = Instant::now() + POLL;
             }
-            let mut is_more = false;
+            let mut moved = Moved::default();
             self.written.local.elected.store(elected.is_elected(), Ordering::Relaxed);
             if outcome.is_ok() && elected.is_elected() {
-                outcome = self.move_events(&mut elected).await.map(|more| is_more = more);
+                outcome = self.move_events(&mut elected).await.map(|done| moved = done);
             }
             if let Err(error) = &outcome {
                 metrics::counter!(m::EVENT_SEQUENCER_ERRORS_TOTAL).increment(1);
@@ -161,10 +172,14 @@ impl Sequencer {
             } else if reported.take().is_some() {
                 tracing::info!("events are delivered again");
             }
-            if is_more {
+            if moved.is_more {
                 continue;
             }
-            let pause = if outcome.is_ok() { MIN_PAUSE } else { POLL };
+            let pause = match outcome {
+                Ok(()) if moved.events >= BUSY_MOVE => BUSY_PAUSE,
+                Ok(()) => MIN_PAUSE,
+                Err(_) => POLL,
+            };
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = async {
@@ -221,11 +236,11 @@ impl Sequencer {
         Ok(())
     }
 
-    /// True: there is more.
-    async fn move_events(&self, elected: &mut Elected) -> Result<bool, StoreError> {
-        let mut is_more = true;
+    async fn move_events(&self, elected: &mut Elected) -> Result<Moved, StoreError> {
+        let mut moved = Moved { events: 0, is_more: true };
         for _ in 0..MOVES {
             let done = self.store.sequence_events(self.retention).await?;
+            moved.events += done.moved;
             if done.moved > 0 {
                 metrics::counter!(m::EVENTS_LOGGED_TOTAL).increment(done.moved);
                 elected.moved += done.moved;
@@ -233,7 +248,7 @@ impl Sequencer {
             }
             metrics::gauge!(m::EVENT_LOG_POSITION).set(done.position as f64);
             if !done.is_full {
-                is_more = false;
+                moved.is_more = false;
                 break;
             }
         }
@@ -251,7 +266,7 @@ impl Sequencer {
                 Err(error) => return Err(error),
             }
         }
-        Ok(is_more)
+        Ok(moved)
     }
 
     async fn raise_floor(&self, elected: &mut Elected) -> Result<(), StoreError> {

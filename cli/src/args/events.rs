@@ -44,6 +44,16 @@ pub struct ReadEvents {
     /// --follow]
     #[arg(long, value_name = "CURSOR")]
     pub after: Option<String>,
+    #[command(flatten)]
+    pub filter: EventFilterArgs,
+    /// End after this number of events [default: 50; no limit with --follow]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+/// Which events are read or delivered.
+#[derive(Debug, Default, PartialEq, Eq, Args)]
+pub struct EventFilterArgs {
     /// Only these types, for example tx.confirmed; separated by commas
     #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
     pub kinds: Vec<String>,
@@ -56,9 +66,6 @@ pub struct ReadEvents {
     /// Only this transaction
     #[arg(long, value_name = "TX_ID")]
     pub tx: Option<TxId>,
-    /// End after this number of events [default: 50; no limit with --follow]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
-    pub limit: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -120,8 +127,8 @@ mod tests {
             ["--follow", "--type", "tx.confirmed,tx.failed", "--chain", "1", "--tx", tx, "--limit", "3"];
         let Events { read, command } = events(&words).unwrap();
         assert!(read.follow && command.is_none());
-        assert_eq!(read.kinds, ["tx.confirmed", "tx.failed"]);
-        assert_eq!((read.chain, read.limit, read.after), (Some(1), Some(3), None));
+        assert_eq!(read.filter.kinds, ["tx.confirmed", "tx.failed"]);
+        assert_eq!((read.filter.chain, read.limit, read.after), (Some(1), Some(3), None));
         assert!(matches!(events(&[]).unwrap().subcommand(), Ok(None)));
         // Global options may stand anywhere.
         for words in [&["status"][..], &["status", "--json"], &["--json", "status"]] {

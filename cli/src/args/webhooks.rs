@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand, ValueEnum};
-use gapless_domain::{TxId, WebhookId};
+use gapless_domain::WebhookId;
 use uuid::Uuid;
+
+use super::EventFilterArgs;
 
 pub(super) const EXAMPLES: &str = "A webhook gets events with POST, signed as in the Standard Webhooks specification: \
 docs/guide/webhooks.md. A key sees the webhooks that it created; the scope admin shows all. Keys that encrypt secrets: \
@@ -95,25 +97,9 @@ pub struct CreateWebhook {
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
     #[command(flatten)]
-    pub filter: WebhookFilter,
+    pub filter: EventFilterArgs,
     #[command(flatten)]
     pub secret: OwnSecret,
-}
-
-#[derive(Debug, Default, PartialEq, Eq, Args)]
-pub struct WebhookFilter {
-    /// Only these types, for example tx.confirmed; separated by commas
-    #[arg(long = "type", value_name = "TYPE", value_delimiter = ',')]
-    pub kinds: Vec<String>,
-    /// Only this submitter
-    #[arg(long, value_name = "ADDRESS")]
-    pub submitter: Option<String>,
-    /// Only this chain; required with --submitter if the deployment serves several chains
-    #[arg(long, value_name = "ID")]
-    pub chain: Option<u64>,
-    /// Only this transaction
-    #[arg(long, value_name = "TX_ID")]
-    pub tx: Option<TxId>,
 }
 
 #[derive(Debug, Args)]
@@ -143,7 +129,7 @@ pub struct UpdateWebhook {
     #[arg(long, conflicts_with_all = ["kinds", "submitter", "chain", "tx"])]
     pub all_events: bool,
     #[command(flatten)]
-    pub filter: WebhookFilter,
+    pub filter: EventFilterArgs,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,7 @@ mod schema;
 
 pub use envelope::{cloud_event, notice};
 pub use feed::{EventFeed, FeedEvent, Next, Subscription};
-pub use schema::{EVENT_TYPES, EventType, NOTICE_TYPES, schemas};
+pub use schema::{EVENT_TYPES, EventType, NOTICE_TYPES, WEBHOOK_MESSAGE, schemas};
 
 use gapless_config::EventsMode;
 use gapless_domain::Event;

@@ -226,22 +226,17 @@ pub const NOTICE_TYPES: [EventType; 2] = [
     },
 ];
 
-/// The schemas by name: `Event`, one for each type, and what they refer to. `Hash`, `Address` and `RequestId` are those
+/// Name of the schema of what a webhook gets.
+pub const WEBHOOK_MESSAGE: &str = "WebhookMessage";
+
+/// The schemas by name: `Event`, `WebhookMessage`, one for each type, and what they refer to. `Hash`, `Address` and `RequestId` are those
 /// of openapi.yaml.
 pub fn schemas() -> Map<String, Value> {
     let mut schemas = Map::new();
-    let mapping: Map<String, Value> = EVENT_TYPES
-        .iter()
-        .map(|kind| (kind.name.to_owned(), reference(kind.schema)["$ref"].clone()))
-        .collect();
-    schemas.insert(
-        "Event".to_owned(),
-        json!({
-            "description": "An event, as CloudEvents 1.0 in JSON. Its type determines the members of `data`.",
-            "oneOf": EVENT_TYPES.map(|kind| reference(kind.schema)),
-            "discriminator": { "propertyName": "type", "mapping": mapping },
-        }),
-    );
+    let event = "An event, as CloudEvents 1.0 in JSON. Its type determines the members of `data`.";
+    schemas.insert("Event".to_owned(), one_of(event, &EVENT_TYPES));
+    let message = "What a webhook gets: an event, or a notice, which has no `sequence`.";
+    schemas.insert(WEBHOOK_MESSAGE.to_owned(), one_of(message, &[&EVENT_TYPES[..], &NOTICE_TYPES].concat()));
     schemas.insert(
         "ConfirmingBlock".to_owned(),
         json!({
@@ -254,8 +249,8 @@ pub fn schemas() -> Map<String, Value> {
             },
         }),
     );
-    for kind in EVENT_TYPES {
-        schemas.insert(kind.schema.to_owned(), envelope_schema(&kind));
+    for kind in EVENT_TYPES.iter().chain(&NOTICE_TYPES) {
+        schemas.insert(kind.schema.to_owned(), envelope_schema(kind));
         schemas.insert(format!("{}Data", kind.schema), kind.data_schema());
     }
     schemas
@@ -329,9 +324,26 @@ impl Schema {
     }
 }
 
+fn one_of(description: &str, types: &[EventType]) -> Value {
+    let references: Vec<Value> = types.iter().map(|kind| reference(kind.schema)).collect();
+    let mapping: Map<String, Value> = types
+        .iter()
+        .zip(&references)
+        .map(|(kind, reference)| (kind.name.to_owned(), reference["$ref"].clone()))
+        .collect();
+    json!({
+        "description": description,
+        "oneOf": references,
+        "discriminator": { "propertyName": "type", "mapping": mapping },
+    })
+}
+
 fn envelope_schema(kind: &EventType) -> Value {
-    let mut required =
-        vec!["specversion", "id", "source", "type", "time", "datacontenttype", "sequence", "data"];
+    let mut required = vec!["specversion", "id", "source", "type", "time", "datacontenttype", "data"];
+    let is_notice = NOTICE_TYPES.iter().any(|notice| notice.name == kind.name);
+    if !is_notice {
+        required.push("sequence");
+    }
     if kind.is_of_tx() {
         required.push("subject");
     }
@@ -339,7 +351,7 @@ fn envelope_schema(kind: &EventType) -> Value {
         true => "`/webhooks/{webhookId}`.",
         false => "`/chains/{chainId}/submitters/{address}`.",
     };
-    json!({
+    let mut schema = json!({
         "description": kind.description,
         "type": "object",
         "required": required,
@@ -361,7 +373,11 @@ fn envelope_schema(kind: &EventType) -> Value {
             },
             "data": reference(&format!("{}Data", kind.schema)),
         },
-    })
+    });
+    if is_notice && let Some(properties) = schema["properties"].as_object_mut() {
+        properties.remove("sequence");
+    }
+    schema
 }
 
 fn reference(name: &str) -> Value {

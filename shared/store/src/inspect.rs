@@ -75,7 +75,7 @@ impl ProgramRole {
     }
 }
 
-const API_RIGHTS: [(&str, &[&str]); 16] = [
+const API_RIGHTS: [(&str, &[&str]); 21] = [
     ("_sqlx_migrations", &["SELECT"]),
     ("api_key", &["SELECT", "UPDATE"]),
     ("audit_log", &["SELECT", "INSERT"]),
@@ -86,16 +86,22 @@ const API_RIGHTS: [(&str, &[&str]); 16] = [
     ("event_recording", &["UPDATE"]),
     ("managed_tx", &["SELECT", "INSERT"]),
     ("outbox_event", &["INSERT"]),
+    ("outlet", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("outlet_submitter", &["SELECT", "UPDATE", "DELETE"]),
     ("submitter", &["SELECT", "UPDATE"]),
     ("submitter_lease", &["SELECT"]),
     ("submitter_nonce_cursor", &["SELECT"]),
     ("tx_attempt", &["SELECT"]),
     ("tx_request", &["SELECT", "INSERT", "UPDATE"]),
+    ("webhook", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("webhook_delivery", &["SELECT", "INSERT", "UPDATE"]),
+    ("webhook_replay", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("worker", &["SELECT"]),
 ];
 
-const WORKER_RIGHTS: [(&str, &[&str]); 21] = [
+const WORKER_RIGHTS: [(&str, &[&str]); 27] = [
     ("_sqlx_migrations", &["SELECT"]),
+    ("api_key", &["SELECT"]),
     ("audit_log", &["SELECT", "INSERT", "UPDATE"]),
     ("chain", &["SELECT", "INSERT"]),
     ("chain_block", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
@@ -109,12 +115,17 @@ const WORKER_RIGHTS: [(&str, &[&str]); 21] = [
     ("managed_tx", &["SELECT", "UPDATE", "DELETE"]),
     ("nonce_reservation", &["SELECT", "UPDATE", "DELETE"]),
     ("outbox_event", &["SELECT", "INSERT", "DELETE"]),
+    ("outlet", &["SELECT", "UPDATE"]),
+    ("outlet_submitter", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("policy_audit", &["SELECT", "INSERT"]),
     ("submitter", &["SELECT", "INSERT", "UPDATE"]),
     ("submitter_lease", &["SELECT", "INSERT", "UPDATE"]),
     ("submitter_nonce_cursor", &["SELECT", "INSERT", "UPDATE"]),
     ("tx_attempt", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
     ("tx_request", &["SELECT", "UPDATE", "DELETE"]),
+    ("webhook", &["SELECT", "UPDATE"]),
+    ("webhook_delivery", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("webhook_replay", &["SELECT", "UPDATE", "DELETE"]),
     ("worker", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
 ];
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gapless_testkit::{
-    Address, EventStream, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload,
+    Address, EventStream, HaPair, Mining, Stack, StackBuilder, TxId, TxState, eventually, payload,
 };
 use serde_json::{Value, json};
 
@@ -208,4 +208,16 @@ pub(super) async fn drop_all(stack: &Stack) {
 }
 
 /// A time limit for what must not happen.
+/// The primary dies, and the standby, as far as it had come, takes its place.
+pub(super) async fn lose_primary(stack: &Stack, pair: &mut HaPair) {
+    pair.kill_primary();
+    pair.start_standby().await;
+    pair.fail_over().await;
+    eventually("the API has found the new primary", async || {
+        let ready = stack.client().get("/readyz").await;
+        if ready.status == 200 { Ok(()) } else { Err(ready.body) }
+    })
+    .await;
+}
+
 pub(super) const SOON: Duration = Duration::from_millis(300);

@@ -24,9 +24,9 @@ pub async fn run(api: &Api, config: Option<&Path>, args: &Events, json: bool) ->
 
 fn filter(args: &ReadEvents) -> EventFilter {
     EventFilter {
-        kinds: args.kinds.clone(),
-        submitter: args.submitter.clone(),
-        chain: args.chain,
-        tx_id: args.tx.map(|tx_id| tx_id.to_string()),
+        kinds: args.filter.kinds.clone(),
+        submitter: args.filter.submitter.clone(),
+        chain: args.filter.chain,
+        tx_id: args.filter.tx.map(|tx_id| tx_id.to_string()),
     }
 }

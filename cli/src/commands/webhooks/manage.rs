@@ -9,7 +9,7 @@ use gapless_domain::WebhookId;
 use serde_json::{Map, Value, json};
 
 use crate::api::Api;
-use crate::args::{CreateWebhook, RotateWebhook, UpdateWebhook, WebhookFilter};
+use crate::args::{CreateWebhook, EventFilterArgs, RotateWebhook, UpdateWebhook};
 use crate::output::{self, cell};
 
 /// State, deliveries, what is delivered where, times.
@@ -106,7 +106,7 @@ pub(super) async fn delete(api: &Api, id: WebhookId, json: bool) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-fn filter(args: &WebhookFilter) -> Value {
+fn filter(args: &EventFilterArgs) -> Value {
     let mut filter = Map::new();
     if let Some(chain) = args.chain {
         filter.insert("chainId".into(), chain.into());
@@ -134,7 +134,7 @@ fn changes(args: &UpdateWebhook) -> Result<Value> {
     if args.enable || args.disable {
         changes.insert("enabled".into(), args.enable.into());
     }
-    if args.all_events || args.filter != WebhookFilter::default() {
+    if args.all_events || args.filter != EventFilterArgs::default() {
         changes.insert("filter".into(), filter(&args.filter));
     }
     ensure!(!changes.is_empty(), "nothing to change: see `gapless webhooks update --help`");
@@ -226,7 +226,7 @@ mod tests {
             enable: false,
             disable: false,
             all_events: false,
-            filter: WebhookFilter::default(),
+            filter: EventFilterArgs::default(),
         }
     }
 
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(changes(&disable).unwrap(), json!({ "enabled": false }));
         let all = UpdateWebhook { all_events: true, enable: true, ..update_args() };
         assert_eq!(changes(&all).unwrap(), json!({ "enabled": true, "filter": {} }));
-        let only = WebhookFilter { kinds: vec!["tx.failed".into()], chain: Some(1), ..Default::default() };
+        let only = EventFilterArgs { kinds: vec!["tx.failed".into()], chain: Some(1), ..Default::default() };
         let filtered = UpdateWebhook { filter: only, ..update_args() };
         let expected = json!({ "filter": { "chainId": 1, "types": ["tx.failed"] } });
         assert_eq!(changes(&filtered).unwrap(), expected);

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gapless_localnet::npm;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use standardwebhooks::Webhook;
 pub use standardwebhooks::WebhookError as Unverified;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
 
 use crate::plain_http::Request;
 
@@ -96,6 +100,25 @@ impl Received {
             headers.insert(*name, value.parse().expect("the value of a header"));
         }
         Webhook::new(secret)?.verify(body, &headers)
+    }
+
+    /// Verifies the signature of `body` with the npm package of the specification. Returns what it printed.
+    pub async fn verify_in_node(&self, secret: &str, body: &[u8]) -> Result<String, String> {
+        let project = npm::tools_dir().expect("tools/ is in the repository").join("webhooks");
+        let install = project.clone();
+        let installed = move || npm::installed(&install, "standardwebhooks", |_| ());
+        tokio::task::spawn_blocking(installed).await.unwrap().expect("npm installs standardwebhooks");
+        let names = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+        let headers: Map<String, Value> =
+            names.iter().map(|name| ((*name).to_owned(), self.header(name).into())).collect();
+        let input = json!({ "secret": secret, "headers": headers, "body": String::from_utf8_lossy(body) });
+        let mut node = Command::new("node");
+        node.arg("verify.mjs").current_dir(project).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut node = node.stderr(Stdio::piped()).spawn().expect("Node.js runs");
+        node.stdin.take().unwrap().write_all(input.to_string().as_bytes()).await.unwrap();
+        let output = node.wait_with_output().await.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
     pub(super) fn summary(&self) -> String {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gapless_testkit::{Address, EventStream, HaPair, TxState, eventually, payload};
+use gapless_testkit::{Address, EventStream, HaPair, TxState, payload};
 use serde_json::Value;
 
-use super::{all_events, drop_all, recorded, wait_ordered, write_events};
+use super::{all_events, drop_all, lose_primary, recorded, wait_ordered, write_events};
 
 fn ids(events: &[Value]) -> BTreeSet<String> {
     events.iter().map(|event| event["id"].as_str().unwrap().to_owned()).collect()
@@ -66,14 +66,7 @@ async fn a_standby_that_lost_its_tail_resets_every_cursor_and_reuses_no_id() {
     let cursor = stream.cursor.clone();
     worker.stop_sigterm().await;
 
-    pair.kill_primary();
-    pair.start_standby().await;
-    pair.fail_over().await;
-    eventually("the API has found the new primary", async || {
-        let ready = stack.client().get("/readyz").await;
-        if ready.status == 200 { Ok(()) } else { Err(ready.body) }
-    })
-    .await;
+    lose_primary(&stack, &mut pair).await;
     stack.start_worker().await;
     // More events than were lost, so that the position of the cursor exists again.
     let mut connection = stack.db().acquire().await.unwrap();

@@ -52,6 +52,23 @@ async fn a_changed_body_an_old_time_and_another_secret_do_not_verify() {
     stack.finish().await;
 }
 
+/// Scenario 78: in another language, with the library of the specification.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_npm_package_of_the_specification_verifies_a_delivery_and_no_changed_one() {
+    let stack = with_webhooks().up().await;
+    let receiver = WebhookReceiver::start().await;
+    let webhook = Webhook::create(&stack.client(), &receiver).await;
+    let one = next_request(&stack, &receiver).await;
+    assert_eq!(one.verify_in_node(&webhook.secret, &one.body).await.as_deref(), Ok(one.kind()));
+    let mut body = one.body.clone();
+    *body.last_mut().unwrap() = b' ';
+    let refused = one.verify_in_node(&webhook.secret, &body).await.unwrap_err();
+    assert!(refused.contains("WebhookVerificationError"), "{refused}");
+    let other = one.verify_in_node(IMPORTED, &one.body).await.unwrap_err();
+    assert!(other.contains("WebhookVerificationError"), "{other}");
+    stack.finish().await;
+}
+
 /// Scenario 78.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_rotation_both_secrets_verify_until_the_overlap_ends() {

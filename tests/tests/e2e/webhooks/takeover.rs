@@ -10,7 +10,7 @@ use gapless_testkit::{
 use serde_json::{Value, json};
 
 use super::{Webhook, check_order, publish, publish_one, requests_of, text, with_webhooks};
-use crate::events::{all_events, drop_all, wait_ordered};
+use crate::events::{all_events, drop_all, lose_primary, wait_ordered};
 
 /// The worker that delivers to the only webhook.
 async fn owner(stack: &Stack, not: &str) -> String {
@@ -198,14 +198,7 @@ async fn a_failover_that_lost_events_is_announced_and_no_id_is_used_again() {
     receiver.wait_accepted(&lost).await;
     worker.stop_sigterm().await;
 
-    pair.kill_primary();
-    pair.start_standby().await;
-    pair.fail_over().await;
-    eventually("the API has found the new primary", async || {
-        let ready = stack.client().get("/readyz").await;
-        if ready.status == 200 { Ok(()) } else { Err(ready.body) }
-    })
-    .await;
+    lose_primary(&stack, &mut pair).await;
     stack.start_worker().await;
     let after = publish_one(&stack, 0xa, 40).await;
     let received = receiver.wait_accepted(&after).await;
