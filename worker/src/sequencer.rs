@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// hundreds.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(40);
-const BUSY_MOVE: u64 = 50;
+const BUSY_MOVE: u64 = 10;
 /// How often the floor of the outbox is raised while many events are moved, or few. Each time is a new version of the row.
 const RAISE_FLOOR: Duration = Duration::from_secs(2);
 const RAISE_FLOOR_FOR_FEW: Duration = Duration::from_secs(60);
