@@ -89,7 +89,7 @@ pub enum EventsCommand {
         after_help = "After a restore, positions of lost events are assigned again: a consumer that goes on after its old \
                       cursor would miss events. A restore from a dump, a recovery to a point in time and a failover \
                       are noticed by themselves; a copy of the disk is not. Run it before API and workers \
-                      start. Every consumer is then told that events may be missing, and goes on with the oldest event.\n\n\
+                      start. Every consumer is then notified that events may be missing, and goes on with the oldest event.\n\n\
                       Example:\n  gapless --config gapless.toml events reset --reason 'restored the snapshot of Monday' --yes"
     )]
     Reset(ResetEvents),

@@ -79,7 +79,7 @@ async fn one_switch_decides_for_all_programs() {
 
     let switched = stack.cli(&["events", "enable"]).await;
     assert_eq!(switched.code, 0, "{switched:?}");
-    // No pause: the processes have not been told.
+    // No pause: nothing has notified the processes.
     let during = stack.create(submitter, "during", &transfer).await;
     stack.wait_for(during, TxState::Confirmed).await;
     let events = all_events(&stack).await;
@@ -195,7 +195,7 @@ async fn another_worker_orders_the_events_after_a_kill() {
     stack.finish().await;
 }
 
-/// Old events are dropped, and a consumer that is behind is told so.
+/// Old events are dropped, and a consumer that is behind is reset.
 pub(super) async fn drop_all(stack: &Stack) {
     let mut connection = stack.db().acquire().await.unwrap();
     write_events(&mut connection, 0xaa, 2_500).await;

@@ -181,7 +181,7 @@ impl<'a> Session<'a> {
             let (is_live, wake_at) = (self.end.is_none(), self.wake_at());
             tokio::select! {
                 Some(finished) = self.tasks.join_next() => {
-                    // A panic of a send is a failed attempt of nobody: the outlet is loaded again.
+                    // After a panic nothing is known of the attempt: the outlet is loaded again.
                     match finished {
                         Ok(finished) => self.finished(finished),
                         Err(error) => {

@@ -74,7 +74,7 @@ fn confirm(args: &ResetEvents) -> Result<()> {
     }
     if !args.yes {
         bail!(
-            "a new epoch makes the cursor of every consumer invalid: each is told that events may be missing, and goes on \
+            "a new epoch makes the cursor of every consumer invalid: each is notified that events may be missing, and goes on \
              with the oldest event, which it may have seen. Use it only after a restore from a snapshot of the disk, and \
              repeat the command with --yes"
         );
@@ -91,7 +91,7 @@ async fn reset(store: &Store, args: &ResetEvents, json: bool) -> Result<()> {
     } else {
         output::line(format!("epoch  {epoch}, was {before}; by {}: {}", operator(), args.reason));
         output::say(
-            "Every consumer is reset: it is told that events may be missing, and goes on with the oldest event.",
+            "Every consumer is reset: it is notified that events may be missing, and goes on with the oldest event.",
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Cursors: retention, epochs, and what a consumer is told.
+//! Cursors: retention, epochs, and how a consumer is notified of a reset.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn a_cursor_behind_the_retention_is_reset() {
     stack.finish().await;
 }
 
-/// Scenario 81: a standby that lost its tail. Positions are assigned again, ids never, and consumers are told.
+/// Scenario 81: a standby that lost its tail. Positions are assigned again, ids never, and consumers are notified.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_lost_its_tail_resets_every_cursor_and_reuses_no_id() {
     let mut pair = HaPair::start(false).await;

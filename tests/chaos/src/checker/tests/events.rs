@@ -23,7 +23,7 @@ fn receive(event: &LoggedEvent) -> ReceivedEvent {
 }
 
 /// Two confirmed requests, all of whose events were received.
-fn told() -> Evidence {
+fn with_events() -> Evidence {
     let mut evidence = sound();
     let logged = vec![
         logged(1, "first", "tx.accepted", None),
@@ -41,7 +41,7 @@ fn told() -> Evidence {
 }
 
 fn broken_by(change: impl FnOnce(&mut EventEvidence)) -> Vec<Rule> {
-    let mut evidence = told();
+    let mut evidence = with_events();
     change(evidence.events.as_mut().unwrap());
     rules(&evidence)
 }
