@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// Shortest time between two moves: after one of few events, and of many. Each costs the same for one event as for
 /// hundreds.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
-const BUSY_PAUSE: Duration = Duration::from_millis(40);
+const BUSY_PAUSE: Duration = Duration::from_millis(80);
 const BUSY_MOVE: u64 = 10;
 /// How often the floor of the outbox is raised while many events are moved, or few. Each time is a new version of the row.
 const RAISE_FLOOR: Duration = Duration::from_secs(2);

@@ -112,8 +112,8 @@ pub struct SubmitterKey {
 impl SubmitterKey {
     /// The address as stored and logged: lower-case, so that checksummed and plain forms compare equal.
     pub fn address_text(&self) -> String {
-        // Used for every row and log line; faster than the type's `LowerHex`, which writes byte by byte.
-        format!("0x{}", hex::encode(self.address))
+        // Used for every event, row and log line; faster than the type's `LowerHex`, which writes byte by byte.
+        const_hex::encode_prefixed(self.address)
     }
 }
 

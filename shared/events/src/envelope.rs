@@ -1,74 +1,105 @@
 //! The text of an event for consumers: CloudEvents 1.0 in JSON, the same in every outlet.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use gapless_domain::{WebhookId, redact_nonces};
 use gapless_store::events::LoggedEvent;
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-#[derive(Serialize)]
-struct Envelope<'a> {
+#[derive(serde::Serialize)]
+struct Envelope<'a, D> {
     specversion: &'static str,
     id: Uuid,
     source: String,
     r#type: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<String>,
+    subject: Option<&'a str>,
     time: String,
     datacontenttype: &'static str,
     /// Absent if the event has no position in the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence: Option<String>,
-    data: Map<String, Value>,
+    data: D,
 }
 
-impl Default for Envelope<'_> {
-    fn default() -> Self {
+impl<'a, D> Envelope<'a, D> {
+    fn new(id: Uuid, source: String, r#type: &'a str, time: DateTime<Utc>, data: D) -> Envelope<'a, D> {
+        let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+        let (specversion, datacontenttype) = ("1.0", "application/json");
         Envelope {
-            specversion: "1.0",
-            id: Uuid::nil(),
-            source: String::new(),
-            r#type: "",
+            specversion,
+            id,
+            source,
+            r#type,
             subject: None,
-            time: String::new(),
-            datacontenttype: "application/json",
+            time,
+            datacontenttype,
             sequence: None,
-            data: Map::new(),
+            data,
         }
     }
+}
+
+/// The members that every event of the log has, and its own as they are stored: they are not parsed.
+struct Data<'a> {
+    event: &'a LoggedEvent,
+    tx_id: Option<&'a str>,
+    own: BTreeMap<String, &'a RawValue>,
+}
+
+impl Serialize for Data<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut members = serializer.serialize_map(None)?;
+        if let Some(submitter) = self.event.submitter {
+            members.serialize_entry("chainId", &submitter.chain_id.0)?;
+            members.serialize_entry("submitter", &submitter.address_text())?;
+        }
+        if let Some(tx_id) = self.tx_id {
+            members.serialize_entry("txId", tx_id)?;
+        }
+        if let Some(request_id) = &self.event.request_id {
+            members.serialize_entry("requestId", request_id)?;
+        }
+        for (name, value) in &self.own {
+            match name.as_str() {
+                // The envelope has it.
+                "type" => {}
+                // Reasons are also written for operators.
+                "reason" => match text_of(value) {
+                    Some(reason) => members.serialize_entry(name, &redact_nonces(&reason))?,
+                    None => members.serialize_entry(name, value)?,
+                },
+                _ => members.serialize_entry(name, value)?,
+            }
+        }
+        members.end()
+    }
+}
+
+/// `None`: it is not a string.
+fn text_of(value: &RawValue) -> Option<String> {
+    serde_json::from_str(value.get()).ok()
 }
 
 /// The event as one line of JSON.
 pub fn cloud_event(event: &LoggedEvent) -> String {
     let subject = event.tx_id.map(|tx_id| tx_id.to_string());
-    let mut data = Map::new();
-    if let Some(submitter) = event.submitter {
-        data.insert("chainId".into(), submitter.chain_id.0.into());
-        data.insert("submitter".into(), submitter.address_text().into());
-    }
-    if let Some(tx_id) = &subject {
-        data.insert("txId".into(), tx_id.clone().into());
-    }
-    if let Some(request_id) = &event.request_id {
-        data.insert("requestId".into(), request_id.clone().into());
-    }
-    data.extend(own_members(&event.data));
+    let own: BTreeMap<String, &RawValue> = serde_json::from_str(event.data.get()).unwrap_or_default();
     let source = match event.submitter {
         Some(key) => format!("/chains/{}/submitters/{}", key.chain_id, key.address_text()),
         // Only events of webhooks have no submitter. Their data has the id.
-        None => webhook_source(data.get("webhookId").and_then(Value::as_str).unwrap_or_default()),
+        None => webhook_source(&own.get("webhookId").and_then(|id| text_of(id)).unwrap_or_default()),
     };
+    let data = Data { event, tx_id: subject.as_deref(), own };
+    let envelope = Envelope::new(event.id, source, &event.kind, event.created_at, data);
     text(&Envelope {
-        id: event.id,
-        source,
-        r#type: &event.kind,
-        subject,
-        time: rfc3339(event.created_at),
+        subject: subject.as_deref(),
         sequence: Some(format!("{:019}", event.position)),
-        data,
-        ..Envelope::default()
+        ..envelope
     })
 }
 
@@ -85,31 +116,16 @@ pub fn notice(
     let mut data = Map::new();
     data.insert("webhookId".into(), webhook_id.into());
     data.extend(members);
-    text(&Envelope { id, source, r#type: kind, time: rfc3339(time), data, ..Envelope::default() })
+    text(&Envelope::new(id, source, kind, time, data))
 }
 
 fn webhook_source(webhook_id: &str) -> String {
     format!("/webhooks/{webhook_id}")
 }
 
-fn rfc3339(time: DateTime<Utc>) -> String {
-    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
-}
-
-fn text(envelope: &Envelope<'_>) -> String {
+fn text(envelope: &Envelope<'_, impl Serialize>) -> String {
     // Unwrap safety: plain data with string keys.
     serde_json::to_string(envelope).expect("an event serialises")
-}
-
-/// The stored members without `type`, which the envelope has.
-fn own_members(data: &RawValue) -> Map<String, Value> {
-    let mut members: Map<String, Value> = serde_json::from_str(data.get()).unwrap_or_default();
-    members.remove("type");
-    // Reasons are also written for operators.
-    if let Some(Value::String(reason)) = members.get_mut("reason") {
-        *reason = redact_nonces(reason);
-    }
-    members
 }
 
 #[cfg(test)]

@@ -243,10 +243,12 @@ async fn insert_events(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Result<(), Sto
     }
     let done = sqlx::query(
         "-- insert_events
-        INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
+        INSERT INTO outbox_event (id, chain_id, submitter, tx_id, kind, data)
         SELECT *
-        FROM unnest($1::BIGINT[], $2::BYTEA[], $3::UUID[], $4::TEXT[], $5::JSONB[])",
+        FROM unnest($1::UUID[], $2::BIGINT[], $3::BYTEA[], $4::UUID[], $5::TEXT[], $6::JSONB[])",
     )
+    // Not by the database, which asks the kernel for each.
+    .bind(events.iter().map(|_| Uuid::new_v4()).collect::<Vec<_>>())
     .bind(events.iter().map(|event| event.submitter.chain_id.as_i64()).collect::<Vec<_>>())
     .bind(events.iter().map(|event| row::address(event.submitter)).collect::<Vec<_>>())
     .bind(events.iter().map(|event| event.tx_id.map(|tx_id| tx_id.0)).collect::<Vec<_>>())

@@ -213,12 +213,14 @@ impl Store {
         let (among_chains, among_submitters) = among.unzip();
         let rows: Vec<PageRow> = sqlx::query_as(
             concat!("-- read_events
+            -- Once, not for each row: the id of the database is read from a file.
+            WITH h AS MATERIALIZED (
+                -- The end of the log is read with its rows: a plan that does not know a new partition does not see its end either.
+                SELECT epoch, first_position, database_id = gapless_database_id() AS same_database, ", newest_position!(), " AS position
+                FROM event_head)
             SELECT h.epoch, h.position AS head_position, h.first_position, h.same_database, least(h.position, $2) AS read_to,
                    e.position, e.id, e.chain_id, e.submitter, e.tx_id, e.request_id, e.kind, e.data, e.created_at
-            -- The end of the log is read with its rows: a plan that does not know a new partition does not see its end either.
-            FROM (
-                SELECT epoch, first_position, database_id = gapless_database_id() AS same_database, ", newest_position!(), " AS position
-                FROM event_head) h
+            FROM h
             LEFT JOIN LATERAL (
                 SELECT l.*
                 FROM event_log l

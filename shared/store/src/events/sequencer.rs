@@ -254,23 +254,16 @@ async fn sequence(connection: &mut PooledConnection, retention: Duration) -> Res
     }
     let moved: i64 = sqlx::query_scalar(
         "-- sequence_events: move
-        WITH picked AS (
-            SELECT event_id
-            FROM outbox_event
-            WHERE event_id > $2
-            ORDER BY event_id
-            LIMIT $3
-        ), moved AS (
-            DELETE FROM outbox_event o
-            USING picked p
-            WHERE o.event_id = p.event_id
-            RETURNING o.*
+        WITH moved AS (
+            -- Found by place and by key, never by a join: for some hundred rows the planner would read all of a table.
+            DELETE FROM outbox_event
+            WHERE ctid = ANY (ARRAY(SELECT ctid FROM outbox_event WHERE event_id > $2 ORDER BY event_id LIMIT $3))
+            RETURNING *
         ), logged AS (
             INSERT INTO event_log (position, id, chain_id, submitter, tx_id, request_id, kind, data, created_at)
             SELECT $1 + row_number() OVER (ORDER BY m.event_id), coalesce(m.id, gen_random_uuid()), m.chain_id, m.submitter,
-                   m.tx_id, t.request_id, m.kind, m.data, m.created_at
+                   m.tx_id, (SELECT t.request_id FROM managed_tx t WHERE t.tx_id = m.tx_id), m.kind, m.data, m.created_at
             FROM moved m
-            LEFT JOIN managed_tx t ON t.tx_id = m.tx_id
             RETURNING 1
         )
         SELECT count(*) FROM logged",
