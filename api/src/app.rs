@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless_config::{ChainConfig, Config};
+use gapless_config::{ChainConfig, Config, JsonRpc};
 use gapless_domain::hex_text::parse_address_any_case;
 use gapless_domain::{ChainId, Finality, Payload, Policy, SubmitterKey};
 use gapless_store::Store;
@@ -33,6 +33,9 @@ pub(crate) struct App {
     /// Changes when a worker has finished something; false while LISTEN is down.
     pub(crate) completions: watch::Receiver<bool>,
     pub(crate) long_polls: LongPolls,
+    /// Requests that wait for the first hash of a transaction.
+    pub(crate) starts: LongPolls,
+    pub(crate) json_rpc: JsonRpc,
     pub(crate) events: EventStreams,
     pub(crate) chains: Chains,
     pub(crate) policies: Policies,

@@ -9,6 +9,7 @@ mod events;
 #[cfg(feature = "fuzz")]
 pub mod fuzz_entry;
 mod intake;
+mod json_rpc;
 mod long_poll;
 mod middleware;
 mod nodes;

@@ -21,10 +21,19 @@ const POLL_NOT_LISTENING: Duration = Duration::from_millis(75);
 /// Shortest time between two queries, however many notifications arrive.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
+/// What the requests wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    Final,
+    /// The first hash, or a final state.
+    Hash,
+}
+
 type Waiters = HashMap<TxId, Vec<oneshot::Sender<()>>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LongPolls {
+    awaited: Awaited,
     waiters: Arc<Mutex<Waiters>>,
     added: Arc<Notify>,
 }
@@ -34,7 +43,7 @@ pub(crate) struct LongPolls {
 pub(crate) struct Waiting(oneshot::Receiver<()>);
 
 impl Waiting {
-    /// Returns when the transaction is final or deleted, or after `limit`. The caller then reads the row.
+    /// Returns when the transaction is in the awaited state or deleted, or after `limit`. The caller then reads the row.
     pub(crate) async fn wait(self, limit: Duration) {
         metrics::gauge!(LONG_POLLS).increment(1.0);
         let _counted = Counted;
@@ -52,8 +61,8 @@ impl Drop for Counted {
 }
 
 impl LongPolls {
-    pub(crate) fn start(store: Store, completions: watch::Receiver<bool>) -> LongPolls {
-        let long_polls = LongPolls { waiters: Arc::default(), added: Arc::default() };
+    pub(crate) fn start(store: Store, completions: watch::Receiver<bool>, awaited: Awaited) -> LongPolls {
+        let long_polls = LongPolls { awaited, waiters: Arc::default(), added: Arc::default() };
         tokio::spawn(long_polls.clone().run(store, completions));
         long_polls
     }
@@ -98,7 +107,11 @@ impl LongPolls {
     }
 
     async fn check(&self, store: &Store, tx_ids: &[TxId]) {
-        match store.settled(tx_ids).await {
+        let found = match self.awaited {
+            Awaited::Final => store.settled(tx_ids).await,
+            Awaited::Hash => store.started(tx_ids).await,
+        };
+        match found {
             Ok(settled) => {
                 let mut waiters = self.lock();
                 for sender in settled.iter().filter_map(|tx_id| waiters.remove(tx_id)).flatten() {

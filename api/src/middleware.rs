@@ -16,6 +16,7 @@ use tracing::field::Empty;
 
 use crate::document::Methods;
 use crate::error::{ApiError, PROBLEM_JSON};
+use crate::json_rpc::{self, PathKey};
 
 /// Longest framework error text, in characters, that is copied into `detail`.
 const MAX_FRAMEWORK_TEXT: usize = 2_000;
@@ -24,11 +25,13 @@ const MAX_FRAMEWORK_TEXT: usize = 2_000;
 #[derive(Clone, Debug)]
 pub(crate) struct RequestMiddleware {
     methods: Arc<Methods>,
+    /// `api.json_rpc.key_in_path`
+    key_in_path: bool,
 }
 
 impl RequestMiddleware {
-    pub(crate) fn new() -> RequestMiddleware {
-        RequestMiddleware { methods: Arc::new(Methods::new()) }
+    pub(crate) fn new(key_in_path: bool) -> RequestMiddleware {
+        RequestMiddleware { methods: Arc::new(Methods::new()), key_in_path }
     }
 }
 
@@ -36,13 +39,14 @@ impl<E: Endpoint> Middleware<E> for RequestMiddleware {
     type Output = RequestEndpoint<E>;
 
     fn transform(&self, inner: E) -> Self::Output {
-        RequestEndpoint { inner, methods: self.methods.clone() }
+        RequestEndpoint { inner, methods: self.methods.clone(), key_in_path: self.key_in_path }
     }
 }
 
 pub(crate) struct RequestEndpoint<E> {
     inner: E,
     methods: Arc<Methods>,
+    key_in_path: bool,
 }
 
 impl<E: Endpoint> Endpoint for RequestEndpoint<E> {
@@ -50,6 +54,8 @@ impl<E: Endpoint> Endpoint for RequestEndpoint<E> {
 
     async fn call(&self, mut request: Request) -> poem::Result<Response> {
         let started = Instant::now();
+        // Before anything sees the path.
+        PathKey::take(&mut request);
         // As named by OpenTelemetry's conventions.
         let span = tracing::info_span!(
             "request",
@@ -89,6 +95,10 @@ impl<E: Endpoint> RequestEndpoint<E> {
             }
         };
         let mut response = as_problem(response).await;
+        if json_rpc::is_rpc(&path) && response.content_type() == Some(PROBLEM_JSON) {
+            response = json_rpc::as_rpc_response(response, self.key_in_path).await;
+        }
+        json_rpc::allow_post(&path, &mut response);
         if response.status() == StatusCode::METHOD_NOT_ALLOWED
             && let Some(allow) = self.methods.allow_header(&path)
         {
@@ -145,7 +155,7 @@ mod tests {
                 timeout: Duration::from_secs(60),
                 refuse: |error| ApiError::from(error).into(),
             })
-            .with(RequestMiddleware::new());
+            .with(RequestMiddleware::new(true));
         let request = Request::builder().method(method).uri(path.parse().unwrap()).body(vec![b'x'; body]);
         let response = app.get_response(request).await;
         let status = response.status();

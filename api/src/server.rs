@@ -14,7 +14,7 @@ use gapless_telemetry::{Program, install_metrics};
 use poem::endpoint::make_sync;
 use poem::http::Method;
 use poem::web::{Html, Redirect};
-use poem::{Endpoint, EndpointExt, IntoEndpoint, IntoResponse, Request, Response, Route, get};
+use poem::{Endpoint, EndpointExt, IntoEndpoint, IntoResponse, Request, Response, Route, get, post};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,8 @@ use crate::document;
 use crate::error::ApiError;
 use crate::events::EventStreams;
 use crate::intake::{self, Intake, QueueLimits};
-use crate::long_poll::LongPolls;
+use crate::json_rpc;
+use crate::long_poll::{Awaited, LongPolls};
 use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
 use crate::query::QueryMiddleware;
@@ -175,7 +176,8 @@ fn app(
     let completions = listen(notify_store);
     let intake =
         Intake::start(intake_store, &notifier, &publisher(config.events.mode), QueueLimits::new(config));
-    let long_polls = LongPolls::start(store.clone(), completions.clone());
+    let long_polls = LongPolls::start(store.clone(), completions.clone(), Awaited::Final);
+    let starts = LongPolls::start(store.clone(), completions.clone(), Awaited::Hash);
     tokio::spawn({
         let (metrics, shutdown) = (metrics.clone(), shutdown.clone());
         async move {
@@ -189,6 +191,8 @@ fn app(
         notifier,
         completions,
         long_polls,
+        starts,
+        json_rpc: config.api.json_rpc.clone(),
         events: EventStreams::new(
             EventFeed::start(store.clone(), shutdown.clone()),
             config.api.max_event_streams,
@@ -226,7 +230,11 @@ async fn root_leads_to_docs(routes: Arc<impl Endpoint>, request: Request) -> poe
 
 fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use<> {
     let (page, spec) = (document::page(), document::spec_yaml());
-    Route::new()
+    let route = match api.json_rpc.enabled {
+        true => Route::new().at("/rpc/:chain_id", post(json_rpc::endpoint)),
+        false => Route::new(),
+    };
+    route
         .at("/docs", get(make_sync(move |_| Html(page.clone()))))
         .at("/openapi.yaml", get(make_sync(move |_| spec.clone().with_content_type("application/x-yaml"))))
         .nest("/", routes::service().into_endpoint().around(root_leads_to_docs))
@@ -239,5 +247,5 @@ fn endpoint(app: SharedApp, api: &Api) -> impl Endpoint<Output = Response> + use
         })
         .with(QueryMiddleware::new())
         .with(AuthMiddleware { app })
-        .with(RequestMiddleware::new())
+        .with(RequestMiddleware::new(api.json_rpc.key_in_path))
 }

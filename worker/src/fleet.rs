@@ -146,8 +146,8 @@ impl Fleet {
         }
     }
 
-    /// Returns the time until the next lease or heartbeat of another worker expires: a dead worker sends no
-    /// notification.
+    /// Returns the time until the next lease or heartbeat of another worker expires, or a queued intent can no longer
+    /// start: nobody sends a notification then.
     async fn poll(
         self: &Arc<Self>,
         orphans: &mut HashMap<SubmitterKey, Instant>,
@@ -196,7 +196,8 @@ impl Fleet {
         }
         let others = peers.iter().filter(|peer| peer.worker_id != self.context.worker_id);
         let lapse = others.map(|peer| peer.lapses_in).min();
-        Ok(self.next_free(&ours).into_iter().chain(lapse).min())
+        let late = work.iter().find_map(|work| work.next_start_by);
+        Ok(self.next_free(&ours).into_iter().chain(lapse).chain(late).min())
     }
 
     /// Time until the first lease of another worker expires. Live workers renew theirs long before.

@@ -1,4 +1,5 @@
-//! Authenticates every request below `/api/` before its body is read, and checks where requests without a key come from.
+//! Authenticates every request below `/api/` and `/rpc/` before its body is read, and checks where requests without a key
+//! come from.
 
 use std::net::IpAddr;
 
@@ -9,9 +10,15 @@ use poem::{Endpoint, Middleware, Request};
 
 use super::local_request::check_local;
 use crate::app::SharedApp;
+use crate::error::ApiError;
+use crate::json_rpc::{self, PathKey};
 
 /// Routes outside this prefix need no authentication: they expose no transactions and take no `Caller`.
 const PROTECTED_PREFIX: &str = "/api/";
+
+fn is_protected(path: &str) -> bool {
+    path.starts_with(PROTECTED_PREFIX) || json_rpc::is_rpc(path)
+}
 
 pub(crate) struct AuthMiddleware {
     pub(crate) app: SharedApp,
@@ -38,10 +45,15 @@ impl<E: Endpoint> Endpoint for AuthEndpoint<E> {
         if authenticator.is_open() {
             check_local(&request)?;
         }
-        if request.uri().path().starts_with(PROTECTED_PREFIX) {
+        if is_protected(request.uri().path()) {
             let presented = request.headers().typed_get::<Authorization<Bearer>>();
             let from: Option<IpAddr> = request.remote_addr().as_socket_addr().map(|from| from.ip());
+            let in_path = request.data::<PathKey>();
+            if in_path.is_some() && !self.app.json_rpc.key_in_path {
+                return Err(ApiError::Unauthorized.into());
+            }
             let token = presented.as_ref().map(|header| header.token());
+            let token = token.or(in_path.map(PathKey::expose));
             let authenticated = authenticator.authenticate(token, from).await?;
             if authenticated.credential.is_none() {
                 check_local(&request)?;

@@ -52,6 +52,20 @@ pub(crate) struct Caller<R> {
     right: PhantomData<fn() -> R>,
 }
 
+impl<R: Right> Caller<R> {
+    /// The caller of an authenticated request.
+    pub(crate) fn of(request: &Request) -> Result<Caller<R>, ApiError> {
+        // Set by the server before any route runs.
+        let app = request.data::<SharedApp>().ok_or(ApiError::Internal)?;
+        let authenticated = request.data::<Authenticated>().cloned().ok_or(ApiError::Internal)?;
+        if !authenticated.rights.scopes.contains(&R::SCOPE) {
+            return Err(app.authenticator.missing_scope_error(&authenticated, R::SCOPE));
+        }
+        let from = request.remote_addr().as_socket_addr().copied();
+        Ok(Caller { authenticated, from, right: PhantomData })
+    }
+}
+
 impl<R> Caller<R> {
     /// For the audit log: credential and client address.
     pub(crate) fn actor(&self) -> String {
@@ -154,14 +168,7 @@ impl<'a, R: Right> ApiExtractor<'a> for Caller<R> {
         _body: &mut RequestBody,
         _options: ExtractParamOptions<()>,
     ) -> poem::Result<Self> {
-        // Set by the server before any route runs.
-        let app = request.data::<SharedApp>().ok_or(ApiError::Internal)?;
-        let authenticated = request.data::<Authenticated>().cloned().ok_or(ApiError::Internal)?;
-        if !authenticated.rights.scopes.contains(&R::SCOPE) {
-            return Err(app.authenticator.missing_scope_error(&authenticated, R::SCOPE).into());
-        }
-        let from = request.remote_addr().as_socket_addr().copied();
-        Ok(Caller { authenticated, from, right: PhantomData })
+        Ok(Caller::of(request)?)
     }
 }
 

@@ -60,13 +60,13 @@ pub(super) async fn create(
 
 /// An accepted request and whether it is new.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AcceptedTx {
-    pub(super) tx_id: TxId,
-    pub(super) new: bool,
+pub(crate) struct AcceptedTx {
+    pub(crate) tx_id: TxId,
+    pub(crate) new: bool,
 }
 
 /// The checks that need no database. Shared with the batch route.
-pub(super) fn validate(
+pub(crate) fn validate(
     app: &App,
     caller: &Caller<Write>,
     request: CreateTx,
@@ -91,7 +91,7 @@ pub(super) fn validate(
 
 /// Refuses what the submitter's policy forbids, which would otherwise become FAILED later. A request that was accepted
 /// before passes, so that a retry gets the same answer after a policy change. Shared with the batch route.
-pub(super) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), ApiError> {
+pub(crate) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), ApiError> {
     let Err(error) = app.policies.check(intent.submitter, &intent.payload) else { return Ok(()) };
     if app.store.get_tx_by_request(intent.submitter, &intent.request_id).await?.is_some() {
         return Ok(());
@@ -101,7 +101,7 @@ pub(super) async fn check_policy(app: &App, intent: &NewIntent) -> Result<(), Ap
     Err(error)
 }
 
-pub(super) fn accept(
+pub(crate) fn accept(
     submitter: gapless_domain::SubmitterKey,
     outcome: Result<IntakeOutcome, ApiError>,
 ) -> Result<AcceptedTx, ApiError> {
@@ -119,7 +119,7 @@ pub(super) fn accept(
     }
 }
 
-pub(super) fn count(result: &Result<AcceptedTx, ApiError>) {
+pub(crate) fn count(result: &Result<AcceptedTx, ApiError>) {
     let result = match result {
         Ok(AcceptedTx { new: true, .. }) => "created",
         Ok(AcceptedTx { new: false, .. }) => "existing",

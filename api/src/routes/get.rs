@@ -63,7 +63,7 @@ fn parse_after(text: Option<&str>) -> Result<Option<H256>, ApiError> {
 }
 
 /// The transaction with its confirming blocks and what it waits for.
-pub(super) async fn tx_with_confirmations(
+pub(crate) async fn tx_with_confirmations(
     app: &App,
     view: gapless_store::TxView,
     after: Option<H256>,

@@ -19,7 +19,9 @@ mod tx;
 mod tx_actions;
 mod webhooks;
 
+pub(crate) use create::{accept, check_policy, count, validate};
 pub(crate) use events::{EVENT_STREAM, PAGE_SCHEMA};
+pub(crate) use get::tx_with_confirmations;
 pub(crate) use list::MAX_PAGE;
 use poem_openapi::{OpenApiService, Tags};
 pub(crate) use submitter_actions::MAX_BLOCK;

@@ -25,15 +25,14 @@ pub(crate) use history::TxHistory;
 pub(crate) use operator::{ActionResult, ActionStatus, AdoptReason, OperatorReason};
 pub(crate) use outlet::{Outlet, OutletList};
 pub(crate) use problem::Problem;
-#[cfg(feature = "fuzz")]
-pub(crate) use request::TxPayload;
-pub(crate) use request::{BatchRequest, CreateTx, TIME_FORMAT};
+pub(crate) use request::{AccessListEntry, BatchRequest, CreateTx, TIME_FORMAT, TxPayload, TxType};
 pub(crate) use simulation::{Outcome, Simulation};
 pub(crate) use submitter::{Submitter, SubmitterPage};
 pub(crate) use tx::{
     Accepted, BatchResponse, BatchResult, EXAMPLE_ID, EXAMPLE_SUBMITTER, Tx, TxPage, TxState,
 };
 pub(crate) use tx_actions::{Resolution, ResolveAction, TxActionReason, TxActionResult};
+pub(crate) use tx_error::TxError;
 pub(crate) use webhook::{
     ChangeWebhook, CreateWebhook, NewSecret, SecretText, Webhook, WebhookFilter, WebhookPage,
     WebhookWithSecret,

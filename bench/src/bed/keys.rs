@@ -59,6 +59,14 @@ impl Key {
         )
     }
 
+    /// The same as a call of JSON-RPC.
+    pub(crate) fn rpc_call(&self, id: usize) -> String {
+        let address = self.text();
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"eth_sendTransaction","params":[{{"from":"{address}","to":"{address}","value":"0x1","gas":"{GAS:#x}"}}]}}"#
+        )
+    }
+
     /// The same as a signed transaction with this nonce.
     pub(crate) fn sign(&self, nonce: u64) -> (H256, Bytes) {
         let request = Eip1559TransactionRequest::new()

@@ -1,7 +1,8 @@
-//! Ingest: rate of `POST /api/v1/tx`, compared with single-row INSERTs and an empty handler.
+//! Ingest: rate of `POST /api/v1/tx`, compared with single-row INSERTs and an empty handler; and of `eth_sendTransaction`.
 
 mod empty;
 mod inserts;
+mod json_rpc;
 
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ pub(crate) async fn run(bed: &Bed, args: &Args, report: &mut Report) -> Result<(
         theirs.finish().await?;
     }
     report.table(NAME, table);
-    Ok(())
+    json_rpc::run(bed, args.quick, report).await
 }
 
 fn evaluate(report: &mut Report, submitters: usize, gapless: &mut Taken, bare: &mut Taken, empty: &Taken) {

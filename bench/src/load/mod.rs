@@ -39,8 +39,23 @@ impl Loaded {
     }
 }
 
-/// `at_once` clients post `body(n)` with a running number and wait for each response, which must be 202.
+/// Creates: each response must be 202.
 pub(crate) async fn post<B>(port: u16, at_once: usize, until: Until, body: B) -> Result<Loaded>
+where
+    B: Fn(usize) -> String + Send + Sync + 'static,
+{
+    post_to(port, "/api/v1/tx".to_owned(), at_once, until, body, |status, _| status == 202).await
+}
+
+/// `at_once` clients post `body(n)` with a running number and wait for each response, which must be accepted.
+pub(crate) async fn post_to<B>(
+    port: u16,
+    path: String,
+    at_once: usize,
+    until: Until,
+    body: B,
+    is_accepted: fn(u16, &[u8]) -> bool,
+) -> Result<Loaded>
 where
     B: Fn(usize) -> String + Send + Sync + 'static,
 {
@@ -52,7 +67,7 @@ where
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for mut connection in connections {
-        let (body, next) = (body.clone(), next.clone());
+        let (path, body, next) = (path.clone(), body.clone(), next.clone());
         clients.spawn(async move {
             let mut latencies = Latencies::default();
             loop {
@@ -66,9 +81,9 @@ where
                 }
                 let text = body(number);
                 let asked = Instant::now();
-                let (status, answer) = connection.post("/api/v1/tx", &text).await?;
+                let (status, answer) = connection.post(&path, &text).await?;
                 latencies.add(asked.elapsed());
-                if status != 202 {
+                if !is_accepted(status, &answer) {
                     bail!("{status}: {}", String::from_utf8_lossy(&answer));
                 }
             }

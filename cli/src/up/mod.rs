@@ -278,6 +278,7 @@ fn announce(home: &Home, stack: &Stack, submitters: &[String], first: &Value, js
     if json {
         return output::json(&json!({
             "api": api,
+            "jsonRpc": format!("{api}/rpc/{}", settings::CHAIN_ID),
             "rpc": stack.rpc_url(),
             "database": stack.database_shown(),
             "config": home.config(),
@@ -286,9 +287,10 @@ fn announce(home: &Home, stack: &Stack, submitters: &[String], first: &Value, js
         }));
     }
     output::line(format!("\n  API       {api}/api/v1"));
+    output::line(format!("  JSON-RPC  {api}/rpc/{}  for Ethereum libraries", settings::CHAIN_ID));
     output::line(format!("  Docs      {api}/docs"));
     output::line(format!("  Metrics   {api}/metrics  {}/metrics", stack.worker_url()));
-    output::line(format!("  RPC       {}", stack.rpc_url()));
+    output::line(format!("  Node      {}", stack.rpc_url()));
     output::line(format!("  Database  {}", stack.database_shown()));
     output::line(format!("  Logs      {}", home.logs().display()));
     let option = if home.is_default() { String::new() } else { format!("--api {api} ") };

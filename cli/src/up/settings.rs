@@ -37,7 +37,11 @@ pub(super) fn write(home: &Home, places: &Places) -> Result<()> {
 
 fn settings(home: &Home, places: &Places) -> Value {
     let mut settings = json!({
-        "api": { "bind": format!("127.0.0.1:{}", places.api), "admin_on_loopback": true },
+        "api": {
+            "bind": format!("127.0.0.1:{}", places.api),
+            "admin_on_loopback": true,
+            "json_rpc": { "enabled": true },
+        },
         "worker": { "metrics_bind": format!("127.0.0.1:{}", places.worker) },
         "signer": { "keystore": home.keys(), "password_file": home.password_file() },
         "events": {
@@ -97,6 +101,7 @@ mod tests {
         write(&home, &places).unwrap();
         let config = Config::load(Some(&home.config())).unwrap();
         assert_eq!(config.api.bind.port(), 3);
+        assert!(config.api.json_rpc.enabled);
         assert_eq!(config.chains["local"].urls[0].expose(), "http://127.0.0.1:2");
         assert_eq!(
             config.chains["local"].confirmations.required,

@@ -49,6 +49,55 @@ pub struct Api {
     /// Write timeout: how long a client may read nothing of its response.
     #[serde(with = "humantime_serde")]
     pub send_timeout: Duration,
+    pub json_rpc: JsonRpc,
+}
+
+/// The Ethereum JSON-RPC endpoint.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct JsonRpc {
+    pub enabled: bool,
+    /// How long `eth_sendTransaction` waits for the hash. No nonce is assigned after this time.
+    #[serde(with = "humantime_serde")]
+    pub wait: Duration,
+    /// Accept a key as the last segment of the URL.
+    pub key_in_path: bool,
+    /// Maximum calls in one request.
+    pub max_batch: usize,
+    pub nonce: NonceInCall,
+    pub fees: FeesInCall,
+}
+
+/// What a nonce in `eth_sendTransaction` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NonceInCall {
+    /// The transaction fails, without a nonce, if it would get another one.
+    Check,
+    Ignore,
+}
+
+/// What prices in `eth_sendTransaction` mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeesInCall {
+    /// Libraries fill them in, and they would be an upper limit for replacements.
+    Ignore,
+    Use,
+}
+
+impl Default for JsonRpc {
+    fn default() -> Self {
+        JsonRpc {
+            enabled: false,
+            // Libraries give up after 10 s, and some then send again.
+            wait: Duration::from_secs(8),
+            key_in_path: true,
+            max_batch: 100,
+            nonce: NonceInCall::Check,
+            fees: FeesInCall::Ignore,
+        }
+    }
 }
 
 /// PEM files. Both are reloaded when they change.
@@ -87,6 +136,7 @@ impl Default for Api {
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
             send_timeout: Duration::from_secs(30),
+            json_rpc: JsonRpc::default(),
         }
     }
 }
@@ -98,10 +148,14 @@ impl Api {
             ("api.header_timeout", self.header_timeout),
             ("api.body_timeout", self.body_timeout),
             ("api.send_timeout", self.send_timeout),
+            ("api.json_rpc.wait", self.json_rpc.wait),
         ] {
             if time.is_zero() {
                 return Err((key, "must be greater than 0"));
             }
+        }
+        if self.json_rpc.max_batch == 0 {
+            return Err(("api.json_rpc.max_batch", "must be at least 1"));
         }
         if self.max_connections == 0 {
             return Err(("api.max_connections", "must be at least 1"));

@@ -27,7 +27,7 @@ mod traces;
 mod webhook;
 
 pub use adapters::Adapters;
-pub use api::{Api, ApiTls};
+pub use api::{Api, ApiTls, FeesInCall, JsonRpc, NonceInCall};
 pub use chain::{ChainConfig, ReleaseAt};
 pub use cloud_keys::{AwsCredentials, AwsKms, CloudKey, GcpKms};
 pub use fees::{FeePolicyKind, Fees, FixedFees, GasStation, Multipliers, Percentiles, PricePaths, PriceUnit};

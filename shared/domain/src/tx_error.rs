@@ -27,6 +27,7 @@ pub enum ErrorCode {
     Unmineable,
     HandlerFailed,
     DeadlinePassed,
+    NonceMismatch,
     Cancelled,
     InsufficientFunds,
     Underpriced,
@@ -44,7 +45,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 27] = [
+    pub const ALL: [ErrorCode; 28] = [
         ErrorCode::WouldRevert,
         ErrorCode::Reverted,
         ErrorCode::OutOfGas,
@@ -58,6 +59,7 @@ impl ErrorCode {
         ErrorCode::Unmineable,
         ErrorCode::HandlerFailed,
         ErrorCode::DeadlinePassed,
+        ErrorCode::NonceMismatch,
         ErrorCode::Cancelled,
         ErrorCode::InsufficientFunds,
         ErrorCode::Underpriced,
@@ -89,6 +91,7 @@ impl ErrorCode {
             ErrorCode::Unmineable => "unmineable",
             ErrorCode::HandlerFailed => "handler_failed",
             ErrorCode::DeadlinePassed => "deadline_passed",
+            ErrorCode::NonceMismatch => "nonce_mismatch",
             ErrorCode::Cancelled => "cancelled",
             ErrorCode::InsufficientFunds => "insufficient_funds",
             ErrorCode::Underpriced => "underpriced",

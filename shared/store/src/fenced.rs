@@ -128,6 +128,7 @@ pub struct FencedWrite {
     pub(super) reservations: Vec<ReservationWrite>,
     pub(super) policy: Vec<PolicyNote>,
     pub(super) events: Vec<Event>,
+    awaited: usize,
 }
 
 /// Result of a write.
@@ -156,6 +157,7 @@ impl FencedWrite {
             reservations: Vec::new(),
             policy: Vec::new(),
             events: Vec::new(),
+            awaited: 0,
         }
     }
 
@@ -265,9 +267,15 @@ impl FencedWrite {
         self.events.push(event);
     }
 
-    /// Number of intents and requests that this write finishes; clients may be waiting for them.
+    /// Clients wait for the hashes of this many new attempts.
+    pub fn awaited(&mut self, attempts: usize) {
+        self.awaited = attempts;
+    }
+
+    /// Number of intents and requests that this write finishes, and of hashes: clients may be waiting for them.
     pub fn endings(&self) -> usize {
-        self.moves.iter().filter(|change| change.to.is_terminal()).count() + self.done_actions.len()
+        let ended = self.moves.iter().filter(|change| change.to.is_terminal()).count();
+        ended + self.done_actions.len() + self.awaited
     }
 
     /// Number of events.

@@ -21,7 +21,8 @@ pub struct Work {
     pub queued: bool,
     /// Intents with a nonce are open.
     pub open: bool,
-    /// A request of an operator or a client is pending, or a reserving client has answered.
+    /// A request of an operator or a client is pending, a reserving client has answered, or a queued intent can no longer
+    /// start.
     pub action: bool,
     pub paused: bool,
     /// Its lease was released because its queue was blocked (`release_blocked`), nothing has changed since, and
@@ -31,6 +32,8 @@ pub struct Work {
     pub was_blocked: bool,
     /// Others also use the key.
     pub shared: bool,
+    /// Time until the next queued intent of any submitter can no longer start.
+    pub next_start_by: Option<Duration>,
 }
 
 /// A worker process according to its last heartbeat.
@@ -60,7 +63,8 @@ impl Store {
     /// Submitters with open or eligible intents, or with a pending request. A loose index scan: the cost grows with
     /// the number of busy submitters, not with queue lengths or finished intents.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row = (i64, StoredAddress, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool);
+        type Row =
+            (i64, StoredAddress, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool, Option<f64>);
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -91,6 +95,9 @@ impl Store {
                     UNION ALL
                     SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM nonce_reservation
                     WHERE state = 'RESERVED' AND answered_at IS NOT NULL AND noted_at IS NULL
+                    UNION ALL
+                    SELECT chain_id, submitter, TRUE, FALSE, TRUE FROM managed_tx
+                    WHERE queued AND start_by <= clock_timestamp() AND history IS NULL
                 ) b
                 GROUP BY b.chain_id, b.submitter
             )
@@ -113,7 +120,9 @@ impl Store {
                             WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
                             ORDER BY t.seq DESC LIMIT 1) <= l.blocked_seq, FALSE)
                         ELSE FALSE END AS asleep,
-                   l.wake_pause_seconds > 0 AS was_blocked
+                   l.wake_pause_seconds > 0 AS was_blocked,
+                   (SELECT extract(epoch FROM min(start_by) - clock_timestamp())::FLOAT8
+                    FROM managed_tx WHERE queued AND start_by > clock_timestamp()) AS next_start_by
             FROM busy b
             JOIN submitter_lease l ON l.chain_id = b.chain_id AND l.submitter = b.submitter
             JOIN submitter s ON s.chain_id = b.chain_id AND s.submitter = b.submitter",
@@ -136,6 +145,7 @@ impl Store {
                     shared,
                     asleep,
                     was_blocked,
+                    next_start_by,
                 )| {
                     let key = row::key("submitter", chain_id, submitter)?;
                     let free_in = free_in.filter(|_| !claimable).map(|left| seconds(Some(left)));
@@ -150,6 +160,7 @@ impl Store {
                         asleep,
                         was_blocked,
                         shared,
+                        next_start_by: next_start_by.map(|left| seconds(Some(left))),
                     })
                 },
             )

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ethers_core::types::H256;
@@ -15,7 +16,7 @@ use uuid::Uuid;
 use super::error::{StoreError, ensure_rows};
 use super::pool::Store;
 use super::row::{self, Cell};
-use gapless_domain::{EventKind, Payload, SubmitterKey, TxId};
+use gapless_domain::{EventKind, Nonce, Payload, SubmitterKey, TxId};
 
 /// If a submitter is released or a row is pruned between the insert and the look-up, the request is inserted again.
 /// More than three rounds indicate a defect and not a race.
@@ -28,15 +29,17 @@ const MAX_DEADLOCKS: usize = 5;
 macro_rules! insert_rows {
     () => {
         "INSERT INTO managed_tx
-            (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context)
+            (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context, start_by,
+             expected_nonce)
         SELECT u.tx_id, u.chain_id, u.submitter, u.request_id, u.payload, u.payload_hash, u.not_before, u.deadline,
-               u.trace_context
+               u.trace_context, clock_timestamp() + make_interval(secs => u.start_within), u.expected_nonce
         FROM unnest($1::UUID[], $2::BIGINT[], $3::BYTEA[], $4::TEXT[], $5::JSONB[], $6::BYTEA[], $7::TIMESTAMPTZ[],
-                    $8::TIMESTAMPTZ[], $9::TEXT[]) WITH ORDINALITY
-            AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context, ord)
+                    $8::TIMESTAMPTZ[], $9::TEXT[], $10::FLOAT8[], $11::BIGINT[]) WITH ORDINALITY
+            AS u (tx_id, chain_id, submitter, request_id, payload, payload_hash, not_before, deadline, trace_context,
+                  start_within, expected_nonce, ord)
         JOIN submitter s ON s.chain_id = u.chain_id AND s.submitter = u.submitter
         LEFT JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
-        WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level AND coalesce((SELECT enabled FROM event_recording), FALSE) = $10
+        WHERE c.in_flight_state IS DISTINCT FROM 'PROTECT' AND NOT s.low_level AND coalesce((SELECT enabled FROM event_recording), FALSE) = $12
         -- seq is assigned in this order: the queue has the order of the requests
         ORDER BY u.ord
         ON CONFLICT (chain_id, submitter, request_id) DO NOTHING"
@@ -52,7 +55,7 @@ const INSERT_WITH_EVENTS: &str = concat!(
     " RETURNING tx_id, chain_id, submitter, seq),
     told AS (
         INSERT INTO outbox_event (chain_id, submitter, tx_id, kind, data)
-        SELECT chain_id, submitter, tx_id, $11, $12
+        SELECT chain_id, submitter, tx_id, $13, $14
         FROM accepted
         ORDER BY seq)
     SELECT tx_id
@@ -69,6 +72,11 @@ pub struct NewIntent {
     pub payload: Payload,
     pub payload_hash: H256,
     pub trace_context: Option<String>,
+    /// No nonce is assigned later than this after the insert, by the database's clock. Not part of the request: the same
+    /// request may have another limit.
+    pub start_within: Option<Duration>,
+    /// It fails rather than get another nonce. Not part of the request either.
+    pub expected_nonce: Option<Nonce>,
     /// The payload as it is stored.
     payload_text: Box<RawValue>,
 }
@@ -88,6 +96,8 @@ impl NewIntent {
             payload,
             payload_hash,
             trace_context,
+            start_within: None,
+            expected_nonce: None,
             payload_text,
         }
     }
@@ -211,6 +221,8 @@ impl Store {
                 .bind(rows().map(|row| row.payload.not_before).collect::<Vec<Option<DateTime<Utc>>>>())
                 .bind(rows().map(|row| row.payload.deadline).collect::<Vec<Option<DateTime<Utc>>>>())
                 .bind(rows().map(|row| row.trace_context.as_deref()).collect::<Vec<Option<&str>>>())
+                .bind(rows().map(|row| row.start_within.map(|time| time.as_secs_f64())).collect::<Vec<_>>())
+                .bind(rows().map(|row| row.expected_nonce.map(Nonce::as_i64)).collect::<Vec<_>>())
                 .bind(recording);
             let query = if recording { query.bind(accepted.name()).bind(Json(&accepted)) } else { query };
             let inserted: Result<Vec<Uuid>, sqlx::Error> = query.fetch_all(&self.pool).await;

@@ -121,6 +121,10 @@ pub(super) async fn write_lanes(tx: &mut Tx<'_>, live: &[&FencedWrite]) -> Resul
                     replaced_by, ending, ending_reason, error, ending_code, confirmations,
                     mined_send_class, mined_send_ago, confirmation_hashes)
             WHERE t.tx_id = u.tx_id AND t.submitter = u.submitter AND t.state = u.from_state
+              -- The first nonce is the expected one, and is assigned in time.
+              AND (u.from_state <> 'QUEUED' OR u.nonce IS NULL OR t.history IS NOT NULL
+                   OR ((t.expected_nonce IS NULL OR t.expected_nonce = u.nonce)
+                       AND (t.start_by IS NULL OR t.start_by > clock_timestamp())))
             RETURNING 1
         ), attempts AS (
             INSERT INTO tx_attempt

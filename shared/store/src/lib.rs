@@ -20,6 +20,7 @@ mod fleet;
 mod history;
 mod inspect;
 mod intake;
+mod json_rpc;
 mod lanes;
 mod lease;
 mod load;
@@ -64,13 +65,14 @@ pub use fleet::{Beat, Peer, Work};
 pub use history::{AttemptView, StateChange, TxHistory};
 pub use inspect::{OLDEST_SERVER, ProgramRole, RoleFacts, ServerFacts, database_place};
 pub use intake::{IntakeOutcome, NewIntent};
+pub use json_rpc::{AttemptByHash, StartOutlook};
 pub use lease::{Acquired, Announced, Lease, LeaseTag};
 pub use load::{LaneRows, OpenIntent};
 pub use notify::{Channel, Listener};
 pub use operator::{
     AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus, TakenBy,
 };
-pub use pending::{OperatorAction, PendingAction, PendingTxRequest, TxAction};
+pub use pending::{LateIntent, OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use policy_audit::{PolicyDecision, PolicyEntry, PolicyFilter, PolicyNote, SpentToday};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};

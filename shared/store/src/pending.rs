@@ -73,6 +73,20 @@ pub struct PendingAction {
     pub taken_by: Option<TakenBy>,
 }
 
+/// An intent whose `start_by` passed before it had a nonce.
+#[derive(Clone, Debug)]
+pub struct LateIntent {
+    pub tx_id: TxId,
+    /// What it waited for.
+    pub last_error: Option<String>,
+    pub trace_context: Option<String>,
+    /// It is blocked in the queue.
+    pub blocked: bool,
+}
+
+/// Late intents of a submitter that are ended at once; the others follow.
+const MAX_LATE: i64 = 500;
+
 impl Store {
     pub(super) async fn load_actions(
         &self,
@@ -142,6 +156,36 @@ impl Store {
             let tx_id = TxId(tx_id);
             let request = PendingTxRequest { request_no, tx_id, action, reason, state, blocked, seen };
             lanes.entry(key).or_default().tx_requests.push(request);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn load_late(
+        &self,
+        keys: &[SubmitterKey],
+        lanes: &mut HashMap<SubmitterKey, LaneRows>,
+    ) -> Result<(), StoreError> {
+        let (chains, submitters) = columns(keys);
+        type Row = (i64, StoredAddress, Uuid, Option<String>, Option<String>, bool);
+        let rows: Vec<Row> = sqlx::query_as(
+            "-- load_late
+            SELECT t.chain_id, t.submitter, t.tx_id, t.last_error, t.trace_context, t.blocked_since IS NOT NULL
+            FROM managed_tx t
+            WHERE t.queued AND t.start_by <= clock_timestamp() AND t.history IS NULL
+              AND (t.chain_id, t.submitter) IN (SELECT * FROM unnest($1::BIGINT[], $2::BYTEA[]))
+            ORDER BY t.start_by
+            LIMIT $3",
+        )
+        .bind(chains)
+        .bind(submitters)
+        .bind(MAX_LATE)
+        .fetch_all(&self.pool)
+        .await
+        .map_err(StoreError::db("load_late"))?;
+        for (chain_id, submitter, tx_id, last_error, trace_context, blocked) in rows {
+            let key = row::key("managed_tx", chain_id, submitter)?;
+            let late = LateIntent { tx_id: TxId(tx_id), last_error, trace_context, blocked };
+            lanes.entry(key).or_default().late.push(late);
         }
         Ok(())
     }

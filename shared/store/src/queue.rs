@@ -12,7 +12,7 @@ use super::load::{ending, seconds};
 use super::pool::Store;
 use super::reservation_lane::{WaitingReservation, WaitingRow};
 use super::row::{self, Cell, StoredAddress};
-use gapless_domain::{Ending, Payload, SubState, SubmitterKey, TxError, TxId, TxState};
+use gapless_domain::{Ending, Nonce, Payload, SubState, SubmitterKey, TxError, TxId, TxState};
 
 /// An intent that waits for a nonce.
 #[derive(Clone, Debug)]
@@ -26,6 +26,10 @@ pub struct QueuedIntent {
     /// When its deadline passes: computed with the database's clock at the read, converted to this process's
     /// monotonic one.
     pub expires: Option<Instant>,
+    /// No nonce is assigned after this time. As `expires`; absent if it had a nonce.
+    pub start_by: Option<Instant>,
+    /// It must not get another nonce. Absent if it had one.
+    pub expected_nonce: Option<Nonce>,
     /// It was cancelled or failed before it lost its nonce: it must not be sent again, only ended.
     pub ending: Option<Ending>,
     pub trace_context: Option<String>,
@@ -60,6 +64,8 @@ row::row_struct! {
         last_error: Option<String>,
         error: Option<serde_json::Value>,
         expires_in: Option<f64>,
+        start_in: Option<f64>,
+        expected_nonce: Option<i64>,
         blocked_for: Option<f64>,
         ending: Option<String>,
         ending_reason: Option<String>,
@@ -79,7 +85,7 @@ impl Store {
         let limits: Vec<i64> = wanted.iter().map(|(_, limit)| i64::from(*limit)).collect();
         let rows: Vec<QueuedRow> = sqlx::query_as(
             "-- queue_heads
-            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.ending, q.ending_reason,
+            SELECT q.chain_id, q.submitter, q.tx_id, q.payload, q.sub_state, q.last_error, q.expires_in, q.start_in, q.expected_nonce, q.ending, q.ending_reason,
                    q.ending_code, q.error, q.trace_context, q.blocked_for, q.reserve_seconds, q.wanted_for, q.gave_up
             FROM unnest($1::BIGINT[], $2::BYTEA[], $3::BIGINT[]) AS u (chain_id, submitter, wanted)
             -- The status is checked here because a lane may not have read the pause yet. LATERAL with LIMIT forces one
@@ -95,6 +101,9 @@ impl Store {
                        t.ending, t.ending_reason, t.ending_code, t.error, r.reserve_seconds, r.gave_up,
                        extract(epoch FROM r.wanted_until - clock_timestamp())::FLOAT8 AS wanted_for,
                        extract(epoch FROM t.deadline - clock_timestamp())::FLOAT8 AS expires_in,
+                       -- An intent that had a nonce has a history.
+                       CASE WHEN t.history IS NULL THEN extract(epoch FROM t.start_by - clock_timestamp())::FLOAT8 END AS start_in,
+                       CASE WHEN t.history IS NULL THEN t.expected_nonce END AS expected_nonce,
                        extract(epoch FROM clock_timestamp() - t.blocked_since)::FLOAT8 AS blocked_for
                 FROM managed_tx t
                 LEFT JOIN nonce_reservation r ON r.tx_id = t.tx_id AND r.state = 'REQUESTED'
@@ -115,7 +124,9 @@ impl Store {
         for queued in rows {
             let key = row::key("managed_tx", queued.chain_id, queued.submitter)?;
             let id = queued.tx_id.to_string();
-            let payload = Cell { table: "managed_tx", column: "payload", id: &id }.json(queued.payload)?;
+            let cell = |column| Cell { table: "managed_tx", column, id: &id };
+            let payload = cell("payload").json(queued.payload)?;
+            let expected = queued.expected_nonce.map(|nonce| row::nonce(cell("expected_nonce"), nonce));
             let sub_state = row::sub_state(queued.sub_state.as_deref());
             heads.entry(key).or_default().push(QueuedIntent {
                 tx_id: TxId(queued.tx_id),
@@ -123,6 +134,8 @@ impl Store {
                 last_error: TxError::from_row(queued.last_error, queued.error, TxState::Queued, sub_state),
                 sub_state,
                 expires: queued.expires_in.map(|left| read_at + seconds(Some(left))),
+                start_by: queued.start_in.map(|left| read_at + seconds(Some(left))),
+                expected_nonce: expected.transpose()?,
                 blocked: queued.blocked_for.map(|age| BlockedFor { age: seconds(Some(age)), read_at }),
                 ending: ending(&id, queued.ending, queued.ending_reason, queued.ending_code)?,
                 trace_context: queued.trace_context,

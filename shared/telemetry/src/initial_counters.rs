@@ -19,10 +19,11 @@ const TRACE_EXPORTS: Counter = (m::TRACE_EXPORTS_TOTAL, &[("result", &["ok", "fa
 
 const EVENT_RESETS: Counter = (m::EVENT_RESETS_TOTAL, &[("reason", &["epoch", "retention"])]);
 
-const API: [Counter; 6] = [
+const API: [Counter; 7] = [
     (m::EVENT_STREAMS_ENDED_TOTAL, &[("reason", &["slow", "key", "stop"])]),
     EVENT_RESETS,
     (m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]),
+    (m::JSON_RPC_CALLS_TOTAL, &[("method", &["eth_sendTransaction"]), ("result", &["ok", "error"])]),
     (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys"])]),
     (m::LOG_LINES_DROPPED_TOTAL, &[]),
     TRACE_EXPORTS,

@@ -17,6 +17,7 @@ pub const HTTP_REQUEST_SECONDS: &str = "gapless_http_request_seconds";
 pub const INTAKE_BATCH_SIZE: &str = "gapless_intake_batch_size";
 /// API. Open connections.
 pub const API_CONNECTIONS: &str = "gapless_api_connections";
+pub const JSON_RPC_CALLS_TOTAL: &str = "gapless_json_rpc_calls_total";
 /// API. Long-polling requests that wait for a transaction to be final.
 pub const LONG_POLLS: &str = "gapless_long_polls";
 /// Both. Log lines dropped because the reader of the log is too slow.
@@ -212,6 +213,11 @@ fn describe() {
     );
     describe_gauge!(OUTLET_FAILING, Unit::Count, "1 while all deliveries to an outlet fail");
     describe_histogram!(INTAKE_BATCH_SIZE, Unit::Count, "Rows per group insert");
+    describe_counter!(
+        JSON_RPC_CALLS_TOTAL,
+        Unit::Count,
+        "Calls of the JSON-RPC endpoint, by method and result"
+    );
     describe_gauge!(API_CONNECTIONS, Unit::Count, "Open connections of clients");
     describe_gauge!(LONG_POLLS, Unit::Count, "Long-polling requests that wait for a transaction to be final");
     describe_counter!(LOG_LINES_DROPPED_TOTAL, "Log lines dropped because the reader of the log is too slow");

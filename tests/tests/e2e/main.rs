@@ -31,6 +31,7 @@ mod harness;
 mod history;
 mod ingest;
 mod input;
+mod json_rpc;
 mod kept;
 mod late_answers;
 mod lease;

@@ -110,6 +110,7 @@ impl Lane {
 
     fn to_write(&self) -> FencedWrite {
         let mut write = FencedWrite::new(&self.lease);
+        write.awaited(self.pending.awaited);
         for tx in self.rows.open.iter().filter(|tx| tx.is_dirty()) {
             write.change(Move { mined_send: self.mined_send(tx), ..tx.to_move() });
             record(&mut write, tx);

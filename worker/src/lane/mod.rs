@@ -287,6 +287,7 @@ impl Lane {
             return Ok(NextStep::Again);
         }
         steps::request::carry_out(self).await?;
+        steps::late::end(self).await?;
         self.progress.moved = false;
         steps::track::advance(self).await?;
         let allowed = steps::protect::allowed(self).await?;

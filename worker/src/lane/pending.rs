@@ -23,6 +23,8 @@ pub(crate) struct PendingWrite {
     /// Nonces of a shared key that others consumed.
     pub(super) external: Vec<ExternalNonces>,
     pub(super) events: Vec<Event>,
+    /// New attempts whose hashes clients wait for.
+    pub(super) awaited: usize,
     /// Since when changes wait that may be combined with others.
     pub(super) lazy_since: Option<Instant>,
 }
@@ -39,6 +41,11 @@ impl PendingWrite {
 
     pub(crate) fn moves(&self, tx_id: TxId) -> bool {
         self.queued_moves.iter().any(|queued| queued.change.tx_id == tx_id)
+    }
+
+    /// A client waits for the hash of a new attempt.
+    pub(crate) fn awaited(&mut self) {
+        self.awaited += 1;
     }
 
     /// One note per attempt: another send before the commit is added to it.

@@ -12,11 +12,12 @@
 //! `policy` decides what may be signed. `shared_key` replaces `protect` for keys that are also used externally.
 //! `delegated` handles accounts that may have only one pending transaction. `stuck` raises the alarm for unmined
 //! intents, and `diagnose` looks for them in the mempools. `recover` resends open intents after a node failure.
-//! `request` executes client requests: cancel, speed up, rebroadcast.
+//! `request` executes client requests: cancel, speed up, rebroadcast. `late` ends queued intents that can no longer start.
 
 pub(crate) mod attribution;
 pub(crate) mod delegated;
 pub(crate) mod diagnose;
+pub(crate) mod late;
 pub(crate) mod operator;
 mod pending_use;
 pub(crate) mod policy;

@@ -42,6 +42,14 @@ const INVALID_PARAMS: i64 = -32602;
 /// Gas of the simplest transaction.
 const MIN_GAS: u64 = 21_000;
 
+/// A node's error, as it answered.
+#[derive(Clone, Debug)]
+pub struct NodeRefusal {
+    pub code: i64,
+    pub message: String,
+    pub data: Option<Value>,
+}
+
 /// The chain port over the configured nodes of a chain.
 #[derive(Debug)]
 pub struct EvmClient {
@@ -104,6 +112,22 @@ impl EvmClient {
             Ok(result) => Ok((parse(method, &endpoint, &result)?, endpoint)),
             Err(error) => Err(self.shared.refusal(method, &endpoint, &error)),
         }
+    }
+
+    /// A read of a client, unchanged, and the node's reply. Executions do not delay other reads.
+    pub async fn pass_on(
+        &self,
+        method: &'static str,
+        params: Option<&RawValue>,
+        is_execution: bool,
+    ) -> Result<Result<Box<RawValue>, NodeRefusal>, RpcError> {
+        let call = match params {
+            Some(params) => Call { method, params: params.to_owned() },
+            None => Call::new(method, [(); 0]),
+        };
+        let batcher = if is_execution { &self.executions } else { &self.reads };
+        let Answered { reply, .. } = batcher.call(call).await?;
+        Ok(reply.map_err(|error| NodeRefusal { code: error.code, message: error.message, data: error.data }))
     }
 
     /// Private to this adapter: the public method requires an `Attempt`.

@@ -27,7 +27,7 @@ mod survey;
 mod testing;
 mod wire;
 
-pub use client::EvmClient;
+pub use client::{EvmClient, NodeRefusal};
 pub use diagnosis::{BlockTime, SingleNode, SyncProgress};
 pub use http::EvmClientError;
 pub use inspect::EvmInspector;

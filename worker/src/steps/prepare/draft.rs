@@ -1,5 +1,6 @@
 //! Turns an intent into signed bytes, or into a refusal. No nonce is used here: the bytes are not committed yet.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use gapless_chain::fees::scale;
@@ -15,6 +16,7 @@ use gapless_telemetry::child_span;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::super::late;
 use super::{Funds, revert};
 use crate::failpoint;
 use crate::lane::{Lane, OpenTx};
@@ -84,9 +86,32 @@ pub(super) fn check_still_wanted(lane: &mut Lane, intent: &QueuedIntent) -> Resu
         let error = TxError::new(ErrorCode::DeadlinePassed, "deadline passed before a nonce was assigned");
         return Err(Refusal::Final { state: TxState::Cancelled, sub_state: SubState::Deadline, error });
     }
+    if intent.start_by.is_some_and(|at| at <= Instant::now()) {
+        let error = late::error(intent.last_error.as_ref().map(|error| error.message.as_str()));
+        return Err(Refusal::Final { state: TxState::Cancelled, sub_state: SubState::Deadline, error });
+    }
+    check_expected_nonce(lane, intent)?;
     match &intent.reservation {
         Some(reservation) => check_reservation(lane, intent.tx_id, reservation),
         None => Ok(()),
+    }
+}
+
+/// An intent whose client expects a later nonce waits for the intents before it, which may arrive after it: a client
+/// that counts nonces sends several at once.
+fn check_expected_nonce(lane: &Lane, intent: &QueuedIntent) -> Result<(), Refusal> {
+    let Some(expected) = intent.expected_nonce else { return Ok(()) };
+    match expected.cmp(&lane.next_nonce()) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less => {
+            let reason =
+                "the nonce in the request was used before; leave it out, or send it with the next one";
+            Err(Refusal::failed(SubState::Invalid, TxError::new(ErrorCode::NonceMismatch, reason)))
+        }
+        Ordering::Greater => {
+            let reason = "the nonce in the request is not the next one: earlier ones were not sent";
+            Err(Refusal::wait(SubState::WaitingEarlier, ErrorCode::NonceMismatch, reason))
+        }
     }
 }
 

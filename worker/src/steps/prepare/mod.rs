@@ -27,6 +27,10 @@ pub(crate) use revert::Reverts;
 
 /// Intents read per query, so that a busy lane with a window of one does not query for each.
 const READ_AHEAD: u32 = 16;
+/// The same while all of them expect later nonces.
+const READ_FOR_NONCES: u32 = 256;
+/// Retry interval then: the intents before them are about to arrive.
+const RETRY_FOR_NONCES: Duration = Duration::from_millis(100);
 /// Maximum age of a queued reservation request. A nonce for a client that is gone costs a placeholder.
 const RESERVATION_MAX_AGE: Duration = Duration::from_millis(500);
 /// Retry interval of a lane that waits for funds, a signer or a node.
@@ -156,7 +160,9 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
             lapsed || reservation.read_at.elapsed() > RESERVATION_MAX_AGE
         })
     };
-    if lane.rows.queue.front().is_some_and(is_old) {
+    // All of them expect later nonces: the ones before may have arrived, anywhere in the queue.
+    let all_expect_later = !lane.rows.queue.is_empty() && first_to_start(lane).is_none();
+    if all_expect_later || lane.rows.queue.front().is_some_and(is_old) {
         lane.rows.reread_queue();
     }
     if lane.rows.queue.is_empty() && lane.rows.may_have_more() {
@@ -166,13 +172,22 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
         }
         // The query returns the passed intents as well; they are filtered out.
         let passed = u32::try_from(lane.prepare.passed.len()).unwrap_or(u32::MAX);
-        let wanted = READ_AHEAD.max(lane.window()).saturating_add(passed);
+        let read_ahead = if all_expect_later { READ_FOR_NONCES } else { READ_AHEAD };
+        let wanted = read_ahead.max(lane.window()).saturating_add(passed);
         let heads = lane.context.reader.queue_head(lane.lease.key(), wanted).await?;
         let more = heads.len() >= wanted as usize;
         let unpassed = heads.into_iter().filter(|intent| !lane.prepare.passed.contains(intent));
         lane.rows.read_ahead(unpassed, more);
     }
-    Ok(lane.rows.queue.pop_front())
+    let index = first_to_start(lane).unwrap_or(0);
+    Ok(lane.rows.queue.remove(index))
+}
+
+/// The first intent that does not expect a later nonce than the next one.
+fn first_to_start(lane: &Lane) -> Option<usize> {
+    let next = lane.next_nonce();
+    let may_start = |intent: &QueuedIntent| intent.expected_nonce.is_none_or(|expected| expected <= next);
+    lane.rows.queue.iter().position(may_start)
 }
 
 /// The signed bytes and the value counted against the daily cap; or the refusal.
@@ -193,6 +208,9 @@ async fn try_draft(
 
 fn assign_nonce(lane: &mut Lane, intent: QueuedIntent, draft: SignedDraft) {
     let (now, window) = (Instant::now(), lane.window());
+    if intent.start_by.is_some() {
+        lane.pending.awaited();
+    }
     lane.rows.assigned(draft.nonce, window);
     let reserved_for = intent
         .reservation
@@ -264,9 +282,13 @@ fn fail_blocked(lane: &mut Lane, intent: &QueuedIntent, error: TxError) {
 }
 
 fn wait_at_head(lane: &mut Lane, intent: QueuedIntent, sub_state: SubState, error: TxError) {
+    let pause = match (sub_state, error.code) {
+        (SubState::CheckingRevert, _) => revert::RECHECK_AFTER,
+        (_, ErrorCode::NonceMismatch) => RETRY_FOR_NONCES,
+        _ => RETRY_INTERVAL,
+    };
     let intent = record_wait_reason(lane, intent, sub_state, error);
     lane.rows.queue.push_front(intent);
-    let pause = if sub_state == SubState::CheckingRevert { revert::RECHECK_AFTER } else { RETRY_INTERVAL };
     lane.prepare.hold_for(pause);
 }
 
