@@ -17,6 +17,7 @@ use crate::auth::Authenticator;
 use crate::error::ApiError;
 use crate::events::EventStreams;
 use crate::intake::Intake;
+use crate::json_rpc::Outlooks;
 use crate::long_poll::LongPolls;
 use crate::nodes::Nodes;
 use crate::ready::Readiness;
@@ -35,6 +36,7 @@ pub(crate) struct App {
     pub(crate) long_polls: LongPolls,
     /// Requests that wait for the first hash of a transaction.
     pub(crate) starts: LongPolls,
+    pub(crate) outlooks: Outlooks,
     pub(crate) json_rpc: JsonRpc,
     pub(crate) events: EventStreams,
     pub(crate) chains: Chains,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapless_domain::TxId;
+use gapless_domain::{H256, TxId};
 use gapless_store::Store;
 use gapless_telemetry::metrics::LONG_POLLS;
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ pub(crate) enum Awaited {
     Hash,
 }
 
-type Waiters = HashMap<TxId, Vec<oneshot::Sender<()>>>;
+type Waiters = HashMap<TxId, Vec<oneshot::Sender<Option<H256>>>>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct LongPolls {
@@ -40,14 +40,15 @@ pub(crate) struct LongPolls {
 
 /// A waiting request. A dropped one is removed before the next query.
 #[derive(Debug)]
-pub(crate) struct Waiting(oneshot::Receiver<()>);
+pub(crate) struct Waiting(oneshot::Receiver<Option<H256>>);
 
 impl Waiting {
-    /// Returns when the transaction is in the awaited state or deleted, or after `limit`. The caller then reads the row.
-    pub(crate) async fn wait(self, limit: Duration) {
+    /// Returns when the transaction is in the awaited state or deleted, or after `limit`. The caller then reads the row,
+    /// unless it gets the hash that it waited for.
+    pub(crate) async fn wait(self, limit: Duration) -> Option<H256> {
         metrics::gauge!(LONG_POLLS).increment(1.0);
         let _counted = Counted;
-        let _ = tokio::time::timeout(limit, self.0).await;
+        tokio::time::timeout(limit, self.0).await.ok()?.ok()?
     }
 }
 
@@ -108,14 +109,19 @@ impl LongPolls {
 
     async fn check(&self, store: &Store, tx_ids: &[TxId]) {
         let found = match self.awaited {
-            Awaited::Final => store.settled(tx_ids).await,
+            Awaited::Final => {
+                store.settled(tx_ids).await.map(|ids| ids.into_iter().map(|tx_id| (tx_id, None)).collect())
+            }
             Awaited::Hash => store.started(tx_ids).await,
         };
         match found {
-            Ok(settled) => {
+            Ok(found) => {
+                let found: Vec<(TxId, Option<H256>)> = found;
                 let mut waiters = self.lock();
-                for sender in settled.iter().filter_map(|tx_id| waiters.remove(tx_id)).flatten() {
-                    let _ = sender.send(());
+                for (tx_id, hash) in found {
+                    for sender in waiters.remove(&tx_id).into_iter().flatten() {
+                        let _ = sender.send(hash);
+                    }
                 }
             }
             // Each waiting request reads its row when its time is up, and reports the error then.

@@ -25,7 +25,7 @@ use crate::document;
 use crate::error::ApiError;
 use crate::events::EventStreams;
 use crate::intake::{self, Intake, QueueLimits};
-use crate::json_rpc;
+use crate::json_rpc::{self, Outlooks};
 use crate::long_poll::{Awaited, LongPolls};
 use crate::middleware::RequestMiddleware;
 use crate::nodes::Nodes;
@@ -192,6 +192,7 @@ fn app(
         completions,
         long_polls,
         starts,
+        outlooks: Outlooks::start(store.clone(), config.api.json_rpc.wait),
         json_rpc: config.api.json_rpc.clone(),
         events: EventStreams::new(
             EventFeed::start(store.clone(), shutdown.clone()),

@@ -140,7 +140,7 @@ impl Fleet {
             let gap = (started.elapsed() * PAUSE_FOR_POLL).max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pause.max(gap)) => {}
                 () = async { tokio::join!(self.wake.notified(), tokio::time::sleep(gap)); } => {}
             }
         }
@@ -236,6 +236,9 @@ impl Fleet {
             if lane.shared != Some(work.shared) {
                 lane.shared = Some(work.shared);
                 lane.mailbox.post(LaneEvent::Shared(work.shared));
+            }
+            if work.late {
+                lane.mailbox.post(LaneEvent::Late);
             }
             if work.action {
                 lane.mailbox.post(LaneEvent::Reload);
@@ -462,5 +465,5 @@ impl Fleet {
 
 /// False for a paused submitter with nothing open: it needs no lane.
 fn is_busy(work: &Work) -> bool {
-    work.queued || work.open || work.action
+    work.queued || work.open || work.action || work.late
 }

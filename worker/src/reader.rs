@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gapless_batching::{Batcher, Bisection, Request};
 use gapless_domain::{SubmitterKey, TxId};
-use gapless_store::{LaneRows, QueuedIntent, SpentToday, Store, StoreError};
+use gapless_store::{LaneRows, LateIntent, QueuedIntent, SpentToday, Store, StoreError};
 
 use crate::writer::batching;
 
@@ -20,19 +20,21 @@ pub(crate) enum ReadError {
 type Lanes = Result<LaneRows, ReadError>;
 type Heads = Result<Vec<QueuedIntent>, ReadError>;
 type Spent = Result<SpentToday, ReadError>;
+type Late = Result<Vec<LateIntent>, ReadError>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     lanes: Batcher<SubmitterKey, Lanes>,
     heads: Batcher<(SubmitterKey, u32), Heads>,
     spent: Batcher<(SubmitterKey, TxId), Spent>,
+    late: Batcher<SubmitterKey, Late>,
     /// For queries too rare to batch.
     store: Store,
 }
 
 impl Reader {
     pub(crate) fn start(store: Store) -> Self {
-        let (lanes, heads, spent) = (store.clone(), store.clone(), store.clone());
+        let (lanes, heads, spent, late) = (store.clone(), store.clone(), store.clone(), store.clone());
         Reader {
             store,
             lanes: Batcher::start(batching("reader_rows", 1), move |batch| {
@@ -47,12 +49,16 @@ impl Reader {
                 let store = spent.clone();
                 async move { read_spent(&store, batch).await }
             }),
+            late: Batcher::start(batching("reader_late", 1), move |batch| {
+                let store = late.clone();
+                async move { read_late(&store, batch).await }
+            }),
         }
     }
 
     /// Names of the queues, and the number of waiting reads in each.
-    pub(crate) fn depths(&self) -> [(&'static str, usize); 3] {
-        [self.lanes.depth(), self.heads.depth(), self.spent.depth()]
+    pub(crate) fn depths(&self) -> [(&'static str, usize); 4] {
+        [self.lanes.depth(), self.heads.depth(), self.spent.depth(), self.late.depth()]
     }
 
     pub(crate) async fn lane(&self, key: SubmitterKey) -> Lanes {
@@ -61,6 +67,11 @@ impl Reader {
 
     pub(crate) async fn queue_head(&self, key: SubmitterKey, limit: u32) -> Heads {
         self.heads.call((key, limit)).await.unwrap_or(Err(ReadError::NoAnswer))
+    }
+
+    /// Queued intents that can no longer start, at most `MAX_LATE`.
+    pub(crate) async fn late(&self, key: SubmitterKey) -> Late {
+        self.late.call(key).await.unwrap_or(Err(ReadError::NoAnswer))
     }
 
     /// Used only for submitters whose policy has a daily limit.
@@ -88,6 +99,10 @@ async fn read_heads(store: &Store, batch: Vec<Request<(SubmitterKey, u32), Heads
 
 async fn read_spent(store: &Store, batch: Vec<Request<(SubmitterKey, TxId), Spent>>) {
     read(batch, |keys| async move { store.spent_today(&keys).await }).await;
+}
+
+async fn read_late(store: &Store, batch: Vec<Request<SubmitterKey, Late>>) {
+    read(batch, |keys| async move { store.late_intents(&keys).await }).await;
 }
 
 /// One unreadable row must not stop the other lanes.

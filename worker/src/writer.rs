@@ -146,6 +146,12 @@ async fn flush(
 impl CommitObserver {
     fn log_rejected(&self, write: &FencedWrite, error: &StoreError) {
         let submitter = write.submitter();
+        if write.has_awaited() {
+            tracing::warn!(error = %error, chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
+                fencing_token = write.token().0, worker.id = %self.worker_id, tx.ids = ?write.tx_ids(),
+                "write rejected; an intent may be too late; its lane reads its rows again");
+            return;
+        }
         tracing::error!(error = %error, chain.id = submitter.chain_id.0, submitter = %submitter.address_text(),
             fencing_token = write.token().0, worker.id = %self.worker_id, operation = write.operation(),
             tx.ids = ?write.tx_ids(), "write rejected; its lane is parked");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::Answer;
+use super::Answered;
 use super::failure::{RpcFailure, code};
 
 /// Longest part of a client's text that is repeated in an error, in characters.
@@ -70,7 +70,9 @@ fn read(call: &RawValue) -> Result<Call, RpcFailure> {
     let id = raw.id.filter(|id| !matches!(id.get().as_bytes().first(), Some(b'{' | b'[' | b't' | b'f')));
     let id = id.ok_or_else(|| invalid("`id` must be a number or a string"))?;
     let method = raw.method.ok_or_else(|| invalid("`method` is required"))?;
-    Ok(Call { id, method, params: raw.params })
+    // cast writes `null` where there are none.
+    let params = raw.params.filter(|params| params.get() != "null");
+    Ok(Call { id, method, params })
 }
 
 fn invalid(problem: &str) -> RpcFailure {
@@ -91,9 +93,6 @@ impl Call {
 pub(super) fn shown(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(MAX_SHOWN).collect()
 }
-
-/// The answer with the id of its call; without one if it could not be read.
-type Answered = (Option<Box<RawValue>>, Answer);
 
 fn with_id((id, answer): &Answered) -> Response<'_> {
     let (result, error) = match answer {

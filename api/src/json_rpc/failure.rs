@@ -59,11 +59,15 @@ impl RpcFailure {
     }
 
     /// Whether it was accepted, or what became of it, could not be found out in time.
-    pub(super) fn unknown(tx_id: TxId, why: &str) -> RpcFailure {
+    pub(super) fn unknown(tx_id: TxId, request_id: Option<&str>, why: &str) -> RpcFailure {
         let message = format!(
             "outcome unknown: {why}. Do not send it again before gapless_getTransaction has answered for its txId, {tx_id}"
         );
-        RpcFailure::rejected("outcome_unknown", message, Some(tx_id))
+        let mut failure = RpcFailure::rejected("outcome_unknown", message, Some(tx_id));
+        if let (Some(Value::Object(data)), Some(request_id)) = (&mut failure.data, request_id) {
+            data.insert("requestId".into(), request_id.into());
+        }
+        failure
     }
 
     fn rejected(reason: &str, message: String, tx_id: Option<TxId>) -> RpcFailure {

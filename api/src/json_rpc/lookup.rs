@@ -4,6 +4,8 @@
 //! that each of them leads to the mined transaction. The placeholder of a cancelled intent is the exception: its receipt
 //! would read as success.
 
+use std::time::Duration;
+
 use gapless_domain::hex_text::parse_address_any_case;
 use gapless_domain::{H256, SubmitterKey, TxId};
 use gapless_store::{AttemptByHash, AttemptKind, TxView};
@@ -21,6 +23,10 @@ use crate::routes::tx_with_confirmations;
 const BY_HASH: &str = "eth_getTransactionByHash";
 const RECEIPT: &str = "eth_getTransactionReceipt";
 const COUNT: &str = "eth_getTransactionCount";
+/// Time for a read, with its time in a queue.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+/// Larger results are refused: an API answers many clients.
+const MAX_RESULT_BYTES: usize = 16 << 20;
 /// Accounts in one answer.
 const MAX_ACCOUNTS: u32 = 1_000;
 
@@ -53,8 +59,24 @@ impl Session<'_> {
             }
             found => found?,
         };
+        if let Some(params) = params {
+            check_params(params)?;
+        }
         let is_execution = work == Work::Execution;
-        match node.client.pass_on(method, params, is_execution).await {
+        let asked = node.client.pass_on(method, params, is_execution);
+        let Ok(reply) = tokio::time::timeout(READ_TIMEOUT, asked).await else {
+            return Err(RpcFailure::new(
+                code::INTERNAL,
+                "no node answered in time; the call may be repeated",
+            ));
+        };
+        match reply {
+            Ok(Ok(result)) if result.get().len() > MAX_RESULT_BYTES => {
+                let limit = MAX_RESULT_BYTES >> 20;
+                let message =
+                    format!("the answer is larger than {limit} MiB: ask for less, such as fewer blocks");
+                Err(RpcFailure::new(code::LIMIT_EXCEEDED, message))
+            }
             Ok(Ok(result)) => Ok(result),
             Ok(Err(refused)) => {
                 Err(RpcFailure { code: refused.code, message: refused.message, data: refused.data })
@@ -188,6 +210,15 @@ impl Session<'_> {
         let params = json(&[hash])?;
         let result = self.pass_on(method, Work::Read, Some(&params)).await?;
         serde_json::from_str(result.get()).map_err(|_| RpcFailure::from(&ApiError::Internal))
+    }
+}
+
+/// An array, not nested deeper than the parser allows: calls of several clients are one batch for a node, and a node that
+/// cannot read one of them refuses all.
+fn check_params(params: &RawValue) -> Result<(), RpcFailure> {
+    match serde_json::from_str::<Vec<Value>>(params.get()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(RpcFailure::new(code::INVALID_PARAMS, format!("params must be an array: {error}"))),
     }
 }
 

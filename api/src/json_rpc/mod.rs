@@ -8,6 +8,7 @@ mod call;
 mod failure;
 mod lookup;
 mod methods;
+mod outlook;
 mod path_key;
 mod send;
 mod tx_object;
@@ -26,6 +27,7 @@ use serde_json::value::RawValue;
 use self::call::{Call, Parsed};
 use self::failure::{RpcFailure, as_rpc_error, code};
 use self::methods::{Method as RpcMethod, Own};
+pub(crate) use self::outlook::Outlooks;
 pub(crate) use self::path_key::PathKey;
 use crate::app::{App, SharedApp};
 use crate::auth::{Caller, Read, Write};
@@ -34,7 +36,14 @@ use crate::error::ApiError;
 const OPERATION: OperationId = OperationId("jsonRpc");
 const PREFIX: &str = "/rpc/";
 
+/// Reads of one batch that run at the same time.
+const READS_AT_ONCE: usize = 16;
+/// Size of all answers of a batch.
+const MAX_BATCH_BYTES: usize = 32 << 20;
+
 type Answer = Result<Box<RawValue>, RpcFailure>;
+/// With the id of the call; without one if it could not be read.
+type Answered = (Option<Box<RawValue>>, Answer);
 
 /// Whether a path belongs to this endpoint.
 pub(crate) fn is_rpc(path: &str) -> bool {
@@ -50,7 +59,8 @@ struct Session<'a> {
     read: Result<Caller<Read>, ApiError>,
     write: Result<Caller<Write>, ApiError>,
     trace: &'a TraceContext,
-    idempotency_key: Option<String>,
+    /// An error: it is not a text. Ignoring it would make two transactions of one.
+    idempotency_key: Result<Option<String>, RpcFailure>,
 }
 
 #[handler]
@@ -70,16 +80,11 @@ pub(crate) async fn endpoint(
         read: Caller::of(request),
         write: Caller::of(request),
         trace,
-        idempotency_key: request.header("Idempotency-Key").map(str::to_owned),
+        idempotency_key: idempotency_key(request),
     };
     let text = match call::parse(&body, app.json_rpc.max_batch) {
-        Parsed::Single(call) => call::response(&session.answer(call, true).await),
-        Parsed::Batch(calls) => {
-            let sends = calls.iter().flatten().filter(|call| call.method == methods::SEND).count();
-            session.charge(calls.len() - 1);
-            let answers = calls.into_iter().map(|call| session.answer(call, sends < 2));
-            call::batch_response(&join_all(answers).await)
-        }
+        Parsed::Single(call) => call::response(&session.answer(call).await),
+        Parsed::Batch(calls) => call::batch_response(&session.answer_all(calls).await),
         Parsed::Refused(failure) => call::response(&(None, Err(failure))),
     };
     let mut response = Response::builder().status(StatusCode::OK).content_type("application/json").body(text);
@@ -116,31 +121,64 @@ pub(crate) async fn as_rpc_response(response: Response, key_in_path: bool) -> Re
 }
 
 impl Session<'_> {
-    /// `may_have_key`: the `Idempotency-Key` of the request belongs to this call alone.
-    async fn answer(
-        &self,
-        call: Result<Call, RpcFailure>,
-        may_have_key: bool,
-    ) -> (Option<Box<RawValue>>, Answer) {
-        let call = match call {
-            Ok(call) => call,
-            Err(failure) => return (None, Err(failure)),
-        };
-        let method = RpcMethod::of(&call.method);
-        let answer = self.dispatch(&method, &call, may_have_key).await;
-        let result = if answer.is_ok() { "ok" } else { "error" };
-        metrics::counter!(JSON_RPC_CALLS_TOTAL, "method" => method.label(), "result" => result).increment(1);
-        (Some(call.id), answer)
+    async fn answer(&self, call: Result<Call, RpcFailure>) -> Answered {
+        match call {
+            Ok(call) => {
+                let method = RpcMethod::of(&call.method);
+                let answer = self.dispatch(&method, &call).await;
+                counted(&method, call.id, answer)
+            }
+            Err(failure) => (None, Err(failure)),
+        }
     }
 
-    async fn dispatch(&self, method: &RpcMethod, call: &Call, may_have_key: bool) -> Answer {
+    /// In the order of the calls. Sends are stored together, in their order; reads are limited in number and size.
+    async fn answer_all(&self, calls: Vec<Result<Call, RpcFailure>>) -> Vec<Answered> {
+        self.charge(calls.len() - 1);
+        let is_send =
+            |call: &Result<Call, RpcFailure>| call.as_ref().is_ok_and(|call| call.method == methods::SEND);
+        let sends: Vec<&Call> = calls.iter().filter(|call| is_send(call)).flatten().collect();
+        let reads: Vec<&Result<Call, RpcFailure>> = calls.iter().filter(|call| !is_send(call)).collect();
+        let (sent, read) = tokio::join!(self.send_all(&sends), self.read_all(&reads));
+        let (mut sent, mut read) = (sent.into_iter(), read.into_iter());
+        let answers: Vec<Option<Answer>> =
+            calls.iter().map(|call| if is_send(call) { sent.next() } else { read.next() }).collect();
+        let answered = calls.into_iter().zip(answers).map(|(call, answer)| {
+            // Every call is in one of the two lists.
+            let answer = answer.unwrap_or_else(|| Err(RpcFailure::from(&ApiError::Internal)));
+            match call {
+                Ok(call) => counted(&RpcMethod::of(&call.method), call.id, answer),
+                Err(_) => (None, answer),
+            }
+        });
+        answered.collect()
+    }
+
+    async fn read_all(&self, calls: &[&Result<Call, RpcFailure>]) -> Vec<Answer> {
+        let (mut size, mut answers) = (0, Vec::new());
+        for some in calls.chunks(READS_AT_ONCE) {
+            let reads = some.iter().map(|call| async move {
+                match call {
+                    Ok(call) => self.dispatch(&RpcMethod::of(&call.method), call).await,
+                    Err(failure) => Err(failure.clone()),
+                }
+            });
+            for answer in join_all(reads).await {
+                size += answer.as_ref().map_or(0, |result| result.get().len());
+                answers.push(if size > MAX_BATCH_BYTES { Err(too_large()) } else { answer });
+            }
+        }
+        answers
+    }
+
+    async fn dispatch(&self, method: &RpcMethod, call: &Call) -> Answer {
         match method {
             RpcMethod::Own(own) => match own {
                 Own::ChainId => json(&format!("{:#x}", self.chain_id.0)),
                 Own::NetVersion => json(&self.chain_id.0.to_string()),
                 Own::ClientVersion => json(&concat!("Gapless/", env!("CARGO_PKG_VERSION"))),
                 Own::Accounts => self.accounts().await,
-                Own::SendTransaction => self.send(call, may_have_key).await,
+                Own::SendTransaction => self.send(call).await,
                 Own::TransactionByHash => self.transaction_by_hash(call).await,
                 Own::TransactionReceipt => self.receipt(call).await,
                 Own::TransactionCount => self.transaction_count(call).await,
@@ -167,6 +205,31 @@ impl Session<'_> {
             caller.charge(&self.app.authenticator, more);
         } else if let Ok(caller) = &self.write {
             caller.charge(&self.app.authenticator, more);
+        }
+    }
+}
+
+fn counted(method: &RpcMethod, id: Box<RawValue>, answer: Answer) -> Answered {
+    let result = if answer.is_ok() { "ok" } else { "error" };
+    metrics::counter!(JSON_RPC_CALLS_TOTAL, "method" => method.label(), "result" => result).increment(1);
+    (Some(id), answer)
+}
+
+fn too_large() -> RpcFailure {
+    let limit = MAX_BATCH_BYTES >> 20;
+    let message = format!("the answers of this batch are larger than {limit} MiB: ask for less");
+    RpcFailure::new(code::LIMIT_EXCEEDED, message)
+}
+
+/// The header must be one readable text.
+fn idempotency_key(request: &Request) -> Result<Option<String>, RpcFailure> {
+    let mut values = request.headers().get_all("Idempotency-Key").iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    match (first.to_str(), values.next()) {
+        (Ok(text), None) => Ok(Some(text.to_owned())),
+        _ => {
+            let message = "Idempotency-Key: must be one text of visible ASCII characters";
+            Err(RpcFailure::new(code::INVALID_PARAMS, message))
         }
     }
 }

@@ -6,6 +6,9 @@ use poem::Request;
 
 use super::PREFIX;
 
+/// Every key begins with it.
+const KEY: &str = "gpl_";
+
 #[derive(Clone, Debug)]
 pub(crate) struct PathKey(Secret);
 
@@ -14,25 +17,32 @@ impl PathKey {
         self.0.expose()
     }
 
-    /// Cuts everything after `/rpc/{chainId}` and stores it with the request.
+    /// Cuts everything after `/rpc/{chainId}` and stores it with the request. In any other path, what looks like a key is
+    /// cut too: it was meant for this endpoint.
     pub(crate) fn take(request: &mut Request) {
         let Some((path, key)) = split(request.uri().path()) else { return };
         let mut parts = request.uri().clone().into_parts();
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-        let (path, key) = (format!("{path}{query}"), PathKey(Secret::new(key)));
         // A part of a valid path is a valid path.
-        parts.path_and_query = path.parse().ok();
+        parts.path_and_query = format!("{path}{query}").parse().ok();
         if let Ok(uri) = parts.try_into() {
             *request.uri_mut() = uri;
-            request.set_data(key);
+            if !key.is_empty() && path.starts_with(PREFIX) {
+                request.set_data(PathKey(Secret::new(key)));
+            }
         }
     }
 }
 
-/// `None`: nothing follows the chain id.
+/// The path without a key, and the key. `None`: there is none.
 fn split(path: &str) -> Option<(String, String)> {
-    let (chain_id, key) = path.strip_prefix(PREFIX)?.split_once('/')?;
-    Some((format!("{PREFIX}{chain_id}"), key.to_owned()))
+    if let Some((chain_id, key)) = path.strip_prefix(PREFIX).and_then(|rest| rest.split_once('/'))
+        && !chain_id.contains(KEY)
+    {
+        return Some((format!("{PREFIX}{chain_id}"), key.to_owned()));
+    }
+    let begin = path.find(KEY)?;
+    Some((path[..begin].to_owned(), String::new()))
 }
 
 #[cfg(test)]
@@ -47,6 +57,13 @@ mod tests {
             ("/rpc/1/gpl_a_b/more", Some(("/rpc/1", "gpl_a_b/more"))),
             ("/rpc/1/", Some(("/rpc/1", ""))),
             ("/api/v1/tx/x", None),
+            // Mistakes: no chain id, a slash too many, another case, an encoded slash, a prefix.
+            ("/rpc/gpl_a_b", Some(("/rpc/", ""))),
+            ("/rpc/gpl_a_b/1", Some(("/rpc/", ""))),
+            ("//rpc/1/gpl_a_b", Some(("//rpc/1/", ""))),
+            ("/RPC/1/gpl_a_b", Some(("/RPC/1/", ""))),
+            ("/rpc/1%2Fgpl_a_b", Some(("/rpc/1%2F", ""))),
+            ("/gapless/rpc/1/gpl_a_b", Some(("/gapless/rpc/1/", ""))),
         ] {
             let expected = expected.map(|(path, key)| (path.to_owned(), key.to_owned()));
             assert_eq!(split(path), expected, "{path}");

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use gapless_config::{FeesInCall, NonceInCall};
 use gapless_domain::{ChainId, Nonce, Payload, SubmitterKey, TxId, TxState};
-use gapless_store::{AttemptKind, StartOutlook, StoreError};
+use gapless_store::{AttemptKind, IntakeOutcome, NewIntent, StartOutlook, StoreError};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -50,11 +51,75 @@ struct TxCall {
     access_list: Option<Vec<AccessListEntry>>,
 }
 
+/// A checked request, ready to be stored.
+pub(super) struct Prepared {
+    intent: NewIntent,
+    /// With an `Idempotency-Key`: what finds the transaction of an earlier call with it.
+    named: Option<Named>,
+    until: Instant,
+}
+
+struct Named {
+    submitter: SubmitterKey,
+    request_id: String,
+    payload: Payload,
+}
+
+/// What may be stored, and under which id.
+pub(super) struct Submitted {
+    tx_id: TxId,
+    named: Option<Named>,
+    until: Instant,
+    /// It is certain that it has no hash yet.
+    is_new: bool,
+}
+
 impl Session<'_> {
-    pub(super) async fn send(&self, call: &Call, may_have_key: bool) -> Answer {
+    pub(super) async fn send(&self, call: &Call) -> Answer {
+        let prepared = self.prepare(call, true).await?;
+        let until = prepared.until;
+        let (tx_id, submitter) = (prepared.intent.tx_id, prepared.intent.submitter);
+        let outcome = tokio::time::timeout_at(until, self.app.intake.submit(prepared.intent)).await;
+        let outcome = outcome.unwrap_or(Err(IntakeError::Unavailable));
+        self.hash_of(submitted(tx_id, submitter, prepared.named, until, outcome)?).await
+    }
+
+    /// The sends of a batch: stored together, in their order.
+    pub(super) async fn send_all(&self, calls: &[&Call]) -> Vec<Answer> {
+        let is_alone = calls.len() == 1;
+        let prepared = join_all(calls.iter().map(|call| self.prepare(call, is_alone))).await;
+        let (mut rows, mut accepted) = (Vec::new(), Vec::new());
+        for result in prepared {
+            accepted.push(result.map(|prepared| {
+                let Prepared { intent, named, until } = prepared;
+                let ids = (intent.tx_id, intent.submitter);
+                rows.push(intent);
+                (ids, named, until)
+            }));
+        }
+        let limit = Instant::now() + self.settings.wait + GRACE;
+        let count = rows.len();
+        let outcomes = tokio::time::timeout_at(limit, self.app.intake.submit_all(rows)).await;
+        let mut outcomes =
+            outcomes.unwrap_or_else(|_| vec![Err(IntakeError::Unavailable); count]).into_iter();
+        let waiting = accepted.into_iter().map(|accepted| {
+            let stored = accepted.and_then(|((tx_id, submitter), named, until)| {
+                let outcome = outcomes.next().unwrap_or(Err(IntakeError::Failed));
+                submitted(tx_id, submitter, named, until, outcome)
+            });
+            async move { self.hash_of(stored?).await }
+        });
+        let waiting: Vec<_> = waiting.collect();
+        join_all(waiting).await
+    }
+
+    /// Everything that can refuse it before it is stored.
+    async fn prepare(&self, call: &Call, may_have_key: bool) -> Result<Prepared, RpcFailure> {
+        let until = Instant::now() + self.settings.wait + GRACE;
         let caller = self.write.as_ref().map_err(RpcFailure::from)?;
         let tx = read(call)?;
-        let request_id = match &self.idempotency_key {
+        let key = self.idempotency_key.as_ref().map_err(Clone::clone)?;
+        let request_id = match key {
             Some(_) if !may_have_key => {
                 let message = "an Idempotency-Key belongs to one transaction: send them in separate requests";
                 return Err(RpcFailure::new(code::INVALID_PARAMS, message));
@@ -71,90 +136,97 @@ impl Session<'_> {
         let mut intent = validate(self.app, caller, request, None, self.trace)?;
         intent.start_within = Some(self.settings.wait);
         intent.expected_nonce = expected_nonce;
-        check_policy(self.app, &intent).await?;
-        if self.idempotency_key.is_none() {
-            self.check_outlook(&intent).await?;
-        }
-        let (tx_id, submitter) = (intent.tx_id, intent.submitter);
-        let named =
-            self.idempotency_key.is_some().then(|| (intent.request_id.clone(), intent.payload.clone()));
-        let until = Instant::now() + self.settings.wait + GRACE;
-        let tx_id = match self.app.intake.submit(intent).await {
-            // It may be stored. A later read finds out.
-            Err(IntakeError::Unavailable | IntakeError::Failed) => match named {
-                Some((request_id, payload)) => {
-                    self.accepted_before(submitter, &request_id, &payload, until).await?.unwrap_or(tx_id)
-                }
-                None => tx_id,
-            },
-            outcome => {
-                let accepted = accept(submitter, outcome.map_err(ApiError::from));
-                count(&accepted);
-                accepted?.tx_id
-            }
+        let checked = async {
+            check_policy(self.app, &intent).await?;
+            self.check_outlook(&intent, key.is_some()).await
         };
-        self.hash_of(tx_id, until).await
+        match tokio::time::timeout_at(until, checked).await {
+            Ok(checked) => checked?,
+            Err(_) => return Err(ApiError::DatabaseUnavailable.into()),
+        }
+        let named = key.as_ref().map(|_| Named {
+            submitter: intent.submitter,
+            request_id: intent.request_id.clone(),
+            payload: intent.payload.clone(),
+        });
+        Ok(Prepared { intent, named, until })
     }
 
-    /// Refuses what would probably wait until its time is over, before it is stored.
-    async fn check_outlook(&self, intent: &gapless_store::NewIntent) -> Result<(), RpcFailure> {
-        let outlook = self.app.store.start_outlook(intent.submitter, self.settings.wait).await;
-        match outlook.map_err(ApiError::from)? {
-            StartOutlook::Soon => Ok(()),
-            StartOutlook::Late { waiting, window } => {
-                let message = format!(
-                    "the submitter is busy: {waiting} transactions wait, and at most {window} are open at a time \
-                     (nonce.max_in_flight). Nothing was stored"
-                );
-                let data = serde_json::json!({ "code": "submitter_busy" });
-                Err(RpcFailure { code: code::LIMIT_EXCEEDED, message, data: Some(data) })
+    /// Refuses what would probably wait until its time is over, before it is stored. A request that was accepted before
+    /// passes: it gets the same answer.
+    async fn check_outlook(&self, intent: &NewIntent, is_named: bool) -> Result<(), RpcFailure> {
+        let StartOutlook::Late { waiting, window } = self.app.outlooks.of(intent.submitter).await? else {
+            return Ok(());
+        };
+        if is_named {
+            let known = self.app.store.get_tx_by_request(intent.submitter, &intent.request_id).await;
+            if known.map_err(ApiError::from)?.is_some() {
+                return Ok(());
             }
         }
+        let message = format!(
+            "the submitter is busy: {waiting} transactions wait, and at most {window} are open at a time \
+             (nonce.max_in_flight). Nothing was stored"
+        );
+        let data = serde_json::json!({ "code": "submitter_busy" });
+        Err(RpcFailure { code: code::LIMIT_EXCEEDED, message, data: Some(data) })
     }
 
-    /// The transaction of an earlier request with the same key, once the database answers.
-    async fn accepted_before(
-        &self,
-        submitter: SubmitterKey,
-        request_id: &str,
-        payload: &Payload,
-        until: Instant,
-    ) -> Result<Option<TxId>, RpcFailure> {
-        loop {
-            match self.app.store.get_tx_by_request(submitter, request_id).await {
-                Ok(Some(view)) if view.payload == *payload => return Ok(Some(view.tx_id)),
-                Ok(Some(view)) => return Err(ApiError::RequestIdConflict { tx_id: view.tx_id }.into()),
-                Ok(None) => return Ok(None),
-                Err(_) if Instant::now() >= until => return Ok(None),
-                Err(_) => tokio::time::sleep(READ_AGAIN).await,
-            }
-        }
-    }
-
-    async fn hash_of(&self, tx_id: TxId, until: Instant) -> Answer {
+    async fn hash_of(&self, submitted: Submitted) -> Answer {
+        let Submitted { mut tx_id, named, until, mut is_new } = submitted;
         loop {
             // Before reading the row, so that no later change is missed.
             let waiting = self.app.starts.register(tx_id);
-            let undecided = match self.outcome(tx_id).await {
-                Ok(Outcome::Decided(answer)) => return *answer,
-                Ok(Outcome::Undecided(why)) => why,
-                Err(error) => {
-                    tracing::debug!(%error, tx.id = %tx_id, "cannot read a transaction yet");
-                    Undecided::Unread
-                }
+            let undecided = match is_new {
+                true => Undecided::Stored,
+                false => match tokio::time::timeout_at(until, self.outcome(tx_id)).await {
+                    Ok(Ok(Outcome::Decided(answer))) => return *answer,
+                    Ok(Ok(Outcome::Undecided(why))) => why,
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, tx.id = %tx_id, "cannot read a transaction yet");
+                        Undecided::Unread
+                    }
+                    Err(_) => Undecided::Unread,
+                },
             };
+            is_new = false;
+            if let (Undecided::Missing, Some(named)) = (undecided, &named)
+                && let Ok(Some(known)) = tokio::time::timeout_at(until, self.accepted_before(named)).await
+            {
+                // The transaction of an earlier call with the same key.
+                tx_id = known?;
+                continue;
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = undecided.text();
                 tracing::warn!(tx.id = %tx_id, reason = why, "a client was answered that the outcome is unknown");
-                return Err(RpcFailure::unknown(tx_id, why));
+                return Err(RpcFailure::unknown(
+                    tx_id,
+                    named.as_ref().map(|named| named.request_id.as_str()),
+                    why,
+                ));
             }
             match undecided {
-                Undecided::Stored => waiting.wait(left).await,
+                Undecided::Stored => {
+                    if let Some(hash) = waiting.wait(left).await {
+                        return json(&hash);
+                    }
+                }
                 // Nobody announces a row that appears late, or a database that answers again.
                 Undecided::Missing | Undecided::Unread => tokio::time::sleep(READ_AGAIN.min(left)).await,
             }
         }
+    }
+
+    /// `None`: not known yet.
+    async fn accepted_before(&self, named: &Named) -> Option<Result<TxId, RpcFailure>> {
+        let found = self.app.store.get_tx_by_request(named.submitter, &named.request_id).await;
+        let view = found.ok().flatten()?;
+        Some(match view.payload == named.payload {
+            true => Ok(view.tx_id),
+            false => Err(ApiError::RequestIdConflict { tx_id: view.tx_id }.into()),
+        })
     }
 
     async fn outcome(&self, tx_id: TxId) -> Result<Outcome, StoreError> {
@@ -181,6 +253,23 @@ impl Session<'_> {
     }
 }
 
+fn submitted(
+    tx_id: TxId,
+    submitter: SubmitterKey,
+    named: Option<Named>,
+    until: Instant,
+    outcome: Result<IntakeOutcome, IntakeError>,
+) -> Result<Submitted, RpcFailure> {
+    if let Err(IntakeError::Unavailable | IntakeError::Failed) = outcome {
+        // It may be stored. A later read finds out.
+        return Ok(Submitted { tx_id, named, until, is_new: false });
+    }
+    let accepted = accept(submitter, outcome.map_err(ApiError::from));
+    count(&accepted);
+    let accepted = accepted?;
+    Ok(Submitted { tx_id: accepted.tx_id, named, until, is_new: accepted.new })
+}
+
 enum Outcome {
     Decided(Box<Answer>),
     Undecided(Undecided),
@@ -192,7 +281,7 @@ impl Outcome {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Undecided {
     Stored,
     Missing,
@@ -220,7 +309,9 @@ fn read(call: &Call) -> Result<TxCall, RpcFailure> {
 }
 
 fn nonce(text: &str) -> Result<Nonce, RpcFailure> {
-    quantity("nonce", text).map(Nonce)
+    let nonce = quantity("nonce", text)?;
+    i64::try_from(nonce).map_err(|_| invalid("nonce: no account has so many transactions"))?;
+    Ok(Nonce(nonce))
 }
 
 fn quantity(name: &str, text: &str) -> Result<u64, RpcFailure> {
@@ -305,6 +396,15 @@ mod tests {
         assert_eq!((payload.gas_limit.as_deref(), payload.data.as_deref()), (Some("0x5208"), Some("0xAA")));
         assert_eq!((payload.max_fee_per_gas, payload.to), (None, None));
         assert_eq!(request(tx, FeesInCall::Use).unwrap().max_fee_per_gas.as_deref(), Some("0x9"));
+    }
+
+    #[test]
+    fn a_nonce_beyond_the_range_of_the_database_is_refused() {
+        assert_eq!(nonce("0x5").unwrap(), Nonce(5));
+        assert!(nonce("0x7fffffffffffffff").is_ok());
+        for bad in ["0x8000000000000000", "0xffffffffffffffff", "0x10000000000000000", "5", "", "0x"] {
+            assert_eq!(nonce(bad).unwrap_err().code, code::INVALID_PARAMS, "{bad}");
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Get {
         let mut view = caller.own_tx(app.store.get_tx(tx_id).await?)?;
         if let Some(waiting) = waiting.filter(|_| !view.state.is_terminal()) {
             tokio::select! {
-                () = waiting.wait(wait) => {}
+                _ = waiting.wait(wait) => {}
                 () = app.shutdown.cancelled() => {}
             }
             caller.recheck(&app.authenticator).await?;

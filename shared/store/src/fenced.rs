@@ -272,6 +272,10 @@ impl FencedWrite {
         self.awaited = attempts;
     }
 
+    pub fn has_awaited(&self) -> bool {
+        self.awaited > 0
+    }
+
     /// Number of intents and requests that this write finishes, and of hashes: clients may be waiting for them.
     pub fn endings(&self) -> usize {
         let ended = self.moves.iter().filter(|change| change.to.is_terminal()).count();

@@ -21,9 +21,10 @@ pub struct Work {
     pub queued: bool,
     /// Intents with a nonce are open.
     pub open: bool,
-    /// A request of an operator or a client is pending, a reserving client has answered, or a queued intent can no longer
-    /// start.
+    /// A request of an operator or a client is pending, or a reserving client has answered.
     pub action: bool,
+    /// A queued intent can no longer start.
+    pub late: bool,
     pub paused: bool,
     /// Its lease was released because its queue was blocked (`release_blocked`), nothing has changed since, and
     /// `wake_at` is in the future.
@@ -63,8 +64,21 @@ impl Store {
     /// Submitters with open or eligible intents, or with a pending request. A loose index scan: the cost grows with
     /// the number of busy submitters, not with queue lengths or finished intents.
     pub async fn find_work(&self, settings: &config::Lease) -> Result<Vec<Work>, StoreError> {
-        type Row =
-            (i64, StoredAddress, bool, Option<f64>, bool, bool, bool, bool, bool, bool, bool, Option<f64>);
+        type Row = (
+            i64,
+            StoredAddress,
+            bool,
+            Option<f64>,
+            bool,
+            bool,
+            bool,
+            bool,
+            bool,
+            bool,
+            bool,
+            bool,
+            Option<f64>,
+        );
         let rows: Vec<Row> = sqlx::query_as(
             "-- find_work
             WITH RECURSIVE queued AS (
@@ -81,23 +95,24 @@ impl Store {
                 ) n
             ), busy AS (
                 SELECT b.chain_id, b.submitter, bool_or(b.queued) AS queued, bool_or(b.open) AS open,
-                       bool_or(b.action) AS action
+                       bool_or(b.action) AS action, bool_or(b.late) AS late
                 FROM (
-                    SELECT chain_id, submitter, TRUE AS queued, FALSE AS open, FALSE AS action FROM queued
+                    SELECT chain_id, submitter, TRUE AS queued, FALSE AS open, FALSE AS action, FALSE AS late FROM queued
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, TRUE, FALSE FROM submitter_nonce_cursor WHERE has_open
+                    SELECT chain_id, submitter, FALSE, TRUE, FALSE, FALSE FROM submitter_nonce_cursor WHERE has_open
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM audit_log WHERE applied_at IS NULL
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE, FALSE FROM audit_log WHERE applied_at IS NULL
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM tx_request
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE, FALSE FROM tx_request
                     -- With a token: the owner has seen it and is working on it; the intent is reported as open.
                     WHERE applied_at IS NULL AND fencing_token IS NULL
                     UNION ALL
-                    SELECT chain_id, submitter, FALSE, FALSE, TRUE FROM nonce_reservation
+                    SELECT chain_id, submitter, FALSE, FALSE, TRUE, FALSE FROM nonce_reservation
                     WHERE state = 'RESERVED' AND answered_at IS NOT NULL AND noted_at IS NULL
                     UNION ALL
-                    SELECT chain_id, submitter, TRUE, FALSE, TRUE FROM managed_tx
-                    WHERE queued AND start_by <= clock_timestamp() AND history IS NULL
+                    -- A stable time, because the index is not used with a volatile one.
+                    SELECT chain_id, submitter, FALSE, FALSE, FALSE, TRUE FROM managed_tx
+                    WHERE queued AND start_by <= statement_timestamp() AND history IS NULL
                 ) b
                 GROUP BY b.chain_id, b.submitter
             )
@@ -112,17 +127,17 @@ impl Store {
                        WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
                          AND (t.not_before IS NULL OR t.not_before <= clock_timestamp())
                        ORDER BY t.seq LIMIT 1) IS NOT NULL AS queued,
-                   b.open, b.action,
+                   b.open, b.action, b.late,
                    s.status = 'PAUSED' AS paused, s.shared,
-                   CASE WHEN l.wake_at > clock_timestamp() AND NOT b.open AND NOT b.action AND s.updated_at <= l.blocked_at
+                   CASE WHEN l.wake_at > clock_timestamp() AND NOT b.open AND NOT b.action AND NOT b.late AND s.updated_at <= l.blocked_at
                         THEN coalesce((
                             SELECT t.seq FROM managed_tx t
                             WHERE t.chain_id = b.chain_id AND t.submitter = b.submitter AND t.queued
                             ORDER BY t.seq DESC LIMIT 1) <= l.blocked_seq, FALSE)
                         ELSE FALSE END AS asleep,
                    l.wake_pause_seconds > 0 AS was_blocked,
-                   (SELECT extract(epoch FROM min(start_by) - clock_timestamp())::FLOAT8
-                    FROM managed_tx WHERE queued AND start_by > clock_timestamp()) AS next_start_by
+                   (SELECT extract(epoch FROM min(start_by) - statement_timestamp())::FLOAT8
+                    FROM managed_tx WHERE queued AND start_by > statement_timestamp()) AS next_start_by
             FROM busy b
             JOIN submitter_lease l ON l.chain_id = b.chain_id AND l.submitter = b.submitter
             JOIN submitter s ON s.chain_id = b.chain_id AND s.submitter = b.submitter",
@@ -141,6 +156,7 @@ impl Store {
                     queued,
                     open,
                     action,
+                    late,
                     paused,
                     shared,
                     asleep,
@@ -156,6 +172,7 @@ impl Store {
                         queued,
                         open,
                         action,
+                        late,
                         paused,
                         asleep,
                         was_blocked,

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::attempt::AttemptKind;
 use super::error::StoreError;
+use super::lease::columns;
 use super::pool::Store;
 use super::row::{self, Cell, StoredHash};
 use gapless_domain::{ChainId, Fees, Nonce, SubmitterKey, TxId, TxState};
@@ -39,7 +40,7 @@ struct GasParams {
 pub enum StartOutlook {
     /// The window has room for it, or nothing is known to the contrary.
     Soon,
-    /// The window is full, and as many starts as it would have to wait for last took longer than the limit.
+    /// The window is full, and at the pace of its oldest transaction it would have to wait longer than the limit.
     Late { waiting: u64, window: u32 },
 }
 
@@ -112,37 +113,45 @@ impl Store {
         next.map(|next| row::nonce(cell, next)).transpose()
     }
 
-    /// Those of these intents that have a hash, are final, or are deleted.
-    pub async fn started(&self, tx_ids: &[TxId]) -> Result<Vec<TxId>, StoreError> {
-        let ids: Vec<Uuid> = sqlx::query_scalar(
+    /// Those of these intents that have a hash, with it, or that are final or deleted. As `first_hash`.
+    pub async fn started(&self, tx_ids: &[TxId]) -> Result<Vec<(TxId, Option<H256>)>, StoreError> {
+        let found: Vec<(Uuid, Option<StoredHash>)> = sqlx::query_as(
             "-- started
-            SELECT u.tx_id
+            SELECT u.tx_id, CASE WHEN t.finished_at IS NULL THEN a.tx_hash END
             FROM unnest($1::UUID[]) AS u (tx_id)
             LEFT JOIN managed_tx t ON t.tx_id = u.tx_id
-            WHERE t.tx_id IS NULL OR t.tx_hash IS NOT NULL OR t.finished_at IS NOT NULL",
+            LEFT JOIN LATERAL (
+                SELECT a.tx_hash FROM tx_attempt a
+                WHERE a.tx_id = t.tx_id AND NOT t.queued AND a.kind <> 'PLACEHOLDER' AND a.displaced_at IS NULL
+                ORDER BY a.ordinal LIMIT 1) a ON TRUE
+            WHERE t.tx_id IS NULL OR a.tx_hash IS NOT NULL OR t.finished_at IS NOT NULL",
         )
         .bind(tx_ids.iter().map(|tx_id| tx_id.0).collect::<Vec<Uuid>>())
         .fetch_all(&self.pool)
         .await
         .map_err(StoreError::db("started"))?;
-        Ok(ids.into_iter().map(TxId).collect())
+        Ok(found.into_iter().map(|(tx_id, hash)| (TxId(tx_id), hash.map(H256::from))).collect())
     }
 
-    /// Whether another intent of a submitter would probably get its nonce within `limit`. An intent waits for `ahead`
-    /// others to leave the window; if the last `ahead` starts took longer, so will the next ones.
-    pub async fn start_outlook(
+    /// Whether another intent of each submitter would probably get its nonce within `limit`, in the order of `keys`. While
+    /// the window is full, an intent waits for `ahead` others to leave it. If the oldest one is there for a time t, the window
+    /// of w nonces needs about t for w of them, and `ahead` times t / w for the others.
+    pub async fn start_outlooks(
         &self,
-        key: SubmitterKey,
+        keys: &[SubmitterKey],
         limit: Duration,
-    ) -> Result<StartOutlook, StoreError> {
-        let found: Option<(i32, i64, bool)> = sqlx::query_as(
-            "-- start_outlook
-            SELECT c.max_in_flight, q.waiting,
-                   coalesce((
-                       SELECT t.prepared_at < clock_timestamp() - make_interval(secs => $4)
-                       FROM managed_tx t
-                       WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce = c.next_nonce - a.ahead), FALSE)
-            FROM submitter_nonce_cursor c
+    ) -> Result<Vec<StartOutlook>, StoreError> {
+        let (chains, submitters) = columns(keys);
+        let found: Vec<(i64, i32, i64)> = sqlx::query_as(
+            "-- start_outlooks
+            SELECT u.ord, c.max_in_flight, q.waiting
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) WITH ORDINALITY AS u (chain_id, submitter, ord)
+            JOIN submitter_nonce_cursor c ON c.chain_id = u.chain_id AND c.submitter = u.submitter
+            CROSS JOIN LATERAL (
+                SELECT extract(epoch FROM clock_timestamp() - t.prepared_at)::FLOAT8 AS age
+                FROM managed_tx t
+                WHERE t.chain_id = c.chain_id AND t.submitter = c.submitter AND t.nonce = c.in_flight_nonce
+            ) oldest
             CROSS JOIN LATERAL (
                 SELECT count(*) AS waiting
                 FROM (
@@ -152,23 +161,23 @@ impl Store {
                     ORDER BY t.seq
                     LIMIT $3) capped
             ) q
-            CROSS JOIN LATERAL (
-                SELECT q.waiting + 1 - c.max_in_flight + coalesce(c.next_nonce - c.in_flight_nonce, 0) AS ahead
-            ) a
-            WHERE c.chain_id = $1 AND c.submitter = $2 AND a.ahead > 0",
+            WHERE c.next_nonce - c.in_flight_nonce >= c.max_in_flight
+              AND oldest.age * (q.waiting + 1) / greatest(c.max_in_flight, 1) > $4",
         )
-        .bind(key.chain_id.as_i64())
-        .bind(row::address(key))
+        .bind(chains)
+        .bind(submitters)
         .bind(MAX_COUNTED)
         .bind(limit.as_secs_f64())
-        .fetch_optional(&self.pool)
+        .fetch_all(&self.pool)
         .await
-        .map_err(StoreError::db("start_outlook"))?;
-        Ok(match found {
-            Some((window, waiting, true)) => {
-                StartOutlook::Late { waiting: waiting.unsigned_abs(), window: window.unsigned_abs() }
+        .map_err(StoreError::db("start_outlooks"))?;
+        let mut outlooks = vec![StartOutlook::Soon; keys.len()];
+        for (ord, window, waiting) in found {
+            if let Some(outlook) = usize::try_from(ord - 1).ok().and_then(|index| outlooks.get_mut(index)) {
+                *outlook =
+                    StartOutlook::Late { waiting: waiting.unsigned_abs(), window: window.unsigned_abs() };
             }
-            _ => StartOutlook::Soon,
-        })
+        }
+        Ok(outlooks)
     }
 }

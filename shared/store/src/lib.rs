@@ -72,7 +72,7 @@ pub use notify::{Channel, Listener};
 pub use operator::{
     AuditEntry, AuditId, OperatorOutcome, Request as OperatorRequest, SubmitterStatus, TakenBy,
 };
-pub use pending::{LateIntent, OperatorAction, PendingAction, PendingTxRequest, TxAction};
+pub use pending::{LateIntent, MAX_LATE, OperatorAction, PendingAction, PendingTxRequest, TxAction};
 pub use policy_audit::{PolicyDecision, PolicyEntry, PolicyFilter, PolicyNote, SpentToday};
 pub use pool::{Store, Timeouts};
 pub use query::{TxFilter, TxView};

@@ -17,7 +17,7 @@ use super::error::StoreError;
 use super::evidence::{Evidence, EvidenceRow};
 use super::external_nonce::ExternalNonces;
 use super::lease::columns;
-use super::pending::{LateIntent, PendingAction, PendingTxRequest};
+use super::pending::{PendingAction, PendingTxRequest};
 use super::pool::Store;
 use super::receipt::{Mined, read_receipt};
 use super::reservation_lane::{ReservedNonce, ReservedRow};
@@ -80,8 +80,6 @@ pub struct LaneRows {
     pub open: Vec<OpenIntent>,
     pub actions: Vec<PendingAction>,
     pub tx_requests: Vec<PendingTxRequest>,
-    /// Queued intents that can no longer start.
-    pub late: Vec<LateIntent>,
 }
 
 row::row_struct! {
@@ -241,7 +239,6 @@ impl Store {
         self.load_external(&mut lanes).await?;
         self.load_actions(keys, &mut lanes).await?;
         self.load_tx_requests(keys, &mut lanes).await?;
-        self.load_late(keys, &mut lanes).await?;
         // Cloned: a dropped lane and its successor may be in the same batch.
         let rows = |key: &SubmitterKey| {
             let cell = Cell { table: "submitter", column: "submitter", id: key };

@@ -84,8 +84,8 @@ pub struct LateIntent {
     pub blocked: bool,
 }
 
-/// Late intents of a submitter that are ended at once; the others follow.
-const MAX_LATE: i64 = 500;
+/// Late intents of a submitter that are read at once; the others follow.
+pub const MAX_LATE: usize = 500;
 
 impl Store {
     pub(super) async fn load_actions(
@@ -160,33 +160,35 @@ impl Store {
         Ok(())
     }
 
-    pub(super) async fn load_late(
-        &self,
-        keys: &[SubmitterKey],
-        lanes: &mut HashMap<SubmitterKey, LaneRows>,
-    ) -> Result<(), StoreError> {
+    /// Queued intents of several submitters that can no longer start, at most `MAX_LATE` of each, in the order of `keys`.
+    pub async fn late_intents(&self, keys: &[SubmitterKey]) -> Result<Vec<Vec<LateIntent>>, StoreError> {
         let (chains, submitters) = columns(keys);
-        type Row = (i64, StoredAddress, Uuid, Option<String>, Option<String>, bool);
+        type Row = (i64, Uuid, Option<String>, Option<String>, bool);
         let rows: Vec<Row> = sqlx::query_as(
-            "-- load_late
-            SELECT t.chain_id, t.submitter, t.tx_id, t.last_error, t.trace_context, t.blocked_since IS NOT NULL
-            FROM managed_tx t
-            WHERE t.queued AND t.start_by <= clock_timestamp() AND t.history IS NULL
-              AND (t.chain_id, t.submitter) IN (SELECT * FROM unnest($1::BIGINT[], $2::BYTEA[]))
-            ORDER BY t.start_by
-            LIMIT $3",
+            "-- late_intents
+            SELECT u.ord, l.tx_id, l.last_error, l.trace_context, l.blocked
+            FROM unnest($1::BIGINT[], $2::BYTEA[]) WITH ORDINALITY AS u (chain_id, submitter, ord)
+            CROSS JOIN LATERAL (
+                SELECT t.tx_id, t.last_error, t.trace_context, t.blocked_since IS NOT NULL AS blocked
+                FROM managed_tx t
+                WHERE t.queued AND t.start_by <= statement_timestamp() AND t.history IS NULL
+                  AND t.chain_id = u.chain_id AND t.submitter = u.submitter
+                ORDER BY t.start_by
+                LIMIT $3
+            ) l",
         )
         .bind(chains)
         .bind(submitters)
-        .bind(MAX_LATE)
+        .bind(i64::try_from(MAX_LATE).unwrap_or(i64::MAX))
         .fetch_all(&self.pool)
         .await
-        .map_err(StoreError::db("load_late"))?;
-        for (chain_id, submitter, tx_id, last_error, trace_context, blocked) in rows {
-            let key = row::key("managed_tx", chain_id, submitter)?;
-            let late = LateIntent { tx_id: TxId(tx_id), last_error, trace_context, blocked };
-            lanes.entry(key).or_default().late.push(late);
+        .map_err(StoreError::db("late_intents"))?;
+        let mut late = vec![Vec::new(); keys.len()];
+        for (ord, tx_id, last_error, trace_context, blocked) in rows {
+            if let Some(own) = usize::try_from(ord - 1).ok().and_then(|index| late.get_mut(index)) {
+                own.push(LateIntent { tx_id: TxId(tx_id), last_error, trace_context, blocked });
+            }
         }
-        Ok(())
+        Ok(late)
     }
 }

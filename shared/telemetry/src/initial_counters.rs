@@ -24,7 +24,7 @@ const API: [Counter; 7] = [
     EVENT_RESETS,
     (m::TX_CREATE_TOTAL, &[("result", &["created", "existing"])]),
     (m::JSON_RPC_CALLS_TOTAL, &[("method", &["eth_sendTransaction"]), ("result", &["ok", "error"])]),
-    (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys"])]),
+    (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["api_keys", "json_rpc"])]),
     (m::LOG_LINES_DROPPED_TOTAL, &[]),
     TRACE_EXPORTS,
 ];
@@ -48,7 +48,10 @@ const WORKER: [Counter; 20] = [
     (m::STUCK_DECISIONS_TOTAL, &[("action", &["wait", "rebroadcast", "bump", "cancel", "escalate"])]),
     (m::CONFIRMATIONS_NEW_FORK_TOTAL, &[]),
     (m::INTERNAL_QUEUE_DROPPED_TOTAL, &[("queue", &["mailbox", "blocks"])]),
-    (m::INTERNAL_QUEUE_WAITS_TOTAL, &[("queue", &["writer", "reader_rows", "reader_heads", "reader_spent"])]),
+    (
+        m::INTERNAL_QUEUE_WAITS_TOTAL,
+        &[("queue", &["writer", "reader_rows", "reader_heads", "reader_spent", "reader_late"])],
+    ),
     (m::EXTERNAL_NONCES_TOTAL, &[("how", &["stepped_over", "displaced"])]),
     (
         m::DUTY_RUNS_TOTAL,

@@ -33,6 +33,9 @@ pub(crate) enum StepError {
     /// The database refused a write, which retrying may not fix: as `Unreadable`. The writer has logged it.
     #[error(transparent)]
     Refused(WriteError),
+    /// The same, probably because an intent could no longer start when its nonce was to be committed: the lane tries again.
+    #[error("an intent could no longer start")]
+    TooLate,
 }
 
 /// First pause after a database or node error.
@@ -46,7 +49,7 @@ impl StepError {
     /// Pause before the rows are read again.
     pub(super) fn retry_after(&self) -> Duration {
         match self {
-            StepError::NotRenewed => RENEWED_AFTER,
+            StepError::NotRenewed | StepError::TooLate => RENEWED_AFTER,
             StepError::Unreadable(_) | StepError::Refused(_) => PARK_FOR,
             _ => RETRY_AFTER,
         }

@@ -11,6 +11,7 @@ use super::open::{OpenTx, ReservationChange};
 use super::{LAZY, Lane, QueuedMove};
 use crate::failpoint;
 use crate::steps;
+use crate::writer::WriteError;
 
 impl Lane {
     /// Commits everything that differs from the rows, atomically.
@@ -36,7 +37,11 @@ impl Lane {
             self.rows.open.iter().filter_map(OpenTx::reservation_change).collect();
         let (operation, critical) = (write.operation(), write.is_critical());
         let spans = self.commit_spans();
-        let mut attempts = self.context.writer.commit(write).await?;
+        let committed = self.context.writer.commit(write).await;
+        if matches!(committed, Err(WriteError::Refused(_))) && self.pending.awaited > 0 {
+            return Err(StepError::TooLate);
+        }
+        let mut attempts = committed?;
         drop(spans);
         if critical {
             self.log_write(operation);

@@ -113,7 +113,7 @@ impl Lane {
             key: Default::default(),
             recovery: Default::default(),
             inspections: Default::default(),
-            progress: Progress { reload: true, ..Progress::default() },
+            progress: Progress { reload: true, late: true, ..Progress::default() },
         };
         (lane, mailbox)
     }
@@ -213,6 +213,8 @@ impl Lane {
             }
             // Logged by the writer, with the rejected rows.
             StepError::Refused(_) => {}
+            // The same; the late ones are ended before the rows are read.
+            StepError::TooLate => self.progress.late = true,
         }
         self.start_over(error.retry_after())
     }
@@ -261,6 +263,16 @@ impl Lane {
             self.signals.recovered.mark_unchanged();
             steps::recover::schedule(self);
         }
+        if self.progress.commit_unknown {
+            // An undecided transaction holds the lock on the lease row: once this fence has passed, its outcome is
+            // decided.
+            self.context.writer.commit(FencedWrite::new(&self.lease)).await?;
+            self.progress.commit_unknown = false;
+        }
+        if self.progress.late {
+            // Without a node, and without reading the rows again, which would begin all observations of the key anew.
+            self.progress.late = steps::late::end(self).await?;
+        }
         if let Some(problem) = self.chain.halted() {
             tracing::debug!(problem, "lane waits for its chain");
             let shown_at = *self.progress.halted_since.get_or_insert_with(Instant::now) + SHOW_HALT_AFTER;
@@ -271,12 +283,6 @@ impl Lane {
             return Err(StepError::Halted(problem));
         }
         self.progress.halted_since = None;
-        if self.progress.commit_unknown {
-            // An undecided transaction holds the lock on the lease row: once this fence has passed, its outcome is
-            // decided.
-            self.context.writer.commit(FencedWrite::new(&self.lease)).await?;
-            self.progress.commit_unknown = false;
-        }
         if self.progress.reload {
             self.flush().await?;
             self.load().await?;
@@ -287,7 +293,6 @@ impl Lane {
             return Ok(NextStep::Again);
         }
         steps::request::carry_out(self).await?;
-        steps::late::end(self).await?;
         self.progress.moved = false;
         steps::track::advance(self).await?;
         let allowed = steps::protect::allowed(self).await?;
@@ -364,6 +369,7 @@ impl Lane {
             }
             LaneEvent::MaybeWork => self.rows.expect_more(),
             LaneEvent::Reload => self.progress.reload = true,
+            LaneEvent::Late => self.progress.late = true,
             LaneEvent::Paused(paused) => self.rows.paused = paused,
             LaneEvent::Shared(shared) => self.progress.reload |= shared != self.sharing.enabled,
             LaneEvent::Included(receipt) => steps::track::included(self, receipt),
@@ -383,6 +389,7 @@ impl Lane {
             LaneEvent::Missed => {
                 tracing::warn!("lane mailbox overflowed; lane reloads its rows");
                 self.progress.reload = true;
+                self.progress.late = true;
                 self.progress.missed_events = true;
                 // The result of a running inspection may be among the dropped events.
                 self.inspections = Default::default();

@@ -87,6 +87,8 @@ pub(super) struct Progress {
     pub(super) moved: bool,
     /// The rows are read again before the next step.
     pub(super) reload: bool,
+    /// Queued intents may be late: looked for before anything that needs a node.
+    pub(super) late: bool,
     /// Events were dropped: after the reload, the blocks of all receipts are checked.
     pub(super) missed_events: bool,
     /// The outcome of the last commit is unknown.

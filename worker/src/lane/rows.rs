@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use gapless_domain::{Nonce, TxId};
-use gapless_store::{Cursor, Evidence, LaneRows, LateIntent, PendingAction, PendingTxRequest, QueuedIntent};
+use gapless_store::{Cursor, Evidence, LaneRows, PendingAction, PendingTxRequest, QueuedIntent};
 use tokio::time::Instant;
 
 use super::open::OpenTx;
@@ -31,8 +31,6 @@ pub(crate) struct Rows {
     pub(super) own_window: Option<u32>,
     pub(crate) actions: Vec<PendingAction>,
     pub(crate) tx_requests: Vec<PendingTxRequest>,
-    /// Queued intents that can no longer start.
-    pub(crate) late: Vec<LateIntent>,
 }
 
 impl Rows {
@@ -57,7 +55,6 @@ impl Rows {
             own_window: rows.max_in_flight,
             actions: rows.actions,
             tx_requests: rows.tx_requests,
-            late: rows.late,
         }
     }
 

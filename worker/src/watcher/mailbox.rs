@@ -28,6 +28,8 @@ pub(crate) enum LaneEvent {
     MaybeWork,
     /// There is a request of an operator or a client: reload the rows.
     Reload,
+    /// A queued intent can no longer start.
+    Late,
     /// Paused or resumed.
     Paused(bool),
     /// Whether the key is shared.

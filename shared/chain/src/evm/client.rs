@@ -60,6 +60,9 @@ pub struct EvmClient {
     reads: Batcher,
     /// Estimates and calls: separate, because they execute contract code and would delay reads.
     executions: Batcher,
+    /// Reads of clients of the API, and executions: separate, because a client decides how slow they are.
+    passed_reads: Batcher,
+    passed_executions: Batcher,
     reads_limit: Arc<BatchLimit>,
     /// Set once a node has reported that it lacks `eth_getBlockReceipts`.
     no_block_receipts: AtomicBool,
@@ -87,6 +90,8 @@ impl EvmClient {
             sends: Sends::start(&shared, config, max_in_flight),
             reads: start(Arc::clone(&reads_limit), 4, max_in_flight / 2),
             executions: start(limit(), 2, max_in_flight / 4),
+            passed_reads: start(limit(), 4, max_in_flight / 4),
+            passed_executions: start(limit(), 4, max_in_flight / 4),
             shared,
             reads_limit,
             no_block_receipts: AtomicBool::new(false),
@@ -125,7 +130,7 @@ impl EvmClient {
             Some(params) => Call { method, params: params.to_owned() },
             None => Call::new(method, [(); 0]),
         };
-        let batcher = if is_execution { &self.executions } else { &self.reads };
+        let batcher = if is_execution { &self.passed_executions } else { &self.passed_reads };
         let Answered { reply, .. } = batcher.call(call).await?;
         Ok(reply.map_err(|error| NodeRefusal { code: error.code, message: error.message, data: error.data }))
     }

@@ -36,6 +36,26 @@ async fn a_key_sends_only_with_its_scope_and_its_submitters() {
     let tx = transfer(&stack, json!({ "from": stack.submitter(1).text() }));
     let sent = answer(&limited, &stack, SEND, tx).await;
     assert!(sent["result"].is_string(), "{sent}");
+    // The transaction of another submitter: the node's answer, and nothing of ours.
+    let (all, _) = stack.api_key(&["--scope", "tx:write"]).await;
+    let writer = nobody.with_key(&all);
+    let other = answer(&writer, &stack, SEND, transfer(&stack, json!({}))).await["result"].clone();
+    let tx_id = stack.rows(stack.submitter(0)).await[0].tx_id.to_string();
+    for asked in [other, json!(tx_id)] {
+        let hidden = answer(&limited, &stack, "gapless_getTransaction", json!([asked])).await;
+        assert_eq!(hidden["result"], Value::Null, "{hidden}");
+        let shown = answer(&reader, &stack, "gapless_getTransaction", json!([asked])).await;
+        assert_eq!(shown["result"]["txId"], json!(tx_id), "{shown}");
+    }
+    for (method, params) in [
+        ("eth_blockNumber", json!([])),
+        ("eth_getTransactionCount", json!([stack.submitter(0).text(), "pending"])),
+        ("eth_getTransactionReceipt", json!([format!("0x{}", "11".repeat(32))])),
+        ("gapless_getTransaction", json!([tx_id])),
+    ] {
+        let refused = answer(&writer, &stack, method, params).await;
+        assert_eq!(refused["error"]["data"]["code"], "scope_missing", "{method}: {refused}");
+    }
     stack.finish().await;
 }
 
@@ -57,6 +77,11 @@ async fn a_key_in_the_path_works_and_appears_nowhere() {
         let (status, body) = chain_id(&stack, &bad).await;
         assert_eq!((status, &body["error"]["code"]), (401, &json!(UNAUTHORIZED)), "{body}");
         assert!(!body.to_string().contains(&key[..key.len() - 1]), "{body}");
+    }
+    // Mistakes of a user: without the chain id, with a slash too many, in another case.
+    for mistaken in [format!("/rpc/{key}"), format!("/{}/{key}", path(&stack)), format!("/RPC/31337/{key}")] {
+        let (status, body) = chain_id(&stack, &mistaken).await;
+        assert!(status == 404 || status == 401, "{mistaken}: {status} {body}");
     }
     assert!(!api.log().contains(&key[..key.len() - 1]), "the key is in the log");
     assert!(api.log().contains(&format!("\"{}\"", path(&stack))), "requests are logged with their path");

@@ -1,6 +1,6 @@
 //! Nonces and fees in the call: some libraries fill them in.
 
-use gapless_testkit::{Mining, TxState, eventually};
+use gapless_testkit::{Fault, Mining, TxState, eventually};
 use serde_json::json;
 
 use super::{REJECTED, SEND, call, failure, send, transfer, tx_id_of, with_rpc};
@@ -20,6 +20,10 @@ async fn a_nonce_in_the_call_must_be_the_next_one() {
     let early = failure(&stack, SEND, transfer(&stack, json!({ "nonce": "0x5" }))).await;
     assert!(early["message"].as_str().unwrap().contains("not the next one"), "{early}");
     assert_eq!(stack.row(tx_id_of(&early)).await.nonce, None);
+    for bad in ["0xffffffffffffffff", "0x8000000000000000", "7"] {
+        let refused = failure(&stack, SEND, transfer(&stack, json!({ "nonce": bad }))).await;
+        assert_eq!(refused["code"], -32602, "{refused}");
+    }
     // The queue goes on.
     call(&stack, SEND, transfer(&stack, json!({ "nonce": "0x1" }))).await;
     call(&stack, SEND, transfer(&stack, json!({}))).await;
@@ -52,6 +56,7 @@ async fn nonces_may_arrive_in_any_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pending_count_includes_what_no_node_has_yet() {
     let stack = with_rpc().window(8).mining(Mining::Manual).proxied().up().await;
+    stack.proxy().always("eth_sendRawTransaction", Fault::Status(503, "away".to_owned()));
     send(&stack).await;
     let count = json!([stack.submitter(0).text(), "pending"]);
     assert_eq!(call(&stack, "eth_getTransactionCount", count.clone()).await, "0x1");
@@ -59,7 +64,10 @@ async fn the_pending_count_includes_what_no_node_has_yet() {
     assert_eq!(call(&stack, "eth_getTransactionCount", count).await, "0x2");
     let latest = json!([stack.submitter(0).text(), "latest"]);
     assert_eq!(call(&stack, "eth_getTransactionCount", latest).await, "0x0");
-    stack.anvil().mine(1).await;
+    let bare =
+        stack.anvil().rpc("eth_getTransactionCount", json!([stack.submitter(0).text(), "pending"])).await;
+    assert_eq!(bare, "0x0", "the node has none of them");
+    stack.proxy().clear();
     stack.finish().await;
 }
 

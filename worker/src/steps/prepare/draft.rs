@@ -27,6 +27,8 @@ const FUNDS_MAX_AGE: Duration = Duration::from_secs(30);
 const MAX_RAW_BYTES: usize = 128 * 1024;
 /// A client that waits for a reservation renews its request every three seconds.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An intent is not begun if less time is left: the commit would refuse its nonce, and those of others with it.
+pub(super) const START_MARGIN: Duration = Duration::from_millis(300);
 /// Gas of a plain transfer: exact, no margin needed.
 const TRANSFER_GAS: u64 = 21_000;
 
@@ -86,7 +88,7 @@ pub(super) fn check_still_wanted(lane: &mut Lane, intent: &QueuedIntent) -> Resu
         let error = TxError::new(ErrorCode::DeadlinePassed, "deadline passed before a nonce was assigned");
         return Err(Refusal::Final { state: TxState::Cancelled, sub_state: SubState::Deadline, error });
     }
-    if intent.start_by.is_some_and(|at| at <= Instant::now()) {
+    if intent.start_by.is_some_and(|at| at <= Instant::now() + START_MARGIN) {
         let error = late::error(intent.last_error.as_ref().map(|error| error.message.as_str()));
         return Err(Refusal::Final { state: TxState::Cancelled, sub_state: SubState::Deadline, error });
     }

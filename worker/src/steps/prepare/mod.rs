@@ -27,6 +27,8 @@ pub(crate) use revert::Reverts;
 
 /// Intents read per query, so that a busy lane with a window of one does not query for each.
 const READ_AHEAD: u32 = 16;
+/// An intent that must start within this time is committed before others are drafted.
+const COMMIT_BEFORE: Duration = Duration::from_secs(1);
 /// The same while all of them expect later nonces.
 const READ_FOR_NONCES: u32 = 256;
 /// Retry interval then: the intents before them are about to arrive.
@@ -122,11 +124,15 @@ pub(crate) async fn fill(lane: &mut Lane) -> Result<bool, StepError> {
         let span = step_span("prepare", trace, &intent.tx_id);
         match try_draft(lane, &intent).instrument(span).await? {
             Ok((draft, count)) => {
+                let commit_soon = intent.start_by.is_some_and(|at| at <= Instant::now() + COMMIT_BEFORE);
                 // The policy count and the nonce are in the same commit.
                 lane.pending.policy(count);
                 emit_unblocked(lane, &intent, "a nonce was assigned");
                 assign_nonce(lane, intent, draft);
                 ready = true;
+                if commit_soon {
+                    break;
+                }
             }
             Err(Refusal::Final { state, sub_state, error }) => {
                 fail_queued(lane, &intent, state, sub_state, error)
@@ -162,7 +168,8 @@ async fn next_queued(lane: &mut Lane) -> Result<Option<QueuedIntent>, StepError>
     };
     // All of them expect later nonces: the ones before may have arrived, anywhere in the queue.
     let all_expect_later = !lane.rows.queue.is_empty() && first_to_start(lane).is_none();
-    if all_expect_later || lane.rows.queue.front().is_some_and(is_old) {
+    let next = first_to_start(lane).and_then(|index| lane.rows.queue.get(index));
+    if all_expect_later || next.is_some_and(is_old) {
         lane.rows.reread_queue();
     }
     if lane.rows.queue.is_empty() && lane.rows.may_have_more() {

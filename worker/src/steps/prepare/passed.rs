@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use gapless_domain::TxId;
 use gapless_store::QueuedIntent;
 use tokio::time::Instant;
 
@@ -42,6 +43,10 @@ impl Passed {
     pub(super) fn push(&mut self, intent: QueuedIntent) {
         self.intents.push_back(intent);
         self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
+    }
+
+    pub(in crate::steps) fn remove(&mut self, tx_id: TxId) {
+        self.intents.retain(|intent| intent.tx_id != tx_id);
     }
 
     /// Puts them back at the head of the queue when their retry is due.
