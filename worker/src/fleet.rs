@@ -70,6 +70,14 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_millis(300);
 /// Up to this many idle lanes read their queue on a work notification. With more, a poll finds out which have work.
 const FEW: usize = 32;
 
+/// Times at which nobody sends a notification.
+struct NextPoll {
+    /// The next lease or heartbeat of another worker expires.
+    due_in: Option<Duration>,
+    /// The next queued intent can no longer start.
+    late_in: Option<Duration>,
+}
+
 impl Fleet {
     pub(crate) fn new(
         config: Arc<Config>,
@@ -121,12 +129,15 @@ impl Fleet {
             let started = Instant::now();
             let mut pause = self.config.worker.poll_interval;
             match self.poll(&mut orphans).await {
-                Ok(due_in) => {
+                Ok(NextPoll { due_in, late_in }) => {
                     if failing {
                         tracing::info!(worker.id = %self.context.worker_id, "database reachable again");
                         failing = false;
                     }
                     pause = pause.min(due_in.unwrap_or(pause).max(MIN_GAP));
+                    // Under load there is always one that is late soon.
+                    let gap = (started.elapsed() * PAUSE_FOR_POLL).max(MIN_GAP);
+                    pause = pause.min(late_in.unwrap_or(pause).max(gap));
                 }
                 Err(error) => {
                     if !failing {
@@ -140,18 +151,17 @@ impl Fleet {
             let gap = (started.elapsed() * PAUSE_FOR_POLL).max(MIN_GAP);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(pause.max(gap)) => {}
+                () = tokio::time::sleep(pause) => {}
                 () = async { tokio::join!(self.wake.notified(), tokio::time::sleep(gap)); } => {}
             }
         }
     }
 
-    /// Returns the time until the next lease or heartbeat of another worker expires, or a queued intent can no longer
-    /// start: nobody sends a notification then.
+    /// Returns when nobody sends a notification, but there may be something to do.
     async fn poll(
         self: &Arc<Self>,
         orphans: &mut HashMap<SubmitterKey, Instant>,
-    ) -> Result<Option<Duration>, StoreError> {
+    ) -> Result<NextPoll, StoreError> {
         let lanes = self.lanes().len();
         metrics::gauge!(m::LANES).set(lanes as f64);
         let max_leases = self.config.worker.max_leases;
@@ -196,8 +206,8 @@ impl Fleet {
         }
         let others = peers.iter().filter(|peer| peer.worker_id != self.context.worker_id);
         let lapse = others.map(|peer| peer.lapses_in).min();
-        let late = work.iter().find_map(|work| work.next_start_by);
-        Ok(self.next_free(&ours).into_iter().chain(lapse).chain(late).min())
+        let late_in = work.iter().find_map(|work| work.next_start_by);
+        Ok(NextPoll { due_in: self.next_free(&ours).into_iter().chain(lapse).min(), late_in })
     }
 
     /// Time until the first lease of another worker expires. Live workers renew theirs long before.

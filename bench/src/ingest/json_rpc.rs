@@ -10,9 +10,10 @@ use crate::chain::{Chain, Mining};
 use crate::load::{self, Loaded, Until};
 use crate::report::{GoalResult, Report, Row, Table};
 
-const SUBMITTERS: usize = 500;
-/// Fewer than submitters, each of which has one open transaction.
-const CLIENTS: usize = 256;
+const SUBMITTERS: usize = 1_000;
+/// Fewer than submitters, each of which has one open transaction; enough for the latency of an answer, which waits for two
+/// notifications of up to 100 ms each.
+const CLIENTS: usize = 800;
 const LIMIT: Duration = Duration::from_secs(300);
 const GOAL: f64 = 0.8;
 
@@ -30,7 +31,7 @@ pub(super) async fn run(bed: &Bed, quick: bool, report: &mut Report) -> Result<(
         run.set("api.json_rpc.enabled", true);
         let mut worker = run.start_worker(&keys).await?;
         let mut api = run.start_api().await?;
-        send(api.port(), &keys, is_rpc, "first", count / 10).await?;
+        send(api.port(), &keys, is_rpc, "first", SUBMITTERS).await?;
         run.wait_settled(LIMIT).await?;
         let (meter, begun) = (run.meter(&[&api], &[&worker]).await?, Instant::now());
         let mut loaded = send(api.port(), &keys, is_rpc, "b", count).await?;
