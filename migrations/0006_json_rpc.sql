@@ -19,6 +19,8 @@ SELECT t.tx_id, t.seq, t.chain_id, '0x' || encode(t.submitter, 'hex') AS submitt
        t.mined_send_at, t.mined_send_class, t.prepared_at, t.submitted_at, t.tracking_at, t.history, t.confirmed_at, t.finished_at,
        t.fencing_token, t.trace_context, t.created_at, t.updated_at, t.start_by, t.expected_nonce
 FROM managed_tx t;
+COMMENT ON COLUMN v_managed_tx.start_by IS 'No nonce is assigned after this time; null: no limit. It does not apply to an intent that had a nonce.';
+COMMENT ON COLUMN v_managed_tx.expected_nonce IS 'The client expects this nonce; with any other the intent fails without a nonce. Null: any.';
 
 CREATE FUNCTION gapless_grants_0006() RETURNS VOID LANGUAGE plpgsql AS $$
 BEGIN
