@@ -10,10 +10,10 @@ use crate::chain::{Chain, Mining};
 use crate::load::{self, Loaded, Until};
 use crate::report::{GoalResult, Report, Row, Table};
 
-const SUBMITTERS: usize = 1_000;
-/// Fewer than submitters, each of which has one open transaction; enough for the latency of an answer, which waits for two
+const SUBMITTERS: usize = 500;
+/// Fewer than submitters, each of which has one open transaction. The latency of an answer limits them: it waits for two
 /// notifications of up to 100 ms each.
-const CLIENTS: usize = 800;
+const CLIENTS: usize = 256;
 const LIMIT: Duration = Duration::from_secs(300);
 const GOAL: f64 = 0.8;
 
